@@ -1,0 +1,77 @@
+"""The one exception tree of weft. Every error says what is wrong, where (file, node, value), and what to do about it."""
+
+from __future__ import annotations
+
+
+class WeftError(Exception):
+    """Base of everything weft raises on purpose.
+
+    `problem` states what is wrong; `hint` what to do. The place (`file`, `node`, `value`) is filled in by whichever
+    layer knows it, through `at`.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        hint: str | None = None,
+        file: str | None = None,
+        node: str | None = None,
+        value: str | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+        self.file = file
+        self.node = node
+        self.value = value
+
+    def at(self, *, file: str | None = None, node: str | None = None, value: str | None = None) -> WeftError:
+        """Add the parts of the place that are not known yet, and return self."""
+        self.file = self.file or file
+        self.node = self.node or node
+        self.value = self.value or value
+        return self
+
+    def __str__(self) -> str:
+        place = [f"{kind} {where}" for kind, where in (("value", self.value), ("node", self.node)) if where]
+        text = self.problem
+        if place:
+            text += f" ({', '.join(place)})"
+        if self.file:
+            text = f"{self.file}: {text}"
+        if self.hint:
+            text += f"\n  hint: {self.hint}"
+        return text
+
+
+class ModelError(WeftError):
+    """The model cannot be used."""
+
+
+class InvalidModelError(ModelError):
+    """The model breaks the ONNX rules: damaged file, cycle, missing name, mismatched shapes or types."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
+
+
+class InputError(WeftError, ValueError):
+    """What was passed to `run` does not fit the model's inputs or outputs."""
+
+
+class ExecutionError(WeftError):
+    """The model failed on this data, for instance an index out of range."""
+
+
+class OutOfMemoryError(WeftError, MemoryError):
+    """A tensor does not fit into this machine's memory."""
+
+
+class DeviceError(WeftError):
+    """The requested device does not exist here, or cannot do what was asked."""
+
+
+class InternalError(WeftError):
+    """A rule between weft's own layers is broken. Please report it."""

@@ -1,0 +1,1 @@
+"""The data that flows through the compiler: frozen records, printers and verifiers, no policy."""

@@ -1,0 +1,524 @@
+"""Symbolic integers: the sizes of dimensions and the indices inside kernels.
+
+A `Dim` is an int or an `Expr`: a polynomial with integer coefficients over atoms, kept in a canonical form, so that
+equal polynomials compare equal. Atoms are named symbols, the loop variables of a map (`Axis`), and quotients,
+remainders, minima and maxima that do not simplify. Arithmetic never leaves an `Expr` where an int would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from math import gcd
+from typing import Any, Union
+
+Dim = Union[int, "Expr"]
+Monomial = tuple["Atom", ...]
+Interval = tuple["int | None", "int | None"]
+
+
+class UndecidedError(Exception):
+    """A question about symbolic integers has different answers for different sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size known only at run time, within [low, high]."""
+
+    name: str
+    low: int | None = 1
+    high: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The loop variable of a map's output dimension `position`: 0 <= Axis < size."""
+
+    position: int
+    size: Dim
+
+    def __str__(self) -> str:
+        return f"i{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    """An operation that does not simplify: `//` and `%` (flooring, like Python's), `min`, `max`."""
+
+    operation: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.operation in ("min", "max"):
+            return f"{self.operation}({self.left}, {self.right})"
+        return f"{_parenthesized(self.left)} {self.operation} {_parenthesized(self.right)}"
+
+
+Atom = Union[Symbol, Axis, Compound]
+
+
+class Expr:
+    """A polynomial that is not a plain int. Build it with operators, `symbol` and `axis`; it is immutable."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Expr)):
+            return NotImplemented
+        total = dict(self.terms)
+        for monomial, coefficient in _terms(other):
+            total[monomial] = total.get(monomial, 0) + coefficient
+        return _from_terms(total)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return Expr(tuple((monomial, -coefficient) for monomial, coefficient in self.terms))
+
+    def __sub__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Expr)):
+            return NotImplemented
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Expr)):
+            return NotImplemented
+        total: dict[Monomial, int] = {}
+        for left, a in self.terms:
+            for right, b in _terms(other):
+                monomial = tuple(sorted(left + right, key=_atom_order)) if left and right else left or right
+                total[monomial] = total.get(monomial, 0) + a * b
+        return _from_terms(total)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return mod(other, self)
+
+    def __lt__(self, other: Dim) -> bool:
+        return decide_sign(self - other) < 0
+
+    def __le__(self, other: Dim) -> bool:
+        return not other < self
+
+    def __gt__(self, other: Dim) -> bool:
+        return decide_sign(self - other) > 0
+
+    def __ge__(self, other: Dim) -> bool:
+        return not other > self
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, coefficient in self.terms:
+            factors = [_factor(atom, alone=len(monomial) == 1 and abs(coefficient) == 1) for atom in monomial]
+            if abs(coefficient) != 1 or not factors:
+                factors.insert(0, str(abs(coefficient)))
+            sign = "-" if coefficient < 0 else "+"
+            text = "*".join(factors)
+            parts.append(f" {sign} {text}" if parts else (f"-{text}" if sign == "-" else text))
+        return "".join(parts)
+
+    __repr__ = __str__
+
+
+def symbol(name: str, low: int | None = 1, high: int | None = None) -> Expr:
+    """A named size. Sizes are at least 1 unless `low` says otherwise; a program guards that assumption."""
+    return Expr((((Symbol(name, low, high),), 1),))
+
+
+def axis(position: int, size: Dim) -> Dim:
+    """The loop variable of output dimension `position`; it is plainly 0 where the size is 1."""
+    return 0 if size == 1 else Expr((((Axis(position, size),), 1),))
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """The quotient rounded down, simplified as far as the bounds of the atoms allow."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    if a == 0:
+        return 0
+    quotient = _divide_exactly(a, b)
+    if quotient is not None:
+        return quotient
+    if isinstance(b, int):
+        if b < 0:
+            return floordiv(-a, -b)
+        whole, rest = _split_multiples(a, b)
+        if _within(rest, b):
+            return whole
+        common = reduce(gcd, (abs(c) for _, c in _terms(rest)), b)
+        return whole + _divide_remainder(floordiv(rest, common), b // common)
+    whole, rest = _split_symbolic(a, b)
+    return whole if _within(rest, b) else whole + _compound("//", rest, b)
+
+
+def _divide_remainder(a: Dim, b: int) -> Dim:
+    if b == 1 or isinstance(a, int):
+        return a // b
+    if len(a.terms) == 1 and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
+        inner = a.terms[0][0][0]
+        if isinstance(inner, Compound) and inner.operation == "//" and isinstance(inner.right, int):
+            return floordiv(inner.left, inner.right * b)
+    return _compound("//", a, b)
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """The remainder of `floordiv`, in [0, b) for a positive b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if b == 1 or _divide_exactly(a, b) is not None:
+        return 0
+    if isinstance(b, int) and b > 0:
+        _, rest = _split_multiples(a, b)
+        return rest if _within(rest, b) else _compound("%", rest, b)
+    _, rest = _split_symbolic(a, b)
+    return rest if _within(rest, b) else _compound("%", rest, b)
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    return -floordiv(-a, b)
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    return _choose("min", a, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    return _choose("max", a, b)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    result: Dim = 1
+    for dim in dims:
+        result = result * dim
+    return result
+
+
+def decide_sign(dim: Dim) -> int:
+    """-1, 0 or 1 where every assignment gives the same; otherwise UndecidedError."""
+    if isinstance(dim, int):
+        return (dim > 0) - (dim < 0)
+    low, high = bounds(dim)
+    if low is not None and low > 0:
+        return 1
+    if high is not None and high < 0:
+        return -1
+    raise UndecidedError(f"the sign of {dim} depends on sizes known only at run time")
+
+
+def decide_equal(a: Dim, b: Dim) -> bool:
+    """Whether two dims are equal; UndecidedError where that depends on the sizes."""
+    return a == b or decide_sign(a - b) == 0
+
+
+def is_at_least(a: Dim, b: Dim) -> bool:
+    """Whether a >= b is certain."""
+    low = bounds(a - b)[0]
+    return low is not None and low >= 0
+
+
+@lru_cache(maxsize=65536)
+def bounds(dim: Dim) -> Interval:
+    """An interval that holds the value for every assignment; None means unbounded."""
+    if isinstance(dim, int):
+        return dim, dim
+    low, high = _interval(dim)
+    loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
+    if low is None and loops:  # i < n is lost in plain interval arithmetic: put the extremes in instead
+        low = bounds(_at_extreme(dim, loops, lowest=True))[0]
+    if high is None and loops:
+        high = bounds(_at_extreme(dim, loops, lowest=False))[1]
+    return low, high
+
+
+def symbols(dim: Dim) -> frozenset[Symbol]:
+    """The named symbols that occur anywhere in `dim`."""
+    return frozenset(atom for atom in atoms(dim) if isinstance(atom, Symbol))
+
+
+def atoms(dim: Dim) -> frozenset[Atom]:
+    """Every atom in `dim`, inside compounds and axis sizes too."""
+    return frozenset() if isinstance(dim, int) else _atoms(dim)
+
+
+@lru_cache(maxsize=65536)
+def _atoms(dim: Expr) -> frozenset[Atom]:
+    found: set[Atom] = set()
+    for atom in _top_atoms(dim):
+        found.add(atom)
+        match atom:
+            case Compound(_, left, right):
+                found |= atoms(left) | atoms(right)
+            case Axis(_, size):
+                found |= atoms(size)
+    return frozenset(found)
+
+
+def as_symbol(dim: Dim) -> Symbol | None:
+    """The symbol that `dim` is, alone."""
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        monomial, coefficient = dim.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0]
+    return None
+
+
+def fold(dim: Dim, leaf: Callable[[Symbol | Axis], Any], functions: Mapping[str, Callable[[Any, Any], Any]]) -> Any:
+    """Evaluate in another arithmetic: `leaf` gives each symbol and axis a value, `functions` the four compounds."""
+    if isinstance(dim, int):
+        return dim
+    total: Any = 0
+    for monomial, coefficient in dim.terms:
+        term: Any = coefficient
+        for atom in monomial:
+            if isinstance(atom, Compound):
+                factor = functions[atom.operation](
+                    fold(atom.left, leaf, functions), fold(atom.right, leaf, functions)
+                )
+            else:
+                factor = leaf(atom)
+            term = factor if isinstance(term, int) and term == 1 else term * factor
+        total = term if isinstance(total, int) and total == 0 else total + term
+    return total
+
+
+def substitute(dim: Dim, replace: Callable[[Symbol | Axis], Dim]) -> Dim:
+    """Put other dims in the place of symbols and axes, simplifying again."""
+    result: Dim = fold(dim, replace, _SYMBOLIC)
+    return result
+
+
+def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The value for given sizes; KeyError for a symbol without one."""
+    return dim if isinstance(dim, int) else int(fold(dim, lambda atom: sizes[str(atom)], _NUMERIC))
+
+
+_NUMERIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+}
+_SYMBOLIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "//": floordiv,
+    "%": mod,
+    "min": minimum,
+    "max": maximum,
+}
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, Expr):
+        return dim.terms
+    return (((), dim),) if dim else ()
+
+
+def _from_terms(total: dict[Monomial, int]) -> Dim:
+    kept = [(monomial, coefficient) for monomial, coefficient in total.items() if coefficient]
+    if not kept:
+        return 0
+    if len(kept) == 1 and kept[0][0] == ():
+        return kept[0][1]
+    kept.sort(key=_term_order)
+    return Expr(tuple(kept))
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, tuple[str, ...]]:
+    return -len(term[0]), tuple(map(_atom_order, term[0]))
+
+
+@lru_cache(maxsize=65536)
+def _atom_order(atom: Atom) -> str:
+    return f"{type(atom).__name__}:{atom}"
+
+
+def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
+    """a / b where that leaves no remainder, by long division of polynomials."""
+    if a == b:
+        return 1
+    if b == 0:
+        raise ZeroDivisionError(f"{a} divided by 0")
+    divisor = _terms(b)
+    lead, lead_coefficient = divisor[0]
+    quotient: Dim = 0
+    rest = a
+    for _ in range(32):
+        if rest == 0:
+            return quotient
+        monomial, coefficient = _terms(rest)[0]
+        remaining = _remove(monomial, lead)
+        if remaining is None or coefficient % lead_coefficient:
+            return None
+        step = _from_terms({remaining: coefficient // lead_coefficient})
+        quotient = quotient + step
+        rest = rest - step * b
+    return None
+
+
+def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in factor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _split_multiples(a: Dim, b: int) -> tuple[Dim, Dim]:
+    """(q, r) with a == b * q + r, where r's coefficients lie in [0, b) unless that would lose an exact term."""
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in _terms(a):
+        quotient, remainder = divmod(coefficient, b)
+        if monomial and remainder:  # keep x - 1 as it is: turning -x into (b-1)x only obscures it
+            quotient, remainder = 0, coefficient
+        whole[monomial] = quotient
+        rest[monomial] = remainder
+    return _from_terms(whole), _from_terms(rest)
+
+
+def _split_symbolic(a: Dim, b: Dim) -> tuple[Dim, Dim]:
+    """(q, r) with a == b * q + r, where q gathers the terms that b divides."""
+    whole: Dim = 0
+    rest: Dim = 0
+    for monomial, coefficient in _terms(a):
+        term = _from_terms({monomial: coefficient})
+        quotient = _divide_exactly(term, b)
+        if quotient is None:
+            rest = rest + term
+        else:
+            whole = whole + quotient
+    return whole, rest
+
+
+def _within(a: Dim, b: Dim) -> bool:
+    """Whether 0 <= a < b is certain."""
+    return is_at_least(a, 0) and is_at_least(b, a + 1)
+
+
+def _compound(operation: str, left: Dim, right: Dim) -> Dim:
+    return Expr((((Compound(operation, left, right),), 1),))
+
+
+def _choose(operation: str, a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b) if operation == "min" else max(a, b)
+    if is_at_least(a, b):
+        return b if operation == "min" else a
+    if is_at_least(b, a):
+        return a if operation == "min" else b
+    first, second = sorted((a, b), key=str)
+    return _compound(operation, first, second)
+
+
+def _top_atoms(dim: Expr) -> list[Atom]:
+    return [atom for monomial, _ in dim.terms for atom in monomial]
+
+
+def _at_extreme(dim: Expr, loops: list[Axis], *, lowest: bool) -> Dim:
+    """`dim` with each loop variable at the end of its range that makes it least (or greatest)."""
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        falls = (coefficient < 0) == lowest
+        term: Dim = coefficient
+        for atom in monomial:
+            if isinstance(atom, Axis) and atom in loops:
+                term = term * ((atom.size - 1) if falls else 0)
+            else:
+                term = term * Expr((((atom,), 1),))
+        total = total + term
+    return total
+
+
+def _interval(dim: Expr) -> Interval:
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in dim.terms:
+        term: Interval = (coefficient, coefficient)
+        for atom in monomial:
+            term = _multiply(term, _atom_interval(atom))
+        low = None if low is None or term[0] is None else low + term[0]
+        high = None if high is None or term[1] is None else high + term[1]
+    return low, high
+
+
+def _multiply(a: Interval, b: Interval) -> Interval:
+    if None not in a and None not in b:
+        corners = [x * y for x in a for y in b]  # type: ignore[operator]
+        return min(corners), max(corners)
+    a_low, b_low = a[0], b[0]
+    if a_low is not None and a_low >= 0 and b_low is not None and b_low >= 0:
+        high = None if a[1] is None or b[1] is None else a[1] * b[1]
+        return a_low * b_low, high
+    for fixed, other in ((a, b), (b, a)):
+        scale = fixed[0]
+        if scale is not None and scale == fixed[1] and scale < 0:
+            low, high = _multiply((-scale, -scale), other)
+            return (None if high is None else -high), (None if low is None else -low)
+    return None, None
+
+
+def _atom_interval(atom: Atom) -> Interval:
+    match atom:
+        case Symbol(_, low, high):
+            return low, high
+        case Axis(_, size):
+            largest = bounds(size)[1]
+            return 0, None if largest is None else largest - 1
+        case Compound("%", _, right):
+            low, high = bounds(right)
+            return (0, None if high is None else high - 1) if low is not None and low > 0 else (None, None)
+        case Compound("//", left, right):
+            low, high = bounds(left)
+            divisor = bounds(right)
+            if divisor[0] is None or divisor[0] <= 0:
+                return None, None
+            if isinstance(right, int):
+                return (None if low is None else low // right), (None if high is None else high // right)
+            return (0, high) if low is not None and low >= 0 else (None, high)
+        case Compound(operation, left, right):
+            lows, highs = zip(bounds(left), bounds(right))
+            known_lows = [x for x in lows if x is not None]
+            known_highs = [x for x in highs if x is not None]
+            if operation == "min":
+                return (min(known_lows) if len(known_lows) == 2 else None), min(known_highs, default=None)
+            return max(known_lows, default=None), (max(known_highs) if len(known_highs) == 2 else None)
+
+
+def _factor(atom: Atom, *, alone: bool) -> str:
+    text = str(atom)
+    return f"({text})" if " " in text and not alone and not text.startswith(("min(", "max(")) else text
+
+
+def _parenthesized(dim: Dim) -> str:
+    text = str(dim)
+    return f"({text})" if " " in text or text.startswith("-") else text

@@ -1,0 +1,106 @@
+"""Element types: the ONNX ones, with the numpy dtype that holds each."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from weft.errors import UnsupportedModelError
+
+
+class DType(str, Enum):
+    """An ONNX element type. Compares equal to its name: `DType.float32 == "float32"`."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+    float8e4m3fn = "float8e4m3fn"
+    float8e4m3fnuz = "float8e4m3fnuz"
+    float8e5m2 = "float8e5m2"
+    float8e5m2fnuz = "float8e5m2fnuz"
+    float8e8m0 = "float8e8m0"
+    float4e2m1 = "float4e2m1"
+    int2 = "int2"
+    int4 = "int4"
+    int8 = "int8"
+    int16 = "int16"
+    int32 = "int32"
+    int64 = "int64"
+    uint2 = "uint2"
+    uint4 = "uint4"
+    uint8 = "uint8"
+    uint16 = "uint16"
+    uint32 = "uint32"
+    uint64 = "uint64"
+    bool = "bool"
+    complex64 = "complex64"
+    complex128 = "complex128"
+    string = "string"
+
+    __str__ = str.__str__
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of an array of this type; strings are object arrays of `str`."""
+        return _NUMPY[self]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element in an ONNX file; strings have none."""
+        return _PACKED_BITS.get(self, 0 if self is DType.string else self.numpy.itemsize * 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.value.startswith(("float", "bfloat"))
+
+    @property
+    def is_signed(self) -> bool:
+        return self.value.startswith("int")
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.value.startswith("uint")
+
+    @property
+    def is_integer(self) -> bool:
+        return self.is_signed or self.is_unsigned
+
+    @property
+    def is_complex(self) -> bool:
+        return self.value.startswith("complex")
+
+
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    DType.float8e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.float8e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    DType.float8e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.float8e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    DType.float8e8m0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    DType.float4e2m1: np.dtype(ml_dtypes.float4_e2m1fn),
+    DType.int2: np.dtype(ml_dtypes.int2),
+    DType.int4: np.dtype(ml_dtypes.int4),
+    DType.uint2: np.dtype(ml_dtypes.uint2),
+    DType.uint4: np.dtype(ml_dtypes.uint4),
+    DType.string: np.dtype(object),
+}
+for _plain in DType:
+    _NUMPY.setdefault(_plain, np.dtype(_plain.value) if _plain not in _NUMPY else _NUMPY[_plain])
+
+_PACKED_BITS = {DType.float4e2m1: 4, DType.int4: 4, DType.uint4: 4, DType.int2: 2, DType.uint2: 2}
+
+_FROM_NUMPY = {numpy: dtype for dtype, numpy in _NUMPY.items()}
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DType:
+    """The DType that a numpy array of this dtype holds; object and unicode arrays hold strings."""
+    if dtype.kind in "OUST":
+        return DType.string
+    found = _FROM_NUMPY.get(dtype.newbyteorder("="))
+    if found is None:
+        raise UnsupportedModelError(f"numpy dtype {dtype} has no ONNX counterpart")
+    return found

@@ -1,0 +1,77 @@
+"""The model as its file says it: nodes are ONNX ops, values have names and declared types.
+
+What the frontend promises: nodes are in topological order, every name is defined exactly once before its use (in
+this graph or an enclosing one), initializers match their declared dtype and dims, and weights are views of the mapped
+file wherever their encoding allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import numpy as np
+
+from weft.ir.types import Type
+
+Attribute = Union[
+    int,
+    float,
+    str,
+    "np.ndarray[Any, Any]",
+    "Graph",
+    Type,
+    tuple[int, ...],
+    tuple[float, ...],
+    tuple[str, ...],
+    "tuple[np.ndarray[Any, Any], ...]",
+    "tuple[Graph, ...]",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One ONNX op applied to named values. An empty name stands for an absent optional input or output."""
+
+    op: str
+    domain: str  # "" is ai.onnx
+    version: int  # the opset version that the model imports for `domain`
+    name: str  # unique within the model; made up from the op and first output where the file gives none
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+
+    def __str__(self) -> str:
+        qualified = f"{self.domain}.{self.op}" if self.domain else self.op
+        return f"{', '.join(self.outputs)} = {qualified}({', '.join(self.inputs)})"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphValue:
+    """A graph input or output as declared; `type` is None where a subgraph leaves it open."""
+
+    name: str
+    type: Type | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[GraphValue, ...]  # without those that an initializer gives a default
+    outputs: tuple[GraphValue, ...]
+    initializers: Mapping[str, np.ndarray[Any, Any]]
+    defaults: tuple[GraphValue, ...] = field(default=())  # inputs that have an initializer and may be overridden
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A whole file: the main graph and what `weft info` tells about it."""
+
+    graph: Graph
+    opsets: Mapping[str, int]
+    ir_version: int
+    producer: str
+    file: str  # for messages: the path, or "<bytes>"
+    metadata: Mapping[str, str]

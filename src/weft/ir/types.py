@@ -1,0 +1,58 @@
+"""Types of values: tensors with symbolic shapes, sequences, optionals, maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor. `shape` is None where even the rank is known only at run time."""
+
+    dtype: DType
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'...' if self.shape is None else ', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    element: Type
+
+    def __str__(self) -> str:
+        return f"sequence({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    element: Type
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    key: DType
+    value: Type
+
+    def __str__(self) -> str:
+        return f"map({self.key}, {self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyType:
+    """A value of which nothing is known before the run."""
+
+    def __str__(self) -> str:
+        return "any"
+
+
+Type = Union[TensorType, SequenceType, OptionalType, MapType, AnyType]
