@@ -1,0 +1,1 @@
+"""One folder a device, and `reference`: the numpy meaning of everything."""

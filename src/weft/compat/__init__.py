@@ -1,0 +1,1 @@
+"""weft seen from onnx: its test suite, its backend interface, its operator schemas."""

@@ -123,16 +123,16 @@ class Expr:
         return mod(other, self)
 
     def __lt__(self, other: Dim) -> bool:
-        return decide_sign(self - other) < 0
+        return decide_less(self, other)
 
     def __le__(self, other: Dim) -> bool:
-        return not other < self
+        return not decide_less(other, self)
 
     def __gt__(self, other: Dim) -> bool:
-        return decide_sign(self - other) > 0
+        return decide_less(other, self)
 
     def __ge__(self, other: Dim) -> bool:
-        return not other > self
+        return not decide_less(self, other)
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -223,21 +223,23 @@ def product(dims: Iterable[Dim]) -> Dim:
     return result
 
 
-def decide_sign(dim: Dim) -> int:
-    """-1, 0 or 1 where every assignment gives the same; otherwise UndecidedError."""
-    if isinstance(dim, int):
-        return (dim > 0) - (dim < 0)
-    low, high = bounds(dim)
-    if low is not None and low > 0:
-        return 1
-    if high is not None and high < 0:
-        return -1
-    raise UndecidedError(f"the sign of {dim} depends on sizes known only at run time")
+def decide_less(a: Dim, b: Dim) -> bool:
+    """Whether a < b; UndecidedError where that depends on the sizes."""
+    if is_at_least(b, a + 1):
+        return True
+    if is_at_least(a, b):
+        return False
+    raise UndecidedError(f"whether {a} < {b} depends on sizes known only at run time")
 
 
 def decide_equal(a: Dim, b: Dim) -> bool:
     """Whether two dims are equal; UndecidedError where that depends on the sizes."""
-    return a == b or decide_sign(a - b) == 0
+    if a == b:
+        return True
+    low, high = bounds(a - b)
+    if (low is not None and low > 0) or (high is not None and high < 0):
+        return False
+    raise UndecidedError(f"whether {a} == {b} depends on sizes known only at run time")
 
 
 def is_at_least(a: Dim, b: Dim) -> bool:

@@ -1,0 +1,1 @@
+"""Time, requests and choices: sessions, devices, progress."""

@@ -1,0 +1,14 @@
+"""Host functions by name: what only makes sense on the host (strings, sequences, sizes that depend on data).
+
+Each takes arrays (lists for sequences, None for empty optionals, dicts for maps) and attributes as keywords, and
+returns a tuple of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.backends.reference.host.selection import SELECTION
+
+HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {**SELECTION}

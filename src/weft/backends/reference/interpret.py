@@ -1,0 +1,334 @@
+"""Run tensor programs step by step.
+
+In: a program and its inputs as arrays (lists, None, dicts for sequences, optionals, maps). Out: its outputs. Sizes
+are bound as values appear; a guard that they break raises GuardError, since the program then does not apply.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, assert_never
+
+import numpy as np
+
+from weft.backends.reference import products, reductions
+from weft.backends.reference.host import HOST_FUNCTIONS
+from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, evaluate_scatter
+from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.program import (
+    ArgReduce,
+    Branch,
+    Concat,
+    Contract,
+    Convolve,
+    Cumulate,
+    Dims,
+    Guard,
+    Host,
+    Late,
+    Loop,
+    Map,
+    Observe,
+    Pool,
+    Primitive,
+    Random,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Sort,
+    Step,
+    TensorProgram,
+    Value,
+)
+from weft.ir.types import TensorType, Type
+from weft.ops import registry
+from weft.ops.trace import Trace
+
+Array = np.ndarray[Any, Any]
+Sizes = dict[str, int]
+
+
+class GuardError(Exception):
+    """The sizes of this run break an assumption that the program was traced under."""
+
+    def __init__(self, guard: Guard, left: int, right: int) -> None:
+        super().__init__(f"{guard} does not hold: {left} and {right}")
+        self.guard = guard
+
+
+class Reference:
+    """The evaluator that tracing and folding use."""
+
+    def evaluate(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        return evaluate(primitive, operands, types, {})
+
+    def evaluate_symbolic(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        match primitive:
+            case Map():
+                return [evaluate_map_symbolic(primitive, operands, _shape(types[0], {}))]
+            case Reduce() | Reshape() | Concat():
+                return evaluate(primitive, [operand.astype(object) for operand in operands], types, {})
+            case _:
+                raise InternalError(f"{type(primitive).__name__} of symbolic integers")
+
+
+def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[Any]:
+    """The program's outputs for these inputs; `sizes` are those of an enclosing program."""
+    bound: Sizes = dict(sizes or {})
+    values: dict[Value, Any] = dict(program.constants)
+    for value, content in zip(program.inputs, inputs, strict=True):
+        _bind(value.type, content, bound, rebind=True)
+        values[value] = content
+    pending = check_guards(program.guards, bound)
+    last_use = _last_uses(program)
+    for number, step in enumerate(program.steps):
+        operands = [values[operand] for operand in step.operands]
+        results = _run_step(step, operands, bound)
+        for value, content in zip(step.results, results, strict=True):
+            _bind(value.type, content, bound, rebind=False)
+            values[value] = content
+        del operands, results
+        if pending:
+            pending = check_guards(pending, bound)
+        for value in last_use.get(number, ()):
+            values.pop(value, None)
+    return [values[output] for output in program.outputs]
+
+
+def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Guard, ...]:
+    """Check the guards whose sizes are known, and return the others."""
+    pending = []
+    for guard in guards:
+        try:
+            left, right = dims.evaluate(guard.left, sizes), dims.evaluate(guard.right, sizes)
+        except KeyError:
+            pending.append(guard)
+            continue
+        if left < right or (left != right and not guard.at_least):
+            raise GuardError(guard, left, right)
+    return tuple(pending)
+
+
+def evaluate(
+    primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]
+) -> list[Any]:
+    """One primitive. Result types may be left open where the operands say enough (host steps)."""
+    for type in types:
+        _check_memory(type, sizes)
+    with np.errstate(all="ignore"):
+        return _evaluate(primitive, operands, types, sizes)
+
+
+def _evaluate(
+    primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]
+) -> list[Any]:
+    number = lambda dim: dims.evaluate(dim, sizes)  # noqa: E731
+    match primitive:
+        case Map():
+            return [evaluate_map(primitive, operands, _shape(types[0], sizes), sizes)]
+        case Reshape():
+            return [operands[0].reshape(_shape(types[0], sizes))]
+        case Concat(axis):
+            return [np.concatenate(operands, axis)]
+        case Dims(values):
+            return [np.array([number(v) for v in values], _dtype(types[0])).reshape(_shape(types[0], sizes))]
+        case Reduce():
+            return [reductions.reduce(primitive, operands[0])]
+        case ArgReduce():
+            return [reductions.arg_reduce(primitive, operands[0])]
+        case Contract():
+            return [products.contract(primitive, operands[0], operands[1])]
+        case Convolve():
+            pads = [(number(a), number(b)) for a, b in primitive.pads]
+            shape = _shape(types[0], sizes)
+            return [products.convolve(primitive, operands[0], operands[1], number(primitive.groups), pads, shape)]
+        case Pool():
+            pads = [(number(a), number(b)) for a, b in primitive.pads]
+            window = [number(size) for size in primitive.window]
+            return [reductions.pool(primitive, operands[0], window, pads, _shape(types[0], sizes))]
+        case Cumulate():
+            return [reductions.cumulate(primitive, operands[0])]
+        case Sort():
+            return list(reductions.sort(primitive, operands[0], number(primitive.count)))
+        case Scatter():
+            return [evaluate_scatter(primitive, operands, sizes)]
+        case Random():
+            assert isinstance(types[0], TensorType)
+            return [reductions.random(primitive, _shape(types[0], sizes), types[0].dtype)]
+        case Host(function, attributes):
+            return list(HOST_FUNCTIONS[function](*operands, **dict(attributes)))
+        case Scan():
+            return _scan(primitive, operands, types, sizes)
+        case Branch():
+            return _branch(primitive, operands, sizes)
+        case Loop():
+            return _loop(primitive, operands, types, sizes)
+        case Observe() | Late():
+            raise InternalError(f"{type(primitive).__name__} has no meaning outside a program")
+        case _:
+            assert_never(primitive)
+
+
+def _run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
+    try:
+        if isinstance(step.primitive, Observe):
+            for symbol, element in zip(step.primitive.symbols, np.asarray(operands[0]).flat, strict=True):
+                sizes[str(symbol)] = int(element)
+            return []
+        if isinstance(step.primitive, Late):
+            return _run_late(step.primitive, operands, len(step.results))
+        return evaluate(step.primitive, operands, [value.type for value in step.results], sizes)
+    except WeftError as error:
+        raise error.at(node=step.origin)
+    except GuardError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError("not enough memory for this step", node=step.origin) from error
+    except RecursionError as error:
+        raise ExecutionError("the model's control flow is nested too deeply", node=step.origin) from error
+    except (ValueError, IndexError, KeyError, ArithmeticError, TypeError, AttributeError) as error:
+        raise ExecutionError(f"failed on this data: {type(error).__name__}: {error}", node=step.origin) from error
+
+
+def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[Any]:
+    """Trace one op on what is now known, which computes it."""
+    definition = registry.find(late.domain, late.op, late.version)
+    if definition is None:
+        raise InternalError(f"{late.op} was put off but is not defined")
+    trace = Trace(Reference(), eager=True)
+    given = iter(operands)
+    inputs = [trace.constant(next(given)) if present else None for present in late.present]
+    with trace.active():
+        outputs = registry.call(definition, inputs, late.attributes, output_count, late.version)
+    return [None if output is None else trace.constants[output.value] for output in outputs]
+
+
+def _scan(primitive: Scan, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Any]:
+    count, sequences = primitive.carries, primitive.sequences
+    carries = list(operands[:count])
+    scanned = operands[count : count + sequences]
+    captures = operands[count + sequences :]
+    rows: list[list[Any]] = []
+    for step in range(dims.evaluate(primitive.length, sizes)):
+        outputs = run(primitive.body, [*carries, *(sequence[step] for sequence in scanned), *captures], sizes)
+        carries, row = outputs[:count], outputs[count:]
+        rows.append(row)
+    return [*carries, *_stack_rows(rows, types[count:], sizes)]
+
+
+def _branch(primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    split = 1 + len(primitive.then.inputs)
+    if bool(np.all(operands[0])):
+        return run(primitive.then, operands[1:split], sizes)
+    return run(primitive.otherwise, operands[split:], sizes)
+
+
+def _loop(primitive: Loop, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Any]:
+    trips, going = int(np.asarray(operands[0]).item()), np.asarray(operands[1])
+    carries = list(operands[2 : 2 + primitive.carries])
+    captures = operands[2 + primitive.carries :]
+    rows: list[list[Any]] = []
+    iteration = 0
+    while iteration < trips and bool(np.all(going)):
+        inputs = [np.asarray(iteration, np.int64), going.reshape(()), *carries, *captures]
+        outputs = run(primitive.body, inputs, sizes)
+        going = np.asarray(outputs[0])
+        carries, row = outputs[1 : 1 + primitive.carries], outputs[1 + primitive.carries :]
+        rows.append(row)
+        iteration += 1
+    return [*carries, *_stack_rows(rows, types[primitive.carries :], sizes)]
+
+
+def _stack_rows(rows: list[list[Any]], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Array]:
+    if rows:
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+    return [_empty(type, sizes) for type in types]
+
+
+def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
+    """The stack of no iterations: sizes that were never bound are 0."""
+    if not isinstance(type, TensorType) or type.shape is None:
+        raise ExecutionError("a loop ran no iteration, so the shape of its outputs cannot be told")
+    shape = [0]
+    for dim in type.shape[1:]:
+        try:
+            shape.append(dims.evaluate(dim, sizes))
+        except KeyError:
+            shape.append(0)
+    return np.empty(shape, type.dtype.numpy)
+
+
+def _bind(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
+    """Give the lone symbols of a type the sizes that the content has."""
+    if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, np.ndarray):
+        return
+    if len(type.shape) != content.ndim:
+        raise InternalError(f"a tensor of shape {content.shape} where {type} was planned")
+    for dim, size in zip(type.shape, content.shape):
+        symbol = dims.as_symbol(dim)
+        if symbol is not None and (rebind or symbol.name not in sizes):
+            sizes[symbol.name] = size
+
+
+def _last_uses(program: TensorProgram) -> dict[int, list[Value]]:
+    """Step number -> values that nothing needs afterwards; constants stay, they belong to the program."""
+    last: dict[Value, int] = {}
+    for number, step in enumerate(program.steps):
+        for value in (*step.operands, *step.results):
+            last[value] = number
+    kept = {*program.outputs, *program.constants}
+    uses: dict[int, list[Value]] = {}
+    for value, number in last.items():
+        if value not in kept:
+            uses.setdefault(number, []).append(value)
+    return uses
+
+
+def _shape(type: Type, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    if not isinstance(type, TensorType) or type.shape is None:
+        raise InternalError(f"a tensor's shape is needed, not {type}")
+    return tuple(_size(dim, sizes) for dim in type.shape)
+
+
+def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
+    size = dims.evaluate(dim, sizes)
+    if size < 0:
+        raise ExecutionError(f"a dimension of negative size: {dim} = {size}")
+    return size
+
+
+def _dtype(type: Type) -> np.dtype[Any]:
+    assert isinstance(type, TensorType)
+    return type.dtype.numpy
+
+
+def _check_memory(type: Type, sizes: Mapping[str, int]) -> None:
+    if not isinstance(type, TensorType) or type.shape is None:
+        return
+    try:
+        size = dims.evaluate(dims.product(type.shape), sizes) * type.dtype.numpy.itemsize
+    except KeyError:
+        return
+    if size > physical_memory():
+        raise OutOfMemoryError(
+            f"a tensor {type} needs {size:,} bytes, more than this machine's memory of {physical_memory():,}",
+            hint="check the sizes of the inputs and the shapes in the model",
+        )
+
+
+@lru_cache(maxsize=1)
+def physical_memory() -> int:
+    """Bytes of memory in this machine, or that its container grants."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                total = min(total, int(file.read()))
+        except (OSError, ValueError):
+            continue
+    return total

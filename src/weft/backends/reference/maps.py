@@ -1,0 +1,251 @@
+"""Maps and scatters: scalar expressions evaluated for all elements at once.
+
+Each subexpression becomes an array with size 1 along the axes it does not depend on, so that work is shared by
+broadcasting. Loads at plain strided positions are views; others use numpy's indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.reference.scalars import apply_function, apply_symbolic
+from weft.errors import ExecutionError
+from weft.ir import dims
+from weft.ir.dims import Axis, Dim, Expr, Symbol, UndecidedError
+from weft.ir.program import Map, Scatter
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+
+Array = np.ndarray[Any, Any]
+
+_ARRAY_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def evaluate_map(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...], sizes: Mapping[str, int]) -> Array:
+    """The map's result; it may be a view of an operand, or repeat elements with stride 0."""
+    result = _Evaluation(operands, shape, sizes).scalar(primitive.expression)
+    return np.broadcast_to(result, shape)
+
+
+def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """The same where operands may hold dims: an object array."""
+    boxed = [operand if operand.dtype == object else operand.astype(object) for operand in operands]
+    result = _SymbolicEvaluation(boxed, shape, {}).scalar(primitive.expression)
+    return np.broadcast_to(result, shape)
+
+
+def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
+    """A copy of operand 0 with the updates taken in, in row-major order of the domain."""
+    domain = tuple(dims.evaluate(size, sizes) for size in primitive.domain)
+    evaluation = _Evaluation(operands, domain, sizes)
+    result = np.array(operands[0])
+    indices = [np.broadcast_to(evaluation.scalar(index), domain) for index in primitive.indices]
+    update = np.broadcast_to(evaluation.scalar(primitive.update), domain)
+    inside = np.ones(domain, bool)
+    for index, size in zip(indices, result.shape):
+        inside &= (index >= 0) & (index < size)
+    if not inside.all():
+        if primitive.checked:
+            raise ExecutionError("an index to scatter to is out of range")
+        indices = [index[inside] for index in indices]
+        update = update[inside]
+    combine = _COMBINE.get(primitive.reduction)
+    if combine is None:
+        result[tuple(indices)] = update
+        return result
+    if result.dtype.kind == "V" or result.dtype == np.float16:
+        wide = result.astype(np.float32)
+        combine.at(wide, tuple(indices), update.astype(np.float32))
+        return wide.astype(result.dtype)
+    combine.at(result, tuple(indices), update)
+    return result
+
+
+_COMBINE: dict[str, Any] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+}
+
+
+class _Evaluation:
+    """One walk over an expression; shared subtrees are computed once."""
+
+    def __init__(self, operands: Sequence[Array], shape: tuple[int, ...], sizes: Mapping[str, int]) -> None:
+        self.operands = operands
+        self.shape = shape
+        self.sizes = sizes
+        self.memory: dict[int, Array] = {}
+
+    def scalar(self, scalar: Scalar) -> Array:
+        known = self.memory.get(id(scalar))
+        if known is None:
+            match scalar:
+                case Literal(value, dtype):
+                    known = np.array(value, dtype.numpy)
+                case Index(value):
+                    known = self.index(value)
+                case Load():
+                    known = self.load(scalar)
+                case Apply(function, arguments, dtype):
+                    known = self.apply(function, [self.scalar(argument) for argument in arguments], dtype)
+            self.memory[id(scalar)] = known
+        return known
+
+    def apply(self, function: str, arguments: list[Array], dtype: Any) -> Array:
+        return apply_function(function, arguments, dtype)
+
+    def index(self, value: Dim) -> Array:
+        return np.asarray(dims.fold(value, self.leaf, _ARRAY_FUNCTIONS), np.int64)
+
+    def leaf(self, atom: Symbol | Axis) -> Any:
+        if isinstance(atom, Symbol):
+            return self.sizes[atom.name]
+        return np.arange(self.shape[atom.position]).reshape(
+            [-1 if position == atom.position else 1 for position in range(len(self.shape))]
+        )
+
+    def load(self, load: Load) -> Array:
+        source = self.operands[load.operand]
+        strided = [self.strided(index, size) for index, size in zip(load.indices, source.shape)]
+        used = [position for _, position in (entry for entry in strided if entry) if position is not None]
+        if len(set(used)) != len(used):
+            strided = [None] * len(strided)
+        if all(entry is not None for entry in strided):
+            return self.view(source, [entry for entry in strided if entry is not None])
+        gathered = [axis for axis, entry in enumerate(strided) if entry is None]
+        positions = {axis: self.numeric(self.scalar(load.indices[axis])) for axis in gathered}
+        for axis, position in positions.items():
+            positions[axis] = self.in_range(position, source.shape[axis], load.checked)
+        if len(gathered) == 1 and source.ndim > 1:
+            taken = self.take(source, gathered[0], positions[gathered[0]], strided)
+            if taken is not None:
+                return taken
+        full = [
+            positions[axis] if entry is None else self.in_range(self.numeric(self.scalar(load.indices[axis])), size, False)
+            for axis, (entry, size) in enumerate(zip(strided, source.shape))
+        ]
+        return source[tuple(full)]
+
+    def strided(self, index: Scalar, size: int) -> tuple[slice | int, int | None] | None:
+        """A position along one axis as a slice: (slice, output axis), or (number, None); None if it is neither."""
+        if not isinstance(index, Index):
+            return None
+        axes = [atom for atom in dims.atoms(index.value) if isinstance(atom, Axis)]
+        if not axes:
+            number = self.number(index.value)
+            return (number, None) if number is not None and 0 <= number < size else None
+        if len({atom.position for atom in axes}) != 1 or not isinstance(index.value, Expr):
+            return None
+        position, count = axes[0].position, self.shape[axes[0].position]
+        if not _is_linear(index.value):
+            return None
+        offset, step = self.number_at(index.value, 0), self.number_at(index.value, 1)
+        if offset is None or step is None:
+            return None
+        step -= offset
+        last = offset + step * (count - 1)
+        if count == 0 or step == 0 or not (0 <= offset < size and 0 <= last < size):
+            return None
+        stop = last + (1 if step > 0 else -1)
+        return slice(offset, None if stop < 0 else stop, step), position
+
+    def number(self, value: Dim) -> int | None:
+        return dims.evaluate(value, self.sizes)
+
+    def number_at(self, value: Dim, axis: int) -> int | None:
+        """The value with its (only) axis at a given place."""
+        return int(
+            dims.fold(value, lambda atom: axis if isinstance(atom, Axis) else self.sizes[atom.name], _ARRAY_FUNCTIONS)
+        )
+
+    def view(self, source: Array, entries: Sequence[tuple[slice | int, int | None]]) -> Array:
+        picked = source[tuple(entry for entry, _ in entries)]
+        return self.arrange(picked, [position for _, position in entries if position is not None])
+
+    def arrange(self, picked: Array, positions: Sequence[int]) -> Array:
+        """Move axes that stand for the given output positions into place, with size 1 between them."""
+        picked = np.asarray(picked).transpose(np.argsort(positions)) if positions else np.asarray(picked)
+        present = set(positions)
+        sizes = iter(picked.shape)
+        return picked.reshape([next(sizes) if position in present else 1 for position in range(len(self.shape))])
+
+    def take(
+        self, source: Array, axis: int, position: Array, strided: Sequence[tuple[slice | int, int | None] | None]
+    ) -> Array | None:
+        """A gather along one axis with all others strided: np.take, if their output axes are distinct."""
+        others = [p for entry in strided if entry is not None and (p := entry[1]) is not None]
+        own = [p for p, size in enumerate(position.shape) if size != 1]
+        if set(own) & set(others) or position.ndim not in (0, len(self.shape)):
+            return None
+        picked = source[tuple(slice(None) if entry is None else entry[0] for entry in strided)]
+        before = sum(1 for entry in strided[:axis] if entry is not None and entry[1] is not None)
+        taken = np.take(picked, position.reshape([position.shape[p] for p in own]), axis=before)
+        return self.arrange(taken, [*others[:before], *own, *others[before:]])
+
+    def numeric(self, position: Array) -> Array:
+        return position
+
+    def in_range(self, position: Array, size: int, checked: bool) -> Array:
+        if position.size and (position.min() < 0 or position.max() >= size):
+            if checked:
+                bad = position[(position < 0) | (position >= size)].reshape(-1)[0]
+                raise ExecutionError(f"index {bad} is out of range for a dimension of size {size}")
+            if size == 0:
+                raise ExecutionError("an element of an empty tensor is asked for")
+            return np.clip(position, 0, size - 1)
+        return position
+
+
+class _SymbolicEvaluation(_Evaluation):
+    """The same walk where loaded elements and indices may be dims."""
+
+    def apply(self, function: str, arguments: list[Array], dtype: Any) -> Array:
+        return apply_symbolic(function, [argument.astype(object) for argument in arguments], dtype)
+
+    def index(self, value: Dim) -> Array:
+        if not dims.symbols(value):
+            return super().index(value).astype(object)
+        axes = [atom for atom in dims.atoms(value) if isinstance(atom, Axis)]
+        if axes:
+            raise UndecidedError("indices that depend on sizes")
+        result = np.empty((), object)
+        result[()] = value
+        return result
+
+    def number(self, value: Dim) -> int | None:
+        if isinstance(value, int):
+            return value
+        raise UndecidedError(f"an index {value}")
+
+    def number_at(self, value: Dim, axis: int) -> int | None:
+        if dims.symbols(value):
+            raise UndecidedError(f"an index {value}")
+        return super().number_at(value, axis)
+
+    def numeric(self, position: Array) -> Array:
+        if any(isinstance(element, Expr) for element in position.flat):
+            raise UndecidedError("an index that depends on sizes")
+        return position.astype(np.int64)
+
+
+def _is_linear(value: Expr) -> bool:
+    """Whether the axes occur only as plain factors of their own."""
+    for monomial, _ in value.terms:
+        loops = [atom for atom in monomial if isinstance(atom, Axis)]
+        if len(loops) > 1:
+            return False
+        for atom in monomial:
+            if not isinstance(atom, (Axis, Symbol)) and any(
+                isinstance(inner, Axis) for side in (atom.left, atom.right) for inner in dims.atoms(side)
+            ):
+                return False
+    return True

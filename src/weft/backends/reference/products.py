@@ -1,0 +1,143 @@
+"""Contractions and convolutions, by way of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product as cartesian
+from typing import Any
+
+import numpy as np
+
+from weft.ir.program import Contract, Convolve
+
+Array = np.ndarray[Any, Any]
+_EXACT = float(2**53)  # integers up to here are exact in float64
+
+
+def contract(primitive: Contract, left: Array, right: Array) -> Array:
+    left, left_labels = _sum_private(left, primitive.left, {*primitive.right, *primitive.output})
+    right, right_labels = _sum_private(right, primitive.right, {*primitive.left, *primitive.output})
+    output = primitive.output
+    shared = [label for label in left_labels if label in right_labels]
+    batch = [label for label in shared if label in output]
+    summed = [label for label in shared if label not in output]
+    rows = [label for label in left_labels if label not in shared]
+    columns = [label for label in right_labels if label not in shared]
+    sizes = dict(zip((*left_labels, *right_labels), (*left.shape, *right.shape)))
+    size = lambda labels: int(np.prod([sizes[label] for label in labels], dtype=np.int64))  # noqa: E731
+    a = _arrange(left, left_labels, [*batch, *rows, *summed]).reshape(size(batch), size(rows), size(summed))
+    b = _arrange(right, right_labels, [*batch, *summed, *columns]).reshape(size(batch), size(summed), size(columns))
+    result = in_wide_type(np.matmul, a, b, size(summed)).reshape([sizes[x] for x in (*batch, *rows, *columns)])
+    return _arrange(result, (*batch, *rows, *columns), output)
+
+
+def in_wide_type(multiply: Callable[[Array, Array], Array], a: Array, b: Array, depth: int) -> Array:
+    """A sum of products in a type that is exact or precise enough, and fast: narrow floats in float32, integers in
+    float64 where no sum can leave its exact range."""
+    dtype = a.dtype
+    if dtype.kind == "V" or dtype == np.float16:
+        return multiply(a.astype(np.float32), b.astype(np.float32)).astype(dtype)
+    if dtype.kind in "iu" and a.size and b.size:
+        bound = float(np.abs(a.astype(np.float64)).max()) * float(np.abs(b.astype(np.float64)).max()) * depth
+        if bound < _EXACT:
+            return multiply(a.astype(np.float64), b.astype(np.float64)).astype(np.int64).astype(dtype)
+    return multiply(a, b)
+
+
+def _sum_private(x: Array, labels: tuple[int, ...], needed: set[int]) -> tuple[Array, tuple[int, ...]]:
+    """Take diagonals of repeated labels and sum over those that nothing else needs."""
+    while len(set(labels)) != len(labels):
+        label = next(label for label in labels if labels.count(label) > 1)
+        first, second = [axis for axis, other in enumerate(labels) if other == label][:2]
+        x = np.diagonal(x, axis1=first, axis2=second)
+        labels = (*(o for axis, o in enumerate(labels) if axis not in (first, second)), label)
+    axes = tuple(axis for axis, label in enumerate(labels) if label not in needed)
+    if axes:
+        x = x.sum(axis=axes, dtype=x.dtype)
+        labels = tuple(label for label in labels if label in needed)
+    return x, labels
+
+
+def _arrange(x: Array, labels: tuple[int, ...] | list[int], order: tuple[int, ...] | list[int]) -> Array:
+    return x.transpose([list(labels).index(label) for label in order])
+
+
+def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: Any) -> Array:
+    """`shape` is the result's; groups and pads are evaluated."""
+    if primitive.transposed:
+        operation = lambda a, b: _transposed(primitive, a, b, groups, pads, shape)  # noqa: E731
+        depth = w.shape[0] // groups * int(np.prod(w.shape[2:]))
+    else:
+        operation = lambda a, b: _direct(primitive, a, b, groups, pads, shape)  # noqa: E731
+        depth = int(np.prod(w.shape[1:]))
+    return in_wide_type(operation, x, w, depth)
+
+
+def _direct(
+    primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: tuple[int, ...]
+) -> Array:
+    padded = _pad(x, pads)
+    spatial = shape[2:]
+    batch, channels = x.shape[:2]
+    kernel = w.shape[2:]
+    if 0 in shape or 0 in x.shape:
+        return np.zeros(shape, x.dtype)
+    if channels == groups == w.shape[0]:
+        return _depthwise(primitive, padded, w, shape)
+    result = np.empty((batch, groups, w.shape[0] // groups, int(np.prod(spatial))), x.dtype)
+    weights = np.ascontiguousarray(w).reshape(groups, w.shape[0] // groups, -1)
+    for image in range(batch):
+        columns = np.empty((groups, channels // groups, int(np.prod(kernel)), *spatial), x.dtype)
+        for number, offset in enumerate(np.ndindex(*kernel)):
+            window = padded[(image, slice(None), *_positions(primitive, offset, spatial))]
+            columns[:, :, number] = window.reshape(groups, channels // groups, *spatial)
+        np.matmul(weights, columns.reshape(groups, weights.shape[2], -1), out=result[image])
+    return result.reshape(shape)
+
+
+def _depthwise(primitive: Convolve, padded: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    result = np.zeros(shape, padded.dtype)
+    ones = (1,) * len(shape[2:])
+    for offset in np.ndindex(*w.shape[2:]):
+        factor = w[(slice(None), 0, *offset)].reshape(1, -1, *ones)
+        result += padded[(slice(None), slice(None), *_positions(primitive, offset, shape[2:]))] * factor
+    return result
+
+
+def _transposed(
+    primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: tuple[int, ...]
+) -> Array:
+    batch, channels = x.shape[:2]
+    kernel = w.shape[2:]
+    per_group = w.shape[1]
+    a = np.ascontiguousarray(w).reshape(groups, channels // groups, -1).transpose(0, 2, 1)
+    b = np.ascontiguousarray(x).reshape(batch, groups, channels // groups, -1)
+    columns = np.matmul(a, b).reshape(batch, groups * per_group, *kernel, *x.shape[2:])
+    full = [
+        max((size - 1) * stride + dilation * (k - 1) + 1, before + wanted)
+        for size, stride, dilation, k, (before, _), wanted in zip(
+            x.shape[2:], primitive.strides, primitive.dilations, kernel, pads, shape[2:]
+        )
+    ]
+    result = np.zeros((batch, groups * per_group, *full), x.dtype)
+    for offset in cartesian(*map(range, kernel)):
+        place = _positions(primitive, offset, x.shape[2:])
+        result[(slice(None), slice(None), *place)] += columns[(slice(None), slice(None), *offset)]
+    crop = tuple(slice(before, before + wanted) for (before, _), wanted in zip(pads, shape[2:]))
+    return result[(slice(None), slice(None), *crop)]
+
+
+def _positions(primitive: Convolve, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where the kernel element at `offset` meets the input, for all windows."""
+    return tuple(
+        slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
+        for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
+    )
+
+
+def _pad(x: Array, pads: list[tuple[int, int]]) -> Array:
+    """Zeros around the spatial axes; negative pads crop."""
+    crop = tuple(slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(x.shape[2:], pads))
+    x = x[(slice(None), slice(None), *crop)]
+    grow = [(max(before, 0), max(after, 0)) for before, after in pads]
+    return np.pad(x, [(0, 0), (0, 0), *grow]) if any(map(any, grow)) else x

@@ -1,0 +1,168 @@
+"""Reductions, pooling, running sums, sorting, random numbers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.program import ArgReduce, Cumulate, Pool, Random, Reduce, Sort
+
+Array = np.ndarray[Any, Any]
+
+
+def reduce(primitive: Reduce, x: Array) -> Array:
+    """Narrow floats are added up in float32; an empty maximum or minimum is the type's extreme."""
+    match primitive.kind:
+        case "sum" | "product":
+            function: Any = np.sum if primitive.kind == "sum" else np.prod
+            if _is_narrow(x):
+                return np.asarray(function(x.astype(np.float32), axis=primitive.axes)).astype(x.dtype)
+            if x.dtype == object:
+                return _reduce_objects(primitive, x)
+            return np.asarray(function(x, axis=primitive.axes, dtype=x.dtype))
+        case "maximum" | "minimum":
+            if x.dtype == object:
+                return _reduce_objects(primitive, x)
+            function = np.max if primitive.kind == "maximum" else np.min
+            initial = {"initial": _extreme(x.dtype, lowest=primitive.kind == "maximum")} if 0 in x.shape else {}
+            if x.dtype.kind == "V":
+                return np.asarray(function(x.astype(np.float32), axis=primitive.axes, **initial)).astype(x.dtype)
+            return np.asarray(function(x, axis=primitive.axes, **initial))
+    raise ValueError(primitive.kind)
+
+
+def _reduce_objects(primitive: Reduce, x: Array) -> Array:
+    """Sizes, combined in the arithmetic of `weft.ir.dims`."""
+    combine = {"sum": np.add, "product": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[primitive.kind]
+    result = x
+    for axis in sorted(primitive.axes, reverse=True):
+        result = np.asarray(combine.reduce(result, axis=axis), dtype=object)
+    return result
+
+
+def _is_narrow(x: Array) -> bool:
+    return x.dtype.kind == "V" or x.dtype == np.float16
+
+
+def _extreme(dtype: np.dtype[Any], *, lowest: bool) -> Any:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return info.min if lowest else info.max
+    if dtype.kind == "b":
+        return not lowest
+    return -np.inf if lowest else np.inf
+
+
+def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
+    function = np.argmax if primitive.kind == "maximum" else np.argmin
+    if x.dtype.kind == "V":
+        x = x.astype(np.float32)
+    if primitive.last:
+        return x.shape[primitive.axis] - 1 - function(np.flip(x, primitive.axis), axis=primitive.axis).astype(np.int64)
+    return np.asarray(function(x, axis=primitive.axis)).astype(np.int64)
+
+
+def pool(primitive: Pool, x: Array, window: list[int], pads: list[tuple[int, int]], shape: tuple[int, ...]) -> Array:
+    """One pass per window position, over all windows at once."""
+    if primitive.kind == "sum" and _is_narrow(x):
+        return pool(primitive, x.astype(np.float32), window, pads, shape).astype(x.dtype)
+    neutral = 0 if primitive.kind == "sum" else _extreme(x.dtype, lowest=True)
+    padded = _fit(x, neutral, window, primitive, pads, shape[2:])
+    result = np.full(shape, neutral, x.dtype)
+    positions = np.full(shape, -1, np.int64)
+    where = _fit(np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:]), -1, window, primitive, pads, shape[2:])
+    for offset in np.ndindex(*window):
+        place = (slice(None), slice(None)) + tuple(
+            slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
+            for k, count, stride, dilation in zip(offset, shape[2:], primitive.strides, primitive.dilations)
+        )
+        part = padded[place]
+        if primitive.kind == "sum":
+            result += part
+        elif primitive.kind == "maximum":
+            np.maximum(result, part, out=result)
+        else:
+            here = np.broadcast_to(where[place], shape)
+            better = (here >= 0) & ((positions < 0) | (part > result))
+            result = np.where(better, part, result)
+            positions = np.where(better, here, positions)
+    return positions if primitive.kind == "argmax" else result
+
+
+def _fit(
+    x: Array, fill: Any, window: list[int], primitive: Pool, pads: list[tuple[int, int]], counts: tuple[int, ...]
+) -> Array:
+    """x padded (or cropped) to exactly what the windows reach."""
+    index: list[slice] = [slice(None), slice(None)]
+    grow = [(0, 0), (0, 0)]
+    for size, k, stride, dilation, (before, _), count in zip(
+        x.shape[2:], window, primitive.strides, primitive.dilations, pads, counts
+    ):
+        reach = (count - 1) * stride + dilation * (k - 1) + 1
+        after = reach - before - size
+        index.append(slice(max(-before, 0), size + min(after, 0)))
+        grow.append((max(before, 0), max(after, 0)))
+    return np.pad(x[tuple(index)], grow, constant_values=fill)
+
+
+def cumulate(primitive: Cumulate, x: Array) -> Array:
+    function: Any = np.cumsum if primitive.kind == "sum" else np.cumprod
+    axis = primitive.axis
+    wide = x.astype(np.float32) if _is_narrow(x) else x
+    wide = np.flip(wide, axis) if primitive.reverse else wide
+    result = function(wide, axis=axis, dtype=wide.dtype)
+    if primitive.exclusive:
+        first = np.full_like(np.take(wide, [0], axis), 0 if primitive.kind == "sum" else 1)
+        kept = np.take(result, np.arange(max(x.shape[axis] - 1, 0)), axis)
+        result = np.concatenate([first, kept], axis) if x.shape[axis] else result
+    return (np.flip(result, axis) if primitive.reverse else result).astype(x.dtype)
+
+
+def sort(primitive: Sort, x: Array, count: int) -> tuple[Array, Array]:
+    axis = primitive.axis
+    keys = x.astype(np.float32) if x.dtype.kind == "V" else x
+    if primitive.descending:  # reversing twice keeps ties in their order
+        reverse = np.argsort(np.flip(keys, axis), axis=axis, kind="stable")
+        positions = np.flip(x.shape[axis] - 1 - reverse, axis)
+    else:
+        positions = np.argsort(keys, axis=axis, kind="stable")
+    positions = np.take(positions, np.arange(count), axis).astype(np.int64)
+    return np.take_along_axis(x, positions, axis), positions
+
+
+def random(primitive: Random, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Philox 4x32-10: number i of the tensor is lane i % 4 of counter i // 4."""
+    count = int(np.prod(shape, dtype=np.int64))
+    seed = primitive.seed if primitive.seed is not None else int.from_bytes(os.urandom(8), "little")
+    if primitive.kind == "uniform":
+        return _uniform(_philox(seed, count)).reshape(shape).astype(dtype.numpy)
+    bits = _philox(seed, count + count % 2)
+    first, second = _uniform(bits[0::2]), _uniform(bits[1::2])
+    radius = np.sqrt(-2.0 * np.log(1.0 - first))
+    pairs = np.stack([radius * np.cos(2.0 * np.pi * second), radius * np.sin(2.0 * np.pi * second)], axis=1)
+    return pairs.reshape(-1)[:count].reshape(shape).astype(dtype.numpy)
+
+
+def _uniform(bits: Array) -> Array:
+    """24 bits of each number, so that float32 holds it exactly and never rounds up to 1."""
+    return (bits >> np.uint64(8)).astype(np.float64) * 2.0**-24
+
+
+def _philox(seed: int, count: int) -> Array:
+    mask = np.uint64(0xFFFFFFFF)
+    counters = np.arange((count + 3) // 4, dtype=np.uint64)
+    words = [counters & mask, counters >> np.uint64(32), np.zeros_like(counters), np.zeros_like(counters)]
+    keys = [seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF]
+    for _ in range(10):
+        first, second = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
+        words = [
+            (second >> np.uint64(32)) ^ words[1] ^ np.uint64(keys[0]),
+            second & mask,
+            (first >> np.uint64(32)) ^ words[3] ^ np.uint64(keys[1]),
+            first & mask,
+        ]
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(words, axis=1).reshape(-1)[:count]

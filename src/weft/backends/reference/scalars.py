@@ -1,0 +1,255 @@
+"""The meaning of each scalar function, on numpy arrays and on object arrays of symbolic integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.backends.reference.special import erf
+from weft.ir import dims
+from weft.ir.dims import Expr, UndecidedError
+from weft.ir.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+
+def apply_function(name: str, arguments: list[Array], dtype: DType) -> Array:
+    """Apply a function of `weft.ir.scalar.FUNCTIONS` to arrays of numbers, broadcasting."""
+    if name == "cast":
+        return cast(arguments[0], dtype)
+    if name == "bitcast":
+        return np.ascontiguousarray(arguments[0]).view(dtype.numpy)
+    if name in _VIA_FLOAT64 and arguments[0].dtype.kind in "iub":
+        arguments = [argument.astype(np.float64) for argument in arguments]
+    result = np.asarray(_FUNCTIONS[name](*arguments))
+    return result.astype(dtype.numpy) if result.dtype != dtype.numpy else result
+
+
+def apply_symbolic(name: str, arguments: list[Array], dtype: DType) -> Array:
+    """The same on object arrays of dims; UndecidedError where the answer depends on the sizes."""
+    if name in ("cast", "bitcast"):
+        if not (dtype.is_integer or dtype is DType.bool):
+            raise UndecidedError("sizes as floating-point numbers")
+        convert = _to_bool if dtype is DType.bool else _to_integer
+        return _elementwise(convert, 1)(arguments[0])
+    function = _SYMBOLIC.get(name)
+    if function is None:
+        raise UndecidedError(f"{name} of sizes")
+    return _elementwise(function, len(arguments))(*arguments)
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """Numpy's conversion, by way of types that each pair of dtypes supports, and of text for strings."""
+    target = dtype.numpy
+    if x.dtype == target:
+        return x
+    if x.dtype == object:
+        return _parse(x, dtype)
+    if dtype is DType.string:
+        return _format(x)
+    if dtype is DType.bool:
+        return x != np.zeros((), x.dtype)
+    if x.dtype.kind == "c" and target.kind != "c":
+        x = x.real
+    if target.kind in "iu" and x.dtype.kind in "fV":
+        return _float_to_integer(x, target)
+    if "V" in (x.dtype.kind, target.kind) and x.dtype.kind not in "f" and x.dtype != np.float32:
+        x = x.astype(np.float32) if dtype.is_float else x
+    return x.astype(target)
+
+
+def _float_to_integer(x: Array, target: np.dtype[Any]) -> Array:
+    """Truncate; a number that does not fit wraps around through int64 instead of trapping."""
+    wide = np.trunc(x.astype(np.float64)) if x.dtype != np.float64 else np.trunc(x)
+    limit = float(2**63)
+    if target == np.uint64:
+        return np.where(wide >= limit, (wide - limit).astype(np.int64).view(np.uint64) + np.uint64(2**63), 0).astype(
+            np.uint64
+        ) + np.where(wide < limit, wide, 0).astype(np.int64).view(np.uint64)
+    return wide.astype(np.int64).astype(target)
+
+
+def _parse(x: Array, dtype: DType) -> Array:
+    if dtype is DType.string:
+        return x
+    convert: Callable[[str], Any] = float if dtype.is_float else int
+    numbers = [convert(str(text)) for text in x.reshape(-1)]
+    return np.array(numbers, np.float64 if dtype.is_float else dtype.numpy).reshape(x.shape).astype(dtype.numpy)
+
+
+def _format(x: Array) -> Array:
+    result = np.empty(x.shape, object)
+    result.reshape(-1)[:] = [_text(value) for value in np.ascontiguousarray(x).reshape(-1)]
+    return result
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_, int, np.integer)):
+        return str(int(value)) if not isinstance(value, (bool, np.bool_)) else str(bool(value))
+    number = float(value)
+    if np.isnan(number):
+        return "NaN"
+    if np.isinf(number):
+        return "INF" if number > 0 else "-INF"
+    text = f"{number:.8g}" if np.asarray(value).dtype != np.float64 else f"{number:.17g}"
+    shortest = str(np.asarray(value).dtype.type(value)) if np.asarray(value).dtype.kind == "f" else text
+    return shortest if len(shortest) <= len(text) else text
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if a.dtype.kind not in "iu":
+        return a / b
+    quotient = a // np.where(b == 0, np.ones((), b.dtype), b)
+    if a.dtype.kind == "i":  # floor to truncation
+        quotient = quotient + ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
+    return np.where(b == 0, np.zeros((), a.dtype), quotient)
+
+
+def _power(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu" and np.any(b < 0):
+        return np.power(a.astype(np.float64), b.astype(np.float64))
+    return np.power(a, b)
+
+
+def _shift(left: bool) -> Callable[[Array, Array], Array]:
+    def shift(a: Array, b: Array) -> Array:
+        width = a.dtype.itemsize * 8
+        shifted = np.left_shift(a, b % width) if left else np.right_shift(a, b % width)
+        return np.where(b >= width, np.zeros((), a.dtype), shifted)
+
+    return shift
+
+
+def _select(condition: Array, a: Array, b: Array) -> Array:
+    return np.where(condition, a, b)
+
+
+def _through_float32(function: Callable[..., Array]) -> Callable[..., Array]:
+    """For functions that ml_dtypes' types lack."""
+
+    def call(*arguments: Array) -> Array:
+        if arguments[0].dtype.kind == "V":
+            return function(*(argument.astype(np.float32) for argument in arguments)).astype(arguments[0].dtype)
+        return function(*arguments)
+
+    return call
+
+
+_VIA_FLOAT64 = frozenset(
+    "floor ceil round_half_even truncate sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf".split()
+)
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": _divide,
+    "remainder": _through_float32(np.remainder),
+    "fmod": _through_float32(np.fmod),
+    "power": _power,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "negate": np.negative,
+    "absolute": np.absolute,
+    "sign": _through_float32(np.sign),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_half_even": _through_float32(np.rint),
+    "truncate": _through_float32(np.trunc),
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "erf": erf,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "bit_not": np.bitwise_not,
+    "shift_left": _shift(left=True),
+    "shift_right": _shift(left=False),
+    "select": _select,
+}
+
+
+def _symbolic_divide(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+    if dims.is_at_least(a, 0) and dims.is_at_least(b, 1):
+        return dims.floordiv(a, b)
+    raise UndecidedError(f"{a} / {b} truncated")
+
+
+def _to_integer(value: Any) -> Any:
+    return value if isinstance(value, Expr) else int(value)
+
+
+def _to_bool(value: Any) -> bool:
+    return not dims.decide_equal(value, 0) if isinstance(value, Expr) else bool(value)
+
+
+_SYMBOLIC: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": _symbolic_divide,
+    "remainder": dims.mod,
+    "minimum": dims.minimum,
+    "maximum": dims.maximum,
+    "negate": lambda a: -a,
+    "equal": dims.decide_equal,
+    "not_equal": lambda a, b: not dims.decide_equal(a, b),
+    "less": dims.decide_less,
+    "less_equal": lambda a, b: not dims.decide_less(b, a),
+    "greater": lambda a, b: dims.decide_less(b, a),
+    "greater_equal": lambda a, b: not dims.decide_less(a, b),
+    "logical_and": lambda a, b: bool(a) and bool(b),
+    "logical_or": lambda a, b: bool(a) or bool(b),
+    "logical_xor": lambda a, b: bool(a) != bool(b),
+    "logical_not": lambda a: not a,
+    "select": lambda condition, a, b: a if condition else b,
+    "absolute": lambda a: a if dims.is_at_least(a, 0) else -a if dims.is_at_least(-a, 0) else _undecided(a),
+}
+
+
+def _undecided(value: Any) -> Any:
+    raise UndecidedError(f"the sign of {value}")
+
+
+def _elementwise(function: Callable[..., Any], count: int) -> Callable[..., Array]:
+    def call(*arguments: Array) -> Array:
+        for argument in arguments:
+            if any(isinstance(element, (float, str)) for element in argument.flat):
+                raise UndecidedError("sizes mixed with other values")
+        vectorized = np.frompyfunc(function, count, 1)
+        result = np.empty(np.broadcast_shapes(*(argument.shape for argument in arguments)), object)
+        result[...] = vectorized(*arguments)
+        return result
+
+    return call

@@ -1,0 +1,137 @@
+"""`weft conformance`: run the suite of the installed onnx package on a device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import weft
+from weft.cli import output
+from weft.compat.conformance import KINDS, CaseResult, Report, Tally, judge, read_known_failures, run_suite
+from weft.errors import DeviceError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = subparsers.add_parser(
+        "conformance",
+        help="run the ONNX test suite on a device",
+        description="Run the test suite of the installed onnx package and compare with its expected outputs.",
+    )
+    parser.add_argument("--device", default="reference", help="the device to run on (default: %(default)s)")
+    parser.add_argument(
+        "--kind", default=",".join(KINDS), metavar="KIND,...", help="kinds of cases (default: %(default)s)"
+    )
+    parser.add_argument("-k", dest="pattern", default="", metavar="PATTERN", help="only cases whose name matches")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; '-' is standard output")
+    parser.add_argument(
+        "--workers", type=_count, default=2, metavar="N", help="worker processes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--timeout", type=_duration, default=120.0, metavar="S", help="seconds for one case (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--known-failures",
+        type=Path,
+        metavar="FILE",
+        help="cases that may fail, one 'name  # reason' a line; one that passes must leave the list",
+    )
+    parser.add_argument("--verbose", action="store_true", help="list every op, not only those with failures")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the suite as asked; 0 where nothing failed, or nothing but the known failures."""
+    known = {} if args.known_failures is None else read_known_failures(args.known_failures)
+    _check_device(args.device)
+    kinds = [kind.strip() for kind in args.kind.split(",") if kind.strip()]
+    report = _run_with_progress(args, kinds)
+    console = _error_console() if args.json == "-" else output.console()
+    _print_report(console, report, verbose=args.verbose)
+    whole = not args.pattern and set(kinds) == set(KINDS)
+    problems = judge(report, known, whole=whole) if args.known_failures is not None else []
+    for problem in problems:
+        console.print(output.printable(problem), soft_wrap=True)
+    if args.json is not None:
+        _write_json(args.json, report)
+    console.print(str(report.tally))
+    failed = bool(problems) if args.known_failures is not None else report.failed > 0
+    return 1 if failed else 0
+
+
+def _check_device(name: str) -> None:
+    """A device that is not here would make every case fail for the same reason: say it once."""
+    devices = weft.devices()
+    found = next((device for device in devices if device.name == name.partition(":")[0]), None)
+    if found is None or not found.available:
+        raise DeviceError(
+            f"there is no device {name!r} here" + (f": {found.description}" if found else ""),
+            hint=f"choose from {', '.join(device.name for device in devices if device.available)}",
+        )
+
+
+def _run_with_progress(args: argparse.Namespace, kinds: list[str]) -> Report:
+    options: dict[str, Any] = {
+        "kinds": kinds,
+        "pattern": args.pattern,
+        "workers": args.workers,
+        "timeout": args.timeout,
+    }
+    terminal = _error_console()
+    if not terminal.is_terminal:
+        return run_suite(args.device, **options)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def advance(result: CaseResult, total: int) -> None:
+            bar.update(task, advance=1, total=total, description=result.name)
+
+        return run_suite(args.device, **options, progress=advance)
+
+
+def _error_console() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def _print_report(console: Console, report: Report, *, verbose: bool) -> None:
+    title = f"onnx {report.onnx_version} on {report.device}, {report.seconds:.1f} s"
+    console.print(_table(title, "kind", report.by_kind()))
+    ops = {op: tally for op, tally in report.by_op().items() if verbose or tally.failed}
+    if ops:
+        console.print(_table("every op" if verbose else "ops in cases that failed", "op", ops))
+    for case in report.cases:
+        if case.status != "passed":
+            console.print(output.printable(f"{case.status}: {case.name}: {case.reason}"), soft_wrap=True)
+
+
+def _table(title: str, key: str, tallies: dict[str, Tally]) -> Table:
+    numbers = ("total", "passed", "failed", "skipped")
+    rows = [(name, *(getattr(tally, number) for number in numbers)) for name, tally in tallies.items()]
+    return output.table(title, (key, *numbers), rows, right=numbers)
+
+
+def _write_json(target: str, report: Report) -> None:
+    if target == "-":
+        output.print_json(report.to_json())
+    else:
+        Path(target).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _duration(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value

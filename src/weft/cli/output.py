@@ -1,0 +1,99 @@
+"""How commands print: rich tables for people, JSON for programs, numbers in units that can be read."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def console() -> Console:
+    """A console on today's stdout; piped output keeps long lines whole."""
+    terminal = sys.stdout.isatty()
+    return Console(highlight=False, markup=False, emoji=False, width=None if terminal else 160)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout. What JSON cannot say (NaN, infinities) is null."""
+    sys.stdout.write(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
+    """A table in weft's look; the columns named in `right` hold numbers. A cell may be a rich Text."""
+    result = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        result.add_row(*(_text(cell) for cell in row))
+    return result
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> Table:
+    """Names and what they are, without a frame."""
+    result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    result.add_column(style="dim", no_wrap=True)
+    result.add_column(overflow="fold")
+    for name, content in rows:
+        result.add_row(name, _text(content))
+    return result
+
+
+def format_count(number: float, unit: str = "") -> str:
+    """12345678 -> 12.3 M, with thousands as steps."""
+    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"), unit)
+
+
+def format_bytes(number: float) -> str:
+    """12345678 -> 11.8 MiB, with 1024 as step."""
+    return _scaled(number, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi"), "B")
+
+
+def format_seconds(seconds: float) -> str:
+    """0.0123 -> 12.3 ms."""
+    for scale, unit in ((1e-6, "ns"), (1e-3, "µs"), (1.0, "ms")):
+        if seconds < scale:
+            return f"{seconds / scale * 1000:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def format_shape(shape: Sequence[object] | None) -> str:
+    """(batch, 3, 224, 224), or (...) where the rank is unknown."""
+    return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
+
+
+def printable(text: str) -> str:
+    """Text from a file, with control characters and broken Unicode spelled out so that they do nothing."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _text(content: object) -> Text:
+    return content if isinstance(content, Text) else Text(printable(str(content)))
+
+
+def _scaled(number: float, step: int, prefixes: Sequence[str], unit: str) -> str:
+    power = 0
+    scaled = float(number)
+    while abs(scaled) >= step and power + 1 < len(prefixes):
+        scaled /= step
+        power += 1
+    digits = f"{scaled:.0f}" if power == 0 or abs(scaled) >= 100 else f"{scaled:.3g}"
+    return f"{digits} {prefixes[power]}{unit}".rstrip()
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    if data is None or isinstance(data, (bool, int, str)):
+        return data
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    return str(data)

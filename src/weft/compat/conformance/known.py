@@ -1,0 +1,55 @@
+"""The checked-in list of known failures, which may only shrink.
+
+Each line is `name  # reason`; empty lines and lines that start with `#` are comments. A reason that starts with
+`random:` is for a case that expects one particular draw of random numbers, and may pass by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from weft.compat.conformance.records import Report
+from weft.errors import InputError
+
+_BY_CHANCE = "random:"
+
+
+def read_known_failures(path: Path) -> dict[str, str]:
+    """The listed cases with their reasons."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"cannot read the known failures: {error.strerror}", file=str(path)) from error
+    known: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        name, _, reason = (part.strip() for part in line.partition("#"))
+        if not name:
+            continue
+        if not reason or len(name.split()) > 1 or name in known:
+            raise InputError(
+                f"line {number} does not name one new case and its reason: {line.strip()!r}",
+                hint="write 'test_name  # why it fails', each case once",
+                file=str(path),
+            )
+        known[name] = reason
+    return known
+
+
+def judge(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]:
+    """What is wrong with a run beside a list: failures that are not in it, and entries that are no longer true.
+
+    `whole` says that the run covered the suite, so that an entry without a case is an error too.
+    """
+    problems: list[str] = []
+    for case in report.cases:
+        if case.status == "failed" and case.name not in known:
+            problems.append(f"{case.name}: failed and is not a known failure: {case.reason}")
+        elif case.status == "passed" and case.name in known and not known[case.name].startswith(_BY_CHANCE):
+            problems.append(f"{case.name}: passes now, remove it from the list of known failures")
+    if whole:
+        missing = known.keys() - {case.name for case in report.cases}
+        problems.extend(
+            f"{name}: the suite has no such case, remove it from the list of known failures" for name in sorted(missing)
+        )
+    return problems

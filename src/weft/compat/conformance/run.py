@@ -1,0 +1,228 @@
+"""Run the suite in worker processes: a case that crashes or hangs costs its worker, and the run goes on.
+
+A worker is asked one case at a time. When it dies or does not answer in time, that case has failed, and a new worker
+takes its place when the next case comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from threading import Event, Timer
+from typing import Any
+
+from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, Report, Status
+from weft.errors import InputError, InternalError
+
+Progress = Callable[[CaseResult, int], None]
+
+_SECONDS_TO_START = 300.0
+_SECONDS_TO_END = 10.0
+_WORKER = "weft.compat.conformance.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What a worker says of itself when it has started."""
+
+    onnx_version: str
+    cases: tuple[CaseInfo, ...]
+
+
+def run_suite(
+    device: str,
+    *,
+    kinds: Iterable[str] = KINDS,
+    pattern: str = "",
+    workers: int = 2,
+    timeout: float = 120.0,
+    loader: str = "weft:load",
+    progress: Progress | None = None,
+) -> Report:
+    """Run the cases of these kinds whose name contains the regular expression `pattern`.
+
+    `timeout` is for one case, in seconds. `loader` names what the workers load models with, as `module:function`.
+    `progress` gets each result as it comes, with the number of all selected cases.
+    """
+    begin = time.monotonic()
+    matches = _compile_pattern(pattern)
+    command = _worker_command(device, _check_kinds(kinds), loader)
+    team = [Worker(command, timeout) for _ in range(max(1, workers))]
+    pool = ThreadPoolExecutor(max_workers=len(team))
+    try:
+        for worker in team:
+            worker.launch()
+        catalogue = team[0].await_catalogue()
+        selected = [case for case in catalogue.cases if matches.search(case.name)]
+        results = _run_cases(selected, team, pool, progress)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in team:
+            worker.kill()
+        pool.shutdown()
+    return Report(device, catalogue.onnx_version, time.monotonic() - begin, results)
+
+
+def _run_cases(
+    selected: list[CaseInfo], team: list[Worker], pool: ThreadPoolExecutor, progress: Progress | None
+) -> tuple[CaseResult, ...]:
+    idle: SimpleQueue[Worker] = SimpleQueue()
+    for worker in team:
+        idle.put(worker)
+
+    def run_case(case: CaseInfo) -> CaseResult:
+        worker = idle.get()
+        try:
+            return worker.run_case(case)
+        finally:
+            idle.put(worker)
+
+    futures = [pool.submit(run_case, case) for case in selected]
+    for future in as_completed(futures):
+        result = future.result()
+        if progress is not None:
+            progress(result, len(selected))
+    return tuple(future.result() for future in futures)
+
+
+class Worker:
+    """A worker process and its pipes; started again when it is needed after its death."""
+
+    def __init__(self, command: list[str], timeout: float) -> None:
+        self._command = command
+        self._timeout = timeout
+        self._process: subprocess.Popen[str] | None = None
+        self._catalogue: Catalogue | None = None
+        self._messages = TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self._messages.seek(0)
+        self._messages.truncate()
+        self._catalogue = None
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            encoding="utf-8",
+            env=_environment(),
+        )
+
+    def await_catalogue(self) -> Catalogue:
+        """Wait until the process is ready for cases."""
+        if self._process is None:
+            self.launch()
+        if self._catalogue is None:
+            answer, reason = self._await_answer(_SECONDS_TO_START)
+            if answer is None:
+                raise InternalError(f"a conformance worker does not start: it {reason}")
+            cases = tuple(CaseInfo(case["name"], case["kind"], tuple(case["ops"])) for case in answer["cases"])
+            self._catalogue = Catalogue(answer["onnx_version"], cases)
+        return self._catalogue
+
+    def run_case(self, case: CaseInfo) -> CaseResult:
+        """Have one case run; the death of the process is a result too."""
+        self.await_catalogue()
+        begin = time.monotonic()
+        self._ask(case.name)
+        answer, reason = self._await_answer(self._timeout)
+        status: Status = "failed" if answer is None else answer["status"]
+        reason = reason if answer is None else answer["reason"]
+        return CaseResult(case.name, case.kind, case.ops, status, reason, time.monotonic() - begin)
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _ask(self, name: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(OSError):  # where it is dead, there will be no answer, which tells why
+            self._process.stdin.write(name + "\n")
+            self._process.stdin.flush()
+
+    def _await_answer(self, seconds: float) -> tuple[dict[str, Any] | None, str]:
+        """The next message, or None and why there is none; the process is gone then."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        overdue = Event()
+
+        def expire() -> None:
+            overdue.set()
+            process.kill()
+
+        timer = Timer(seconds, expire)
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        timer.join()
+        if line.endswith("\n") and not overdue.is_set():
+            answer: dict[str, Any] = json.loads(line)
+            return answer, ""
+        reason = f"no answer within {seconds:g} s" if overdue.is_set() else self._cause_of_death(process)
+        self.kill()
+        return None, reason
+
+    def _cause_of_death(self, process: subprocess.Popen[str]) -> str:
+        try:
+            status = process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe"
+        if status < 0:
+            return f"crashed with {_signal_name(-status)}"
+        self._messages.seek(0)
+        last = self._messages.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"ended its process with status {status}" + (f": {last}" if last else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _worker_command(device: str, kinds: list[str], loader: str) -> list[str]:
+    command = [sys.executable, "-m", _WORKER, "--device", device, "--loader", loader]
+    return command + [f"--kind={kind}" for kind in kinds]
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, in which a worker finds the modules that this process would find, and no others."""
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def _check_kinds(kinds: Iterable[str]) -> list[str]:
+    chosen = list(dict.fromkeys(kinds))
+    unknown = [kind for kind in chosen if kind not in KINDS]
+    if unknown or not chosen:
+        raise InputError(
+            f"the suite has no kind {', '.join(map(repr, unknown))}" if unknown else "no kind of case was chosen",
+            hint=f"choose from {', '.join(KINDS)}",
+        )
+    return chosen
+
+
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"{pattern!r} is not a regular expression: {error}") from error

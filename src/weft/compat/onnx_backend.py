@@ -1,0 +1,143 @@
+"""weft as a backend of onnx: what onnx's own test runner, and code written for that interface, can drive.
+
+onnx names devices its own way ("CPU", "CUDA:1"). Its device is ours of the same name where that exists here; "CPU" is
+otherwise weft's default device, which needs no other hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, shape_inference
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+import weft
+from weft.compat.positional import bind_inputs
+from weft.errors import DeviceError, InputError, UnsupportedModelError
+
+_LOAD_OPTIONS = ("threads", "precision", "cache")
+_ALWAYS_THERE = "CPU"
+
+OutputInfo = Sequence[tuple[Any, tuple[int, ...]]]
+
+
+class WeftBackendRep(BackendRep):
+    """A loaded model that takes its inputs by position."""
+
+    def __init__(self, proto: onnx.ModelProto, model: Any) -> None:
+        self._graph = proto.graph
+        self._model = model
+        self._names = [output.name for output in proto.graph.output]
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ARG002 - onnx's signature
+        """Run on a list of inputs, a dict by name, or a lone array; the outputs are a tuple, also keyed by name."""
+        if isinstance(inputs, Mapping):
+            named = dict(inputs)
+        else:
+            named = bind_inputs(self._graph, inputs if isinstance(inputs, (list, tuple)) else [inputs])
+        results = self._model.run(named)
+        return namedtupledict("Outputs", self._names)(*(results[name] for name in self._names))
+
+
+class WeftBackend(Backend):
+    """onnx's backend interface over `weft.load`."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = _ALWAYS_THERE, **kwargs: Any) -> bool:
+        """Whether weft supports all that the model uses."""
+        try:
+            cls.prepare(model, device, **kwargs)
+        except UnsupportedModelError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = _ALWAYS_THERE, **kwargs: Any) -> WeftBackendRep:
+        """Load a model; of the keywords, those that `weft.load` knows are passed on."""
+        options = {name: kwargs[name] for name in _LOAD_OPTIONS if name in kwargs}
+        return WeftBackendRep(model, weft.load(model, **_device_option(device), **options))
+
+    @classmethod
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: Any, device: str = _ALWAYS_THERE, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Load a model and run it once."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = _ALWAYS_THERE,
+        outputs_info: OutputInfo | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one node on the values of its inputs that are not left out, as `opset_version` (the newest) means it."""
+        values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
+        model = _model_of_node(node, values, outputs_info, kwargs.get("opset_version"))
+        return cls.run_model(model, values, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether there is such a device here."""
+        try:
+            _device_option(device)
+        except DeviceError:
+            return False
+        return True
+
+
+def _device_option(device: str) -> dict[str, str]:
+    kind, _, number = device.partition(":")
+    name = kind.lower()
+    if number in ("", "0"):
+        if any(found.name == name and found.available for found in weft.devices()):
+            return {"device": name}
+        if kind == _ALWAYS_THERE:
+            return {}
+    raise DeviceError(f"there is no device {device!r} here", hint="weft.devices() tells what is here")
+
+
+def _model_of_node(
+    node: onnx.NodeProto, values: list[Any], outputs_info: OutputInfo | None, opset: int | None
+) -> onnx.ModelProto:
+    given = [name for name in node.input if name]
+    if len(given) != len(values):
+        raise InputError(
+            f"{len(values)} inputs were given, the node takes {len(given)}", node=node.name or node.op_type
+        )
+    inputs = [helper.make_value_info(name, _type_of(value)) for name, value in zip(given, values, strict=True)]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    if outputs_info is not None:
+        for output, (dtype, shape) in zip(outputs, outputs_info, strict=True):
+            element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            output.type.CopyFrom(helper.make_tensor_type_proto(element, shape))
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    imports = [helper.make_opsetid(domain, opset or _newest_opset(domain))]
+    graph = helper.make_graph([node], node.name or node.op_type, inputs, outputs)
+    return shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports))
+
+
+def _newest_opset(domain: str) -> int:
+    versions = [schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == domain]
+    return max(versions, default=1)
+
+
+def _type_of(value: Any) -> onnx.TypeProto:
+    match value:
+        case None:
+            raise UnsupportedModelError(
+                "an absent optional says nothing of its type", hint="put the node into a model that declares it"
+            )
+        case list() | tuple():
+            element = _type_of(value[0]) if value else helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+            if element.HasField("tensor_type"):
+                element.tensor_type.ClearField("shape")
+            return helper.make_sequence_type_proto(element)
+        case _:
+            array = np.asarray(value)
+            return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

@@ -1,0 +1,96 @@
+"""AttributeProto to the plain value it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from weft.errors import InvalidModelError, UnsupportedModelError
+from weft.frontend.declarations import Symbols, read_type
+from weft.frontend.storage import Storage
+from weft.frontend.tensors import decode_text, read_sparse_tensor, read_tensor
+from weft.ir.graph import Attribute, Graph
+
+FIELDS = {
+    onnx.AttributeProto.FLOAT: "f",
+    onnx.AttributeProto.INT: "i",
+    onnx.AttributeProto.STRING: "s",
+    onnx.AttributeProto.TENSOR: "t",
+    onnx.AttributeProto.GRAPH: "g",
+    onnx.AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    onnx.AttributeProto.TYPE_PROTO: "tp",
+    onnx.AttributeProto.FLOATS: "floats",
+    onnx.AttributeProto.INTS: "ints",
+    onnx.AttributeProto.STRINGS: "strings",
+    onnx.AttributeProto.TENSORS: "tensors",
+    onnx.AttributeProto.GRAPHS: "graphs",
+    onnx.AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    onnx.AttributeProto.TYPE_PROTOS: "type_protos",
+}
+"""The field that holds an attribute of each type."""
+
+MESSAGES = frozenset(("t", "g", "sparse_tensor", "tp"))
+
+
+def read_attribute(
+    proto: onnx.AttributeProto, storage: Storage, symbols: Symbols, read_graph: Callable[[onnx.GraphProto], Graph]
+) -> Attribute:
+    """The value of an attribute; `read_graph` reads the graphs inside it."""
+    if proto.ref_attr_name:
+        raise InvalidModelError(
+            f"attribute {proto.name} refers to {proto.ref_attr_name}, an attribute of a function, outside of one"
+        )
+    match held_field(proto):
+        case "f":
+            return float(proto.f)
+        case "i":
+            return int(proto.i)
+        case "s":
+            return decode_text(proto.s)
+        case "t":
+            return read_tensor(storage, proto.t, proto.t.name or f"attribute {proto.name}")
+        case "g":
+            return read_graph(proto.g)
+        case "sparse_tensor":
+            return read_sparse_tensor(storage, proto.sparse_tensor)
+        case "tp":
+            declared = read_type(symbols, proto.tp, proto.name)
+            if declared is None:
+                raise InvalidModelError(f"attribute {proto.name} holds an empty type")
+            return declared
+        case "floats":
+            return tuple(proto.floats)
+        case "ints":
+            return tuple(proto.ints)
+        case "strings":
+            return tuple(map(decode_text, proto.strings))
+        case "tensors":
+            return tuple(read_tensor(storage, tensor, f"attribute {proto.name}") for tensor in proto.tensors)
+        case "graphs":
+            return tuple(map(read_graph, proto.graphs))
+        case "sparse_tensors":
+            return tuple(read_sparse_tensor(storage, sparse) for sparse in proto.sparse_tensors)
+        case held:
+            raise UnsupportedModelError(f"attribute {proto.name} holds {held}, which weft does not read")
+
+
+def held_field(proto: onnx.AttributeProto) -> str:
+    """The field with the attribute's value, which must be the only one and agree with the declared type.
+
+    Scalars may be absent where they are zero: writers of the proto3 flavour leave them out. Before IR version 2 no
+    type was declared.
+    """
+    present: set[str] = {descriptor.name for descriptor, _ in proto.ListFields()} & set(FIELDS.values())
+    if proto.type == onnx.AttributeProto.UNDEFINED:
+        if len(present) != 1:
+            raise InvalidModelError(f"attribute {proto.name} has no type and {len(present)} values")
+        return present.pop()
+    declared = FIELDS.get(proto.type)
+    if declared is None:
+        raise UnsupportedModelError(f"attribute {proto.name} has type number {proto.type}, which weft does not know")
+    if present - {declared} or (declared in MESSAGES and not present):
+        kind = onnx.AttributeProto.AttributeType.Name(proto.type)
+        found = ", ".join(sorted(present)) or "nothing"
+        raise InvalidModelError(f"attribute {proto.name} is declared as {kind} but holds {found}")
+    return declared

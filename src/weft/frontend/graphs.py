@@ -1,0 +1,246 @@
+"""GraphProto to Graph: names resolved, nodes sorted, attributes and tensors read.
+
+Functions are inlined already. A name that a subgraph defines although an enclosing graph does too is given another
+one, so that in the result a name means one thing wherever it can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count
+from typing import Any
+
+import numpy as np
+import onnx
+
+from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
+from weft.frontend.attributes import read_attribute
+from weft.frontend.declarations import Symbols, collect_names, read_type
+from weft.frontend.instantiate import is_alias
+from weft.frontend.opsets import canonical_domain, node_version
+from weft.frontend.order import sort_nodes
+from weft.frontend.storage import Storage
+from weft.frontend.tensors import read_sparse_tensor, read_tensor
+from weft.ir.graph import Attribute, Graph, GraphValue, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What reading any graph of one model needs."""
+
+    storage: Storage
+    imports: Mapping[str, int]
+    symbols: Symbols = field(default_factory=Symbols)
+    node_names: dict[str, int] = field(default_factory=dict)  # each with the number to try next
+    free_names: dict[Graph, frozenset[str]] = field(default_factory=dict)  # what a subgraph takes from outside
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names that a graph defines, each with the name it has in the result; `taken` are the latter."""
+
+    names: dict[str, str]
+    taken: set[str]
+    parent: Scope | None
+
+    def find(self, name: str) -> str | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+    def shows(self, name: str) -> bool:
+        """Whether the result has something called `name` here or further out."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.taken:
+                return True
+            scope = scope.parent
+        return False
+
+
+def read_main_graph(context: Context, proto: onnx.GraphProto) -> Graph:
+    """The model's graph, whose inputs must all have a type, and whose outputs must keep their names."""
+    graph = read_graph(context, None, proto)
+    for declared, value in zip(proto.output, graph.outputs, strict=True):
+        if declared.name != value.name:
+            raise UnsupportedModelError(
+                f"a function hands its input {value.name!r} on unchanged as the model's output", value=declared.name
+            )
+    for value in graph.inputs:
+        if value.type is None:
+            raise InvalidModelError("the input has no declared type", value=value.name)
+    return graph
+
+
+def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -> Graph:
+    """A graph and everything inside it; `parent` is the scope around a subgraph."""
+    collect_names(context.symbols, proto)
+    scope = _define_names(proto, parent)
+    initializers = _read_initializers(context, scope, proto)
+    inputs = [_read_value(context, scope, value) for value in proto.input]
+    nodes: list[Node] = []
+    uses: list[frozenset[str]] = []
+    for index, node_proto in enumerate(proto.node):
+        if is_alias(node_proto):
+            continue
+        node = _read_node(context, scope, node_proto, index)
+        nodes.append(node)
+        captured = (context.free_names[inner] for value in node.attributes.values() for inner in _graphs_in(value))
+        uses.append(frozenset(chain(filter(None, node.inputs), *captured)))
+    outputs = tuple(_read_output(context, scope, value) for value in proto.output)
+    graph = Graph(
+        name=proto.name,
+        nodes=tuple(sort_nodes(nodes, uses)),
+        inputs=tuple(value for value in inputs if value.name not in initializers),
+        outputs=outputs,
+        initializers=initializers,
+        defaults=tuple(value for value in inputs if value.name in initializers),
+    )
+    used = frozenset(chain((value.name for value in outputs), *uses))
+    context.free_names[graph] = used.difference(scope.names.values())
+    return graph
+
+
+def _define_names(proto: onnx.GraphProto, parent: Scope | None) -> Scope:
+    """The scope of a graph: all names that its inputs, initializers and nodes define, each only once."""
+    names: dict[str, str] = {}
+
+    def define(name: str, by: str) -> None:
+        if not name:
+            raise InvalidModelError(f"{by} of graph {proto.name!r} has no name")
+        if name in names:
+            raise InvalidModelError(f"{name!r} is defined more than once, the last time by {by}", value=name)
+        names[name] = name
+
+    for value in proto.input:
+        define(value.name, "a graph input")
+    given = set(names)
+    for name in _initializer_names(proto):
+        if name in given:
+            given.remove(name)  # the initializer is this input's default
+        else:
+            define(name, "an initializer")
+    for index, node in enumerate(proto.node):
+        for name in filter(None, node.output):
+            define(name, f"node {node.name or f'{node.op_type} (number {index})'}")
+    if parent is not None:
+        _rename_shadows(names, parent)
+    scope = Scope(names, set(names.values()), parent)
+    _resolve_aliases(scope, proto)
+    return scope
+
+
+def _rename_shadows(names: dict[str, str], parent: Scope) -> None:
+    fresh_names = set(names)
+    for name in names:
+        if parent.shows(name):
+            candidates = (f"{name}.{number}" for number in count(1))
+            fresh = next(
+                candidate for candidate in candidates if candidate not in fresh_names and not parent.shows(candidate)
+            )
+            fresh_names.add(fresh)
+            names[name] = fresh
+
+
+def _resolve_aliases(scope: Scope, proto: onnx.GraphProto) -> None:
+    """Let names that only repeat another value stand for that value."""
+    aliases = {node.output[0]: node.input[0] for node in proto.node if is_alias(node)}
+    for alias in aliases:
+        source, steps = aliases[alias], 0
+        while source in aliases and steps <= len(aliases):
+            source, steps = aliases[source], steps + 1
+        if source in aliases:
+            raise InvalidModelError(f"{alias!r} is defined by itself", value=alias)
+        scope.taken.discard(scope.names[alias])
+        scope.names[alias] = _resolve(scope, source)
+
+
+def _initializer_names(proto: onnx.GraphProto) -> Iterator[str]:
+    yield from (tensor.name for tensor in proto.initializer)
+    yield from (sparse.values.name for sparse in proto.sparse_initializer)
+
+
+def _read_initializers(context: Context, scope: Scope, proto: onnx.GraphProto) -> dict[str, np.ndarray[Any, Any]]:
+    arrays = {scope.names[tensor.name]: read_tensor(context.storage, tensor) for tensor in proto.initializer}
+    for sparse in proto.sparse_initializer:
+        arrays[scope.names[sparse.values.name]] = read_sparse_tensor(context.storage, sparse)
+    return arrays
+
+
+def _read_value(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> GraphValue:
+    try:
+        return GraphValue(scope.names[value.name], read_type(context.symbols, value.type, value.name))
+    except WeftError as error:
+        raise error.at(value=value.name) from error.__cause__
+
+
+def _read_output(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> GraphValue:
+    found = scope.find(value.name)
+    if found is None:
+        raise InvalidModelError(f"the graph output {value.name!r} is not defined anywhere", value=value.name)
+    try:
+        return GraphValue(found, read_type(context.symbols, value.type, value.name))
+    except WeftError as error:
+        raise error.at(value=value.name) from error.__cause__
+
+
+def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto, index: int) -> Node:
+    name = _unique_name(context, proto, index)
+    try:
+        if not proto.op_type:
+            raise InvalidModelError("the node names no operator")
+        domain = canonical_domain(proto.domain)
+        return Node(
+            op=proto.op_type,
+            domain=domain,
+            version=node_version(proto, context.imports),
+            name=name,
+            inputs=tuple(_resolve(scope, value) for value in proto.input),
+            outputs=tuple(scope.names[value] if value else "" for value in proto.output),
+            attributes=_read_attributes(context, scope, proto),
+        )
+    except WeftError as error:
+        raise error.at(node=name) from error.__cause__
+
+
+def _unique_name(context: Context, proto: onnx.NodeProto, index: int) -> str:
+    base = proto.name or f"{proto.op_type}_{next(filter(None, proto.output), index)}"
+    name = base
+    while name in context.node_names:
+        name = f"{base}_{context.node_names[base]}"
+        context.node_names[base] += 1
+    context.node_names[name] = 1
+    return name
+
+
+def _resolve(scope: Scope, name: str) -> str:
+    if not name:
+        return ""
+    found = scope.find(name)
+    if found is None:
+        raise InvalidModelError(
+            f"its input {name!r} is neither a graph input, nor an initializer, nor the output of any node", value=name
+        )
+    return found
+
+
+def _read_attributes(context: Context, scope: Scope, proto: onnx.NodeProto) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {}
+    for attribute in proto.attribute:
+        if not attribute.name or attribute.name in attributes:
+            raise InvalidModelError(f"the attribute name {attribute.name!r} is missing or used twice")
+        attributes[attribute.name] = read_attribute(
+            attribute, context.storage, context.symbols, partial(read_graph, context, scope)
+        )
+    return attributes
+
+
+def _graphs_in(value: Attribute) -> tuple[Graph, ...]:
+    if isinstance(value, Graph):
+        return (value,)
+    return tuple(inner for inner in value if isinstance(inner, Graph)) if isinstance(value, tuple) else ()

@@ -1,0 +1,69 @@
+"""Read a model: from any source to a checked `Model`."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.defs
+
+from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
+from weft.frontend.graphs import Context, read_main_graph
+from weft.frontend.inline import IsDefined, inline_functions
+from weft.frontend.opsets import model_imports
+from weft.frontend.source import ModelSource, Source, open_source, source_name
+from weft.frontend.storage import Storage
+from weft.frontend.wire import cut_weights
+from weft.ir.graph import Model
+
+
+def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - the shape of IsDefined
+    """Whether an op is one that onnx or onnxruntime knows by itself."""
+    return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
+
+
+def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard) -> Model:
+    """Read a model from a path, bytes, an open binary file or a ModelProto.
+
+    `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
+    inlined. Everything that can be wrong with a file surfaces as a `WeftError` that names it.
+    """
+    file = source_name(source)
+    try:
+        return _read(open_source(source), is_defined)
+    except WeftError as error:
+        raise error.at(file=file) from error.__cause__
+    except MemoryError as error:
+        raise OutOfMemoryError("the model does not fit into memory", file=file) from error
+    except Exception as error:
+        raise InvalidModelError(
+            f"the model cannot be read: {type(error).__name__}: {error}",
+            hint="the file is damaged or no ONNX model; fetch or export it again",
+            file=file,
+        ) from error
+
+
+def _read(source: Source, is_defined: IsDefined) -> Model:
+    proto, storage = _parse(source)
+    imports = model_imports(proto)
+    inline_functions(proto, imports, is_defined)
+    return Model(
+        graph=read_main_graph(Context(storage, imports), proto.graph),
+        opsets=imports,
+        ir_version=proto.ir_version,
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        file=source.file,
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
+    )
+
+
+def _parse(source: Source) -> tuple[onnx.ModelProto, Storage]:
+    if not len(source.view):
+        raise InvalidModelError("the model is empty", hint="fetch or export it again")
+    if source.view[:23].tobytes() == b"version https://git-lfs":
+        raise InvalidModelError("this is a Git LFS pointer, not the model", hint="fetch the model with: git lfs pull")
+    content, cuts = cut_weights(source.view)
+    proto = onnx.ModelProto.FromString(content)
+    if not proto.HasField("graph") or not proto.HasField("ir_version"):
+        raise InvalidModelError(
+            "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
+        )
+    return proto, Storage(source, cuts)

@@ -1,0 +1,100 @@
+"""The bytes of tensors that do not lie in the parsed message: cut out of the model's own file, or in files beside it.
+
+Every range is checked against its file's size, and no location leads out of the model's folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from weft.errors import InvalidModelError, ModelError
+from weft.frontend.source import Source, map_file
+from weft.frontend.wire import CUT_KEY, Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The model's own bytes with what was cut out of them, and the mapped external files, one mapping each."""
+
+    source: Source
+    cuts: tuple[Cut, ...]
+    mapped: dict[Path, memoryview] = field(default_factory=dict)
+
+
+def stored_outside(tensor: onnx.TensorProto) -> bool:
+    """Whether the tensor's data is not in the parsed message."""
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def find_cut(storage: Storage, tensor: onnx.TensorProto) -> Cut | None:
+    """The cut that holds the tensor's data, if it lies in the model's own file."""
+    numbers = [entry.value for entry in tensor.external_data if entry.key == CUT_KEY]
+    if not numbers:
+        return None
+    number = _number(numbers[0], CUT_KEY)
+    if len(tensor.external_data) != 1 or number >= len(storage.cuts):
+        raise InvalidModelError(f"the tensor's data is given in several ways, or with the reserved key {CUT_KEY}")
+    return storage.cuts[number]
+
+
+def read_cut(storage: Storage, cut: Cut) -> memoryview:
+    return storage.source.view[cut.offset : cut.offset + cut.length]
+
+
+def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memoryview:
+    """The `size` bytes of a tensor in a file beside the model."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    content = _map_external(storage, location)
+    offset = _number(entries.get("offset", "0"), "offset")
+    length = _number(entries["length"], "length") if "length" in entries else size
+    if length != size:
+        raise InvalidModelError(f"its dims need {size} bytes, but {location} is said to hold {length} for it")
+    if offset + length > len(content):
+        raise InvalidModelError(
+            f"external data of {length} bytes from {offset} runs past the end of {location} ({len(content)} bytes)",
+            hint="the data file is truncated or belongs to another model",
+        )
+    return content[offset : offset + length]
+
+
+def _map_external(storage: Storage, location: str) -> memoryview:
+    if storage.source.path is None:
+        raise ModelError(
+            f"its data lies in the external file {location!r}, and this model has no folder to look in",
+            hint="pass the path of the model instead of its content",
+        )
+    path = _resolve(storage.source.path, location)
+    if path not in storage.mapped:
+        storage.mapped[path] = map_file(path)
+    return storage.mapped[path]
+
+
+def _resolve(model: Path, location: str) -> Path:
+    """The real path of an external file, which must lie in the model's folder.
+
+    Where the model is itself a link, its target's folder counts too: download caches keep a model and its data as
+    links into one folder of blobs.
+    """
+    hint = "external data must be in the model's own folder, under a relative path"
+    relative = Path(location)
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
+        raise InvalidModelError(f"external data location {location!r} is not allowed", hint=hint)
+    real = (model.parent / relative).resolve()
+    folders = (model.parent.resolve(), model.resolve().parent)
+    if not any(real.is_relative_to(folder) for folder in folders):
+        raise InvalidModelError(f"external data location {location!r} leads out of the model's folder", hint=hint)
+    if not real.is_file():
+        raise ModelError(
+            f"external data file {location!r} is missing", hint="put it into the folder of the model", file=str(model)
+        )
+    return real
+
+
+def _number(text: str, key: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidModelError(f"external data has {key} {text!r}, which is not a count of bytes")
+    return int(text)

@@ -1,0 +1,182 @@
+"""Cut the large weights out of a serialized ModelProto, so that what is left is small and quick to parse.
+
+In goes a view of the whole file; out come the bytes of an equivalent message in which every large `raw_data`,
+`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Cut`s that those entries number.
+Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from weft.errors import InvalidModelError
+
+CUT_KEY = "weft.cut"
+"""The key of the private `external_data` entry; its value is an index into the cuts."""
+
+LARGE = 1024
+"""Messages shorter than this are copied whole, and data shorter than this stays in its tensor."""
+
+DEEPEST = 100
+"""How deep messages may nest; protobuf draws the same line."""
+
+Chunk = Union[memoryview, bytes]
+
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Data that was left in the file: `length` bytes from `offset`, of the TensorProto field `field`."""
+
+    field: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the scanner knows about a message: which fields to enter, and which say that no weights follow."""
+
+    name: str
+    nested: Mapping[int, str] = field(default_factory=dict)
+    data: frozenset[int] = frozenset()
+    plain: frozenset[int] = frozenset()  # repeated element by element: walking them would be slow and find nothing
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("ModelProto", {7: "GraphProto", 25: "FunctionProto"}),
+        Kind("GraphProto", {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"}),
+        Kind("FunctionProto", {7: "NodeProto", 11: "AttributeProto"}),
+        Kind("NodeProto", {5: "AttributeProto"}),
+        Kind(
+            "AttributeProto",
+            {
+                5: "TensorProto",
+                6: "GraphProto",
+                10: "TensorProto",
+                11: "GraphProto",
+                22: "SparseTensorProto",
+                23: "SparseTensorProto",
+            },
+            plain=frozenset((7, 8, 9)),
+        ),
+        Kind("SparseTensorProto", {1: "TensorProto", 2: "TensorProto"}),
+        Kind("TensorProto", data=frozenset((4, 9, 10)), plain=frozenset((5, 6, 7, 11))),
+    )
+}
+
+
+def cut_weights(file: memoryview) -> tuple[bytes, tuple[Cut, ...]]:
+    """The small remainder of a serialized ModelProto, and what was cut out of it."""
+    cuts: list[Cut] = []
+    chunks = _strip(file, 0, len(file), KINDS["ModelProto"], DEEPEST, cuts)
+    return b"".join(chunks), tuple(cuts)
+
+
+def _strip(file: memoryview, start: int, end: int, kind: Kind, depth: int, cuts: list[Cut]) -> list[Chunk]:
+    """The message in file[start:end] as chunks without its large data."""
+    if depth == 0:
+        raise InvalidModelError(f"messages nest more than {DEEPEST} deep", hint="the file is damaged or hostile")
+    if kind.data:
+        return _strip_tensor(file, start, end, kind, cuts)
+    chunks: list[Chunk] = []
+    copied = position = start
+    while position < end:
+        tag_start = position
+        number, wire, position, stop = _read_field(file, position, end, kind.name)
+        if number in kind.plain:
+            break
+        inner = kind.nested.get(number)
+        if inner is not None and wire == DELIMITED and stop - position >= LARGE:
+            before = len(cuts)
+            parts = _strip(file, position, stop, KINDS[inner], depth - 1, cuts)
+            if len(cuts) > before:
+                chunks.append(file[copied:tag_start])
+                chunks.append(_varint(number << 3 | DELIMITED) + _varint(sum(map(len, parts))))
+                chunks.extend(parts)
+                copied = stop
+        position = stop
+    chunks.append(file[copied:end])
+    return chunks
+
+
+def _strip_tensor(file: memoryview, start: int, end: int, kind: Kind, cuts: list[Cut]) -> list[Chunk]:
+    """A TensorProto with its one large data field cut out; left whole where the data lies in several pieces."""
+    found: list[tuple[Cut, int]] = []
+    position = start
+    while position < end:
+        tag_start = position
+        number, wire, position, stop = _read_field(file, position, end, kind.name)
+        if number in kind.plain:
+            return [file[start:end]]
+        if number in kind.data and stop > position:
+            if wire != DELIMITED or found:
+                return [file[start:end]]
+            found.append((Cut(number, position, stop - position), tag_start))
+        position = stop
+    if not found or found[0][0].length < LARGE:
+        return [file[start:end]]
+    cut, tag_start = found[0]
+    entry = _delimited(1, CUT_KEY.encode()) + _delimited(2, str(len(cuts)).encode())
+    cuts.append(cut)
+    marker = _delimited(13, entry) + _varint(14 << 3 | VARINT) + _varint(1)  # data_location: EXTERNAL
+    return [file[start:tag_start], file[cut.offset + cut.length : end], marker]
+
+
+def _read_field(file: memoryview, position: int, end: int, message: str) -> tuple[int, int, int, int]:
+    """(field number, wire type, start, end) of the value of the field whose tag is at `position`."""
+    tag, position = _read_varint(file, position, end, message)
+    number, wire = tag >> 3, tag & 7
+    if number == 0:
+        raise _damaged(f"a field number 0 in a {message}", position)
+    if wire == VARINT:
+        _, stop = _read_varint(file, position, end, message)
+    elif wire == DELIMITED:
+        length, position = _read_varint(file, position, end, message)
+        stop = position + length
+    elif wire == FIXED32:
+        stop = position + 4
+    elif wire == FIXED64:
+        stop = position + 8
+    else:
+        raise _damaged(f"a field of wire type {wire} in a {message}", position)
+    if stop > end:
+        raise _damaged(f"field {number} of a {message} runs {stop - end} bytes past its end", position)
+    return number, wire, position, stop
+
+
+def _read_varint(file: memoryview, position: int, end: int, message: str) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = file[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _damaged(f"an unfinished number in a {message}", position)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _delimited(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | DELIMITED) + _varint(len(content)) + content
+
+
+def _damaged(what: str, position: int) -> InvalidModelError:
+    return InvalidModelError(
+        f"not a whole ONNX file: {what}, at byte {position}",
+        hint="the file is truncated, damaged, or no ONNX model; fetch or export it again",
+    )

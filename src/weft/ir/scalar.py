@@ -1,0 +1,165 @@
+"""Scalar expressions: what a map computes for one output element.
+
+A `Scalar` is a tree of loads, literals, index arithmetic and function applications. Loads name their tensor by its
+position among the step's operands, so that equal computations on different tensors are equal trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from weft.ir.dims import Axis, Dim, Symbol, substitute
+from weft.ir.dtypes import DType
+
+# Every function an `Apply` may name, with its number of arguments. All work on one dtype (the arguments') except
+# `cast` and `bitcast` (to the result's), `select` (bool first) and predicates (bool result). Integer `divide`
+# truncates towards zero, `remainder` has the sign of the divisor, `fmod` that of the dividend; `minimum` and
+# `maximum` hand NaN on; shifts by the width or more give 0.
+FUNCTIONS: dict[str, int] = {
+    "add": 2,
+    "subtract": 2,
+    "multiply": 2,
+    "divide": 2,
+    "remainder": 2,
+    "fmod": 2,
+    "power": 2,
+    "minimum": 2,
+    "maximum": 2,
+    "negate": 1,
+    "absolute": 1,
+    "sign": 1,
+    "floor": 1,
+    "ceil": 1,
+    "round_half_even": 1,
+    "truncate": 1,
+    "sqrt": 1,
+    "exp": 1,
+    "log": 1,
+    "log1p": 1,
+    "sin": 1,
+    "cos": 1,
+    "tan": 1,
+    "asin": 1,
+    "acos": 1,
+    "atan": 1,
+    "sinh": 1,
+    "cosh": 1,
+    "tanh": 1,
+    "asinh": 1,
+    "acosh": 1,
+    "atanh": 1,
+    "erf": 1,
+    "is_nan": 1,
+    "is_inf": 1,
+    "equal": 2,
+    "not_equal": 2,
+    "less": 2,
+    "less_equal": 2,
+    "greater": 2,
+    "greater_equal": 2,
+    "logical_and": 2,
+    "logical_or": 2,
+    "logical_xor": 2,
+    "logical_not": 1,
+    "bit_and": 2,
+    "bit_or": 2,
+    "bit_xor": 2,
+    "bit_not": 1,
+    "shift_left": 2,
+    "shift_right": 2,
+    "select": 3,
+    "cast": 1,
+    "bitcast": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: bool | int | float | complex | str
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.value!r}:{self.dtype}" if self.dtype is not DType.float32 else f"{self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Integer arithmetic over the map's axes and the program's symbols, as an int64."""
+
+    value: Dim
+
+    @property
+    def dtype(self) -> DType:
+        return DType.int64
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of operand number `operand`.
+
+    An index outside the tensor is clamped into it, so that a guarded load (`select(inside, load, fill)`) is harmless;
+    with `checked` it is an error of the data instead.
+    """
+
+    operand: int
+    indices: tuple[Scalar, ...]
+    dtype: DType
+    checked: bool = False
+
+    def __str__(self) -> str:
+        mark = "!" if self.checked else ""
+        return f"${self.operand}{mark}[{', '.join(map(str, self.indices))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    function: str
+    arguments: tuple[Scalar, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        name = f"{self.function}<{self.dtype}>" if self.function in ("cast", "bitcast") else self.function
+        return f"{name}({', '.join(map(str, self.arguments))})"
+
+
+Scalar = Union[Literal, Index, Load, Apply]
+
+
+def walk(scalar: Scalar) -> Iterator[Scalar]:
+    """Every node of the tree, parents first."""
+    pending = [scalar]
+    while pending:
+        node = pending.pop()
+        yield node
+        match node:
+            case Load(_, indices):
+                pending.extend(indices)
+            case Apply(_, arguments):
+                pending.extend(arguments)
+
+
+def loads(scalar: Scalar) -> list[Load]:
+    return [node for node in walk(scalar) if isinstance(node, Load)]
+
+
+def rebuild(
+    scalar: Scalar,
+    load: Callable[[Load], Scalar] | None = None,
+    atom: Callable[[Symbol | Axis], Dim] | None = None,
+) -> Scalar:
+    """A copy in which `load` replaces each load (its indices rebuilt already) and `atom` each symbol and axis."""
+    match scalar:
+        case Literal():
+            return scalar
+        case Index(value):
+            return scalar if atom is None else Index(substitute(value, atom))
+        case Load(operand, indices, dtype, checked):
+            copy = Load(operand, tuple(rebuild(index, load, atom) for index in indices), dtype, checked)
+            return copy if load is None else load(copy)
+        case Apply(function, arguments, dtype):
+            return Apply(function, tuple(rebuild(argument, load, atom) for argument in arguments), dtype)

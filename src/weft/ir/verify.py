@@ -1,0 +1,63 @@
+"""Check that a tensor program keeps the rules that every pass relies on."""
+
+from __future__ import annotations
+
+from weft.errors import InternalError
+from weft.ir.dims import Axis, atoms
+from weft.ir.program import Map, Scatter, Step, TensorProgram, Value, bodies
+from weft.ir.scalar import FUNCTIONS, Apply, Index, Load, Scalar, walk
+from weft.ir.types import TensorType
+
+
+def verify(program: TensorProgram) -> None:
+    """Raise InternalError unless values are defined once and before use, and expressions fit their operands."""
+    defined: set[Value] = {*program.inputs, *program.constants}
+    if len({value.number for value in defined}) != len(program.inputs) + len(program.constants):
+        raise InternalError("inputs and constants share a number")
+    for step in program.steps:
+        for operand in step.operands:
+            if operand not in defined:
+                raise InternalError(f"{operand} is used before it is defined", node=step.origin)
+        _verify_step(step)
+        for result in step.results:
+            if result in defined:
+                raise InternalError(f"{result} is defined twice", node=step.origin)
+            defined.add(result)
+        for body in bodies(step.primitive):
+            verify(body)
+    for output in program.outputs:
+        if output not in defined:
+            raise InternalError(f"output {output} is never defined")
+
+
+def _verify_step(step: Step) -> None:
+    match step.primitive:
+        case Map(expression):
+            (result,) = step.results
+            if not isinstance(result.type, TensorType) or result.type.shape is None:
+                raise InternalError(f"a map must have a tensor with a shape as its result, not {result.type}")
+            if expression.dtype is not result.type.dtype:
+                raise InternalError(f"a map of {expression.dtype} gives {result.type}", node=step.origin)
+            _verify_scalar(expression, step, len(result.type.shape))
+        case Scatter(domain, indices, update):
+            for scalar in (*indices, update):
+                _verify_scalar(scalar, step, len(domain))
+
+
+def _verify_scalar(scalar: Scalar, step: Step, rank: int) -> None:
+    for node in walk(scalar):
+        match node:
+            case Load(operand, indices, dtype):
+                if operand >= len(step.operands):
+                    raise InternalError(f"operand ${operand} does not exist", node=step.origin)
+                type = step.operands[operand].type
+                if not isinstance(type, TensorType) or type.dtype is not dtype:
+                    raise InternalError(f"a load of {dtype} from {type}", node=step.origin)
+                if type.shape is None or len(type.shape) != len(indices):
+                    raise InternalError(f"{len(indices)} indices into {type}", node=step.origin)
+            case Apply(function, arguments):
+                if FUNCTIONS.get(function) != len(arguments):
+                    raise InternalError(f"{function} of {len(arguments)} arguments", node=step.origin)
+            case Index(value):
+                if any(isinstance(atom, Axis) and atom.position >= rank for atom in atoms(value)):
+                    raise InternalError(f"index {value} reaches past rank {rank}", node=step.origin)

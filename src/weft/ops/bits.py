@@ -1,0 +1,1 @@
+"""Bitwise ops."""

@@ -1,0 +1,1 @@
+"""Comparisons, logic, and choosing between values."""

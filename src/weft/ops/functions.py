@@ -1,0 +1,182 @@
+"""Scalar functions under their own names, for tensors and elements alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.ir.dtypes import DType
+from weft.ops.tensor import Element, Tensor, apply
+
+
+def minimum(a: Any, b: Any) -> Any:
+    return apply("minimum", a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    return apply("maximum", a, b)
+
+
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    return minimum(maximum(x, low), high)
+
+
+def fmod(a: Any, b: Any) -> Any:
+    """The remainder with the sign of the dividend."""
+    return apply("fmod", a, b)
+
+
+def absolute(x: Any) -> Any:
+    return apply("absolute", x)
+
+
+def sign(x: Any) -> Any:
+    return apply("sign", x)
+
+
+def floor(x: Any) -> Any:
+    return apply("floor", x)
+
+
+def ceil(x: Any) -> Any:
+    return apply("ceil", x)
+
+
+def round_half_even(x: Any) -> Any:
+    return apply("round_half_even", x)
+
+
+def truncate(x: Any) -> Any:
+    return apply("truncate", x)
+
+
+def sqrt(x: Any) -> Any:
+    return apply("sqrt", x)
+
+
+def exp(x: Any) -> Any:
+    return apply("exp", x)
+
+
+def log(x: Any) -> Any:
+    return apply("log", x)
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x), accurate for small x."""
+    return apply("log1p", x)
+
+
+def sin(x: Any) -> Any:
+    return apply("sin", x)
+
+
+def cos(x: Any) -> Any:
+    return apply("cos", x)
+
+
+def tan(x: Any) -> Any:
+    return apply("tan", x)
+
+
+def asin(x: Any) -> Any:
+    return apply("asin", x)
+
+
+def acos(x: Any) -> Any:
+    return apply("acos", x)
+
+
+def atan(x: Any) -> Any:
+    return apply("atan", x)
+
+
+def sinh(x: Any) -> Any:
+    return apply("sinh", x)
+
+
+def cosh(x: Any) -> Any:
+    return apply("cosh", x)
+
+
+def tanh(x: Any) -> Any:
+    return apply("tanh", x)
+
+
+def asinh(x: Any) -> Any:
+    return apply("asinh", x)
+
+
+def acosh(x: Any) -> Any:
+    return apply("acosh", x)
+
+
+def atanh(x: Any) -> Any:
+    return apply("atanh", x)
+
+
+def erf(x: Any) -> Any:
+    return apply("erf", x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)); overflow of exp gives the right limit."""
+    return 1.0 / (1.0 + exp(-x))
+
+
+def is_nan(x: Any) -> Any:
+    return apply("is_nan", x)
+
+
+def is_inf(x: Any) -> Any:
+    return apply("is_inf", x)
+
+
+def equal(a: Any, b: Any) -> Any:
+    return apply("equal", a, b)
+
+
+def not_equal(a: Any, b: Any) -> Any:
+    return apply("not_equal", a, b)
+
+
+def logical_xor(a: Any, b: Any) -> Any:
+    return apply("logical_xor", a, b)
+
+
+def bit_and(a: Any, b: Any) -> Any:
+    return apply("bit_and", a, b)
+
+
+def bit_or(a: Any, b: Any) -> Any:
+    return apply("bit_or", a, b)
+
+
+def bit_xor(a: Any, b: Any) -> Any:
+    return apply("bit_xor", a, b)
+
+
+def bit_not(x: Any) -> Any:
+    return apply("bit_not", x)
+
+
+def shift_left(a: Any, b: Any) -> Any:
+    return apply("shift_left", a, b)
+
+
+def shift_right(a: Any, b: Any) -> Any:
+    return apply("shift_right", a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """a where the condition holds, else b."""
+    return apply("select", condition, a, b)
+
+
+def cast(x: Tensor | Element, dtype: DType) -> Any:
+    """Another dtype: floats to integers truncate, everything to bool asks for non-zero."""
+    return apply("cast", x, dtype=dtype)
+
+
+def bitcast(x: Tensor | Element, dtype: DType) -> Any:
+    """The same bits read as another dtype of the same width."""
+    return apply("bitcast", x, dtype=dtype)

@@ -1,0 +1,1 @@
+"""Images: decoding, cropping, suppressing overlapping boxes."""

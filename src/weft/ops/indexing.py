@@ -1,0 +1,1 @@
+"""Gathering, scattering and selecting by index."""

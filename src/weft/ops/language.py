@@ -1,0 +1,572 @@
+"""The primitives as functions of tensors: what op definitions are written in.
+
+Elementwise functions are in `functions`; here are data movement, reductions, the heavy primitives, host steps and
+control flow. Everything works on symbolic shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InvalidModelError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.program import (
+    ArgReduce,
+    Branch,
+    Concat,
+    Contract,
+    Convolve,
+    Cumulate,
+    Host,
+    Loop,
+    Pool,
+    Random,
+    Reduce,
+    Reshape,
+    Scan,
+    Scatter,
+    Sort,
+)
+from weft.ir.scalar import Load, Scalar, rebuild
+from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
+from weft.ops.functions import cast, where
+from weft.ops.registry import normalize_axes, normalize_axis
+from weft.ops.tensor import (
+    Element,
+    Number,
+    Tensor,
+    broadcast_shapes,
+    build,
+    current_trace,
+    elementwise,
+    index,
+    literal,
+)
+from weft.ops.trace import Trace
+
+__all__ = [
+    "Element", "Number", "Tensor", "arg_reduce", "assume_equal", "branch", "broadcast_shapes", "build", "concat",
+    "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand", "expand_dims", "flip",
+    "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean", "pad", "pool", "random",
+    "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split", "squeeze", "stack", "transpose",
+]  # fmt: skip
+
+
+# -- making tensors --------------------------------------------------------------------------------------------------
+
+
+def constant(content: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor of known content."""
+    array = np.asarray(content) if dtype is None else np.asarray(content, dtype=dtype.numpy)
+    return current_trace.get().constant(array)
+
+
+def full(shape: Sequence[Dim], value: Number, dtype: DType) -> Tensor:
+    """A tensor with the same number everywhere."""
+    return build(shape, lambda *_: value, dtype)
+
+
+def dims_tensor(values: Sequence[Dim], shape: Sequence[int] | None = None, dtype: DType = DType.int64) -> Tensor:
+    """Sizes as an integer tensor (one-dimensional unless `shape` says otherwise)."""
+    return current_trace.get().dims_tensor(values, (len(values),) if shape is None else shape, dtype)
+
+
+def fresh_symbol(hint: str, low: int | None = 0) -> Dim:
+    """A size that only the run reveals: for the result types of host steps."""
+    return current_trace.get().fresh_symbol(hint, low)
+
+
+def assume_equal(left: Dim, right: Dim, why: str) -> None:
+    """State that two sizes must be equal: an error now if they never are, a guard if that depends."""
+    current_trace.get().assume_equal(left, right, why)
+
+
+# -- data movement ---------------------------------------------------------------------------------------------------
+
+
+def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
+    """The same elements under another shape of the same size."""
+    shape = tuple(shape)
+    if shape == x.shape:
+        return x
+    assume_equal(dims.product(shape), x.size, f"reshape from {_text(x.shape)} to {_text(shape)}")
+    return _emit(Reshape(), [x], x.dtype, shape)
+
+
+def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Drop dimensions of size 1."""
+    axes = normalize_axes(axes, x.rank)
+    for axis in axes:
+        assume_equal(x.shape[axis], 1, f"only a dimension of size 1 can be squeezed from {_text(x.shape)}")
+    return reshape(x, [size for axis, size in enumerate(x.shape) if axis not in axes])
+
+
+def expand_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Insert dimensions of size 1 so that they stand at `axes` of the result."""
+    axes = normalize_axes(axes, x.rank + len(axes))
+    sizes = iter(x.shape)
+    return reshape(x, [1 if axis in axes else next(sizes) for axis in range(x.rank + len(axes))])
+
+
+def transpose(x: Tensor, permutation: Sequence[int]) -> Tensor:
+    """result.shape[k] == x.shape[permutation[k]]."""
+    permutation = normalize_axes(permutation, x.rank)
+    if len(permutation) != x.rank:
+        raise InvalidModelError(f"permutation {tuple(permutation)} does not fit rank {x.rank}")
+    return build(
+        [x.shape[axis] for axis in permutation],
+        lambda *i: x.at(*(i[permutation.index(axis)] for axis in range(x.rank))),
+    )
+
+
+def expand(x: Tensor, shape: Sequence[Dim]) -> Tensor:
+    """Broadcast to exactly `shape`."""
+    shape = tuple(shape)
+    if broadcast_shapes(x.shape, shape) == shape and len(shape) >= x.rank:
+        pass
+    else:
+        for size, wanted in zip(x.shape, shape[len(shape) - x.rank :]):
+            if size != 1:
+                assume_equal(size, wanted, f"broadcast of {_text(x.shape)} to {_text(shape)}")
+    aligned = len(shape) - x.rank
+    return build(shape, lambda *i: x.at(*(0 if size == 1 else k for size, k in zip(x.shape, i[aligned:]))))
+
+
+def slice_axis(x: Tensor, axis: int, start: Dim, count: Dim, step: Dim = 1) -> Tensor:
+    """`count` elements along `axis`: those at start, start + step, ..., all of which must exist."""
+    axis = normalize_axis(axis, x.rank)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return build(shape, lambda *i: x.at(*i[:axis], i[axis] * step + start, *i[axis + 1 :]))
+
+
+def flip(x: Tensor, axis: int) -> Tensor:
+    axis = normalize_axis(axis, x.rank)
+    return build(x.shape, lambda *i: x.at(*i[:axis], x.shape[axis] - 1 - i[axis], *i[axis + 1 :]))
+
+
+def split(x: Tensor, axis: int, sizes: Sequence[Dim]) -> list[Tensor]:
+    """Consecutive parts along `axis`."""
+    axis = normalize_axis(axis, x.rank)
+    total: Dim = 0
+    for size in sizes:
+        total = total + size
+    assume_equal(total, x.shape[axis], "the parts of a split must add up")
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(slice_axis(x, axis, start, size))
+        start = start + size  # type: ignore[assignment]
+    return parts
+
+
+def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    first = tensors[0]
+    axis = normalize_axis(axis, first.rank)
+    total: Dim = 0
+    shape = list(first.shape)
+    for tensor in tensors:
+        if tensor.rank != first.rank or tensor.dtype is not first.dtype:
+            raise InvalidModelError(f"tensors {first.type} and {tensor.type} cannot be concatenated")
+        for position in range(first.rank):
+            if position != axis:
+                assume_equal(shape[position], tensor.shape[position], "concatenated tensors must agree")
+                if isinstance(tensor.shape[position], int):
+                    shape[position] = tensor.shape[position]
+        total = total + tensor.shape[axis]
+    shape[axis] = total
+    return tensors[0] if len(tensors) == 1 else _emit(Concat(axis), tensors, first.dtype, tuple(shape))
+
+
+def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Join along a new dimension."""
+    return concat([expand_dims(tensor, [axis]) for tensor in tensors], axis)
+
+
+def pad(x: Tensor, pads: Sequence[tuple[Dim, Dim]], value: Element | Number = 0) -> Tensor:
+    """Grow (or, with negative numbers, crop) each dimension by (before, after), filled with `value`."""
+    shape = tuple(before + size + after for size, (before, after) in zip(x.shape, pads))
+
+    def element(*i: Element) -> Element:
+        source = [k - before for k, (before, _) in zip(i, pads)]
+        inside: Element | None = None
+        for k, size, (before, after) in zip(source, x.shape, pads):
+            for needed, test in ((before, lambda k, _: k >= 0), (after, lambda k, size: k < size)):
+                if not (isinstance(needed, int) and needed <= 0):
+                    inside = test(k, size) if inside is None else inside & test(k, size)
+        loaded = x.at(*source)
+        return loaded if inside is None else where(inside, loaded, value)
+
+    return build(shape, element)
+
+
+def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """x with dimension `axis` replaced by the dimensions of `indices`; negative indices count from the end."""
+    axis = normalize_axis(axis, x.rank)
+    size = x.shape[axis]
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+    def element(*i: Element) -> Element:
+        position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
+        return x.at(*i[:axis], position, *i[axis + indices.rank :], checked=True)
+
+    return build(shape, element)
+
+
+def wrap_index(position: Element, size: Dim) -> Element:
+    """A position that may be negative, counted from the front."""
+    position = cast(position, DType.int64)
+    return where(position < 0, position + index(size), position)  # type: ignore[no-any-return]
+
+
+# -- reductions and heavy primitives ---------------------------------------------------------------------------------
+
+
+def reduce(kind: str, x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
+    """sum, product, maximum or minimum along `axes`; `keep` leaves them with size 1."""
+    axes = tuple(sorted(normalize_axes(axes, x.rank)))
+    if not axes:
+        return x
+    shape = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+    result = _emit(Reduce(kind, axes), [x], x.dtype, shape)
+    return reshape(result, [1 if axis in axes else size for axis, size in enumerate(x.shape)]) if keep else result
+
+
+def mean(x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
+    """The average along `axes`, in x's dtype."""
+    axes = normalize_axes(axes, x.rank)
+    count = dims.product(x.shape[axis] for axis in axes)
+    total = reduce("sum", x, axes, keep)
+    return total / (float(count) if isinstance(count, int) and x.dtype.is_float else cast_dim(count, x.dtype))  # type: ignore[no-any-return]
+
+
+def cast_dim(value: Dim, dtype: DType) -> Tensor:
+    """A size as a scalar tensor of any dtype."""
+    return build((), lambda: cast(index(value), dtype))
+
+
+def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool = False) -> Tensor:
+    """int64 position of the `maximum` or `minimum` along an axis."""
+    axis = normalize_axis(axis, x.rank)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    result = _emit(ArgReduce(kind, axis, last), [x], DType.int64, shape)
+    return expand_dims(result, [axis]) if keep else result
+
+
+def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, output_labels: str) -> Tensor:
+    """Sum of products over the labels that `output_labels` lacks: contract(a, b, "mk", "kn", "mn")."""
+    if left.dtype is not right.dtype:
+        raise InvalidModelError(f"a product of {left.dtype} and {right.dtype}")
+    sizes: dict[str, Dim] = {}
+    for tensor, labels in ((left, left_labels), (right, right_labels)):
+        if len(labels) != tensor.rank:
+            raise InvalidModelError(f"labels {labels!r} do not fit shape {_text(tensor.shape)}")
+        for label, size in zip(labels, tensor.shape):
+            assume_equal(sizes.setdefault(label, size), size, f"both tensors of a product must agree, {label!r}")
+            if isinstance(size, int):
+                sizes[label] = size
+    numbers = {label: number for number, label in enumerate(sizes)}
+    encode = lambda labels: tuple(numbers[label] for label in labels)  # noqa: E731
+    primitive = Contract(encode(left_labels), encode(right_labels), encode(output_labels))
+    return _emit(primitive, [left, right], left.dtype, tuple(sizes[label] for label in output_labels))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """numpy's matmul: batches broadcast, one-dimensional operands are row or column."""
+    if a.rank == 0 or b.rank == 0:
+        raise InvalidModelError("a matrix product of scalars")
+    row, column = a.rank == 1, b.rank == 1
+    a = expand_dims(a, [0]) if row else a
+    b = expand_dims(b, [1]) if column else b
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    letters = "abcdefghijlopqrstuvwxyz"[: len(batch)]
+    a, a_labels = _align_batch(a, letters, batch)
+    b, b_labels = _align_batch(b, letters, batch)
+    result = contract(a, b, a_labels + "mk", b_labels + "kn", letters + "mn")
+    if row or column:
+        kept = [*result.shape[:-2], *([] if row else [result.shape[-2]]), *([] if column else [result.shape[-1]])]
+        result = reshape(result, kept)
+    return result
+
+
+def _align_batch(x: Tensor, letters: str, batch: Shape) -> tuple[Tensor, str]:
+    """Labels for x's batch dimensions; those of size 1 that must repeat are dropped, so that nothing is copied."""
+    own = len(batch) - (x.rank - 2)
+    kept = [i for i, size in enumerate(x.shape[:-2]) if size != 1 or batch[own + i] == 1]
+    return reshape(x, [*(x.shape[i] for i in kept), *x.shape[-2:]]), "".join(letters[own + i] for i in kept)
+
+
+def convolve(
+    x: Tensor,
+    w: Tensor,
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[tuple[Dim, Dim]],
+    groups: int = 1,
+    transposed_shape: Sequence[Dim] | None = None,
+) -> Tensor:
+    """Convolution of [N, C, *S] with [M, C/groups, *K]; with `transposed_shape` (the result's *S) its adjoint."""
+    transposed = transposed_shape is not None
+    primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
+    spatial: tuple[Dim, ...]
+    if transposed_shape is not None:
+        assume_equal(x.shape[1], w.shape[0], "input channels")
+        channels, spatial = w.shape[1] * groups, tuple(transposed_shape)
+    else:
+        assume_equal(x.shape[1], w.shape[1] * groups, "input channels")
+        channels = w.shape[0]
+        spatial = tuple(
+            window_count(size, kernel, stride, dilation, pad)
+            for size, kernel, stride, dilation, pad in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)
+        )
+    return _emit(primitive, [x, w], x.dtype, (x.shape[0], channels, *spatial))
+
+
+def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[Dim, Dim]) -> Dim:
+    """How many windows fit into a padded axis."""
+    span = dilation * (window - 1) + 1
+    return dims.maximum(dims.floordiv(size + pad[0] + pad[1] - span, stride) + 1, 0)
+
+
+def pool(
+    kind: str,
+    x: Tensor,
+    *,
+    window: Sequence[Dim],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[tuple[Dim, Dim]],
+    spatial: Sequence[Dim] | None = None,
+) -> Tensor:
+    """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S (windows may hang over)."""
+    if spatial is None:
+        spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
+    primitive = Pool(kind, tuple(window), tuple(strides), tuple(dilations), tuple(pads))
+    return _emit(primitive, [x], DType.int64 if kind == "argmax" else x.dtype, (*x.shape[:2], *spatial))
+
+
+def cumulate(kind: str, x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """Running sum or product along an axis."""
+    return _emit(Cumulate(kind, normalize_axis(axis, x.rank), exclusive, reverse), [x], x.dtype, x.shape)
+
+
+def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
+    axis = normalize_axis(axis, x.rank)
+    count = x.shape[axis] if count is None else count
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]
+    values, positions = current_trace.get().emit(Sort(axis, count, descending), [x], types)
+    return values, positions
+
+
+def scatter(
+    x: Tensor,
+    domain: Sequence[Dim],
+    place: Callable[..., tuple[Sequence[Element | Dim], Element]],
+    *,
+    reduction: str = "none",
+    checked: bool = True,
+) -> Tensor:
+    """x, updated for each point of `domain`: place(i, j, ...) gives the indices to update and the new element.
+
+    Reductions: none, add, multiply, minimum, maximum.
+    """
+    axes = [index(dims.axis(position, size)) for position, size in enumerate(domain)]
+    indices, update = place(*axes)
+    target = x.at(*indices).scalar
+    assert isinstance(target, Load)
+    operands: list[int] = [x.value.number]
+
+    def renumber(load: Load) -> Scalar:
+        if load.operand not in operands:
+            operands.append(load.operand)
+        return Load(operands.index(load.operand), load.indices, load.dtype, load.checked)
+
+    primitive = Scatter(
+        tuple(domain),
+        tuple(rebuild(scalar, renumber) for scalar in target.indices),
+        rebuild(update.scalar, renumber),
+        reduction,
+        checked,
+    )
+    trace = current_trace.get()
+    return trace.emit(primitive, [trace.find(number) for number in operands], [x.type])[0]
+
+
+def random(kind: str, shape: Sequence[Dim], seed: int | None, dtype: DType = DType.float32) -> Tensor:
+    """uniform in [0, 1) or standard normal numbers; see `Random` for what a seed promises."""
+    return _emit(Random(kind, seed), [], dtype, tuple(shape))
+
+
+# -- control flow and the host ---------------------------------------------------------------------------------------
+
+
+def host(function: str, operands: Sequence[Tensor], types: Sequence[Type], **attributes: Any) -> list[Tensor]:
+    """A host function by name, with the types of its results; sizes that depend on data are `fresh_symbol`s."""
+    return current_trace.get().emit(Host(function, tuple(sorted(attributes.items()))), operands, types)
+
+
+def scan(
+    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    length: Dim | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run body(*carries, *slices) -> (carries, outputs) along axis 0 of the sequences.
+
+    Gives the last carries and the stacked outputs. Carries keep their type throughout.
+    """
+    trace = current_trace.get()
+    if length is None:
+        length = sequences[0].shape[0]
+    for sequence in sequences:
+        assume_equal(sequence.shape[0], length, "scanned tensors must have the same length")
+    if trace.eager:
+        return _scan_eagerly(body, list(carries), sequences, length)
+    slices = [TensorType(sequence.dtype, sequence.shape[1:]) for sequence in sequences]
+    types = [(carry.type, "carry") for carry in carries] + [(type, "slice") for type in slices]
+    count = len(carries)
+
+    def flat(*inputs: Tensor) -> list[Tensor]:
+        new, outputs = body(*inputs)
+        for carry, replacement in zip(inputs, new):
+            _same_type(carry, replacement)
+        return [*new, *outputs]
+
+    traced = trace.body(types, flat)
+    result_types: list[Type] = [carry.type for carry in carries]
+    for output in traced.outputs[count:]:
+        result_types.append(TensorType(output.dtype, (length, *output.shape)))
+    primitive = Scan(traced.program, count, len(sequences), length)
+    results = trace.emit(primitive, [*carries, *sequences, *traced.captures], result_types)
+    return results[:count], results[count:]
+
+
+def _scan_eagerly(
+    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
+    carries: list[Tensor],
+    sequences: Sequence[Tensor],
+    length: Dim,
+) -> tuple[list[Tensor], list[Tensor]]:
+    assert isinstance(length, int)
+    rows: list[Sequence[Tensor]] = []
+    for step in range(length):
+        slices = [squeeze(slice_axis(sequence, 0, step, 1), [0]) for sequence in sequences]
+        new, outputs = body(*carries, *slices)
+        carries = list(new)
+        rows.append(outputs)
+    return carries, [stack(column, 0) for column in zip(*rows)]
+
+
+def _same_type(carry: Tensor, replacement: Tensor) -> None:
+    if carry.dtype is not replacement.dtype or carry.rank != replacement.rank:
+        raise InvalidModelError(f"a carried value changes from {carry.type} to {replacement.type}")
+    for before, after in zip(carry.shape, replacement.shape):
+        assume_equal(before, after, "a carried value must keep its shape")
+
+
+def branch(
+    condition: Tensor, then: Callable[[], Sequence[Tensor]], otherwise: Callable[[], Sequence[Tensor]]
+) -> list[Tensor]:
+    """Run one of two functions; a condition that is known now leaves only that one in the program."""
+    trace = current_trace.get()
+    if condition.known is not None:
+        return list(then() if bool(np.all(condition.known)) else otherwise())
+    first, second = trace.body([], then), trace.body([], otherwise)
+    types = [_join(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
+    primitive = Branch(first.program, second.program)
+    return trace.emit(primitive, [condition, *first.captures, *second.captures], types)
+
+
+def loop(
+    trips: Tensor | None,
+    condition: Tensor | None,
+    carries: Sequence[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while told to.
+
+    Gives the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
+    iteration to the next is given sizes (or, at worst, a type) that only the run knows.
+    """
+    trace = current_trace.get()
+    if trace.eager:
+        return _loop_eagerly(trips, condition, list(carries), body)
+    trips = constant(np.int64(np.iinfo(np.int64).max)) if trips is None else trips
+    condition = constant(np.bool_(True)) if condition is None else condition
+    count = len(carries)
+    types: list[Type] = [carry.type for carry in carries]
+    loose: set[Dim] = set()  # sizes that are bound afresh in each iteration
+
+    def flat(iteration: Tensor, going: Tensor, *inputs: Tensor) -> list[Tensor]:
+        proceed, new, outputs = body(iteration, going, *inputs)
+        return [proceed, *new, *outputs]
+
+    fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
+    while True:
+        traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
+        joined = [_join(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
+        if joined == types:
+            break
+        types = joined
+    result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
+    primitive = Loop(traced.program, count)
+    results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)
+    return results[:count], results[count:]
+
+
+def _loop_eagerly(
+    trips: Tensor | None,
+    condition: Tensor | None,
+    carries: list[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    limit = None if trips is None else int(trips.known.item())
+    going = constant(np.bool_(True)) if condition is None else condition
+    rows: list[Sequence[Tensor]] = []
+    iteration = 0
+    while bool(np.all(going.known)) and (limit is None or iteration < limit):
+        going, new, outputs = body(constant(np.int64(iteration)), going, *carries)
+        carries = list(new)
+        rows.append(outputs)
+        iteration += 1
+    return carries, [stack(column, 0) for column in zip(*rows)]
+
+
+def _stacked(type: Type, trace: Trace) -> Type:
+    if isinstance(type, TensorType):
+        return TensorType(type.dtype, None if type.shape is None else (trace.fresh_symbol("trips"), *type.shape))
+    return AnyType()
+
+
+def _join(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
+    """The narrowest type that holds values of both; sizes that differ become fresh ones, which join `loose`."""
+    if a == b:
+        return a
+    match a, b:
+        case TensorType(), TensorType() if a.dtype is b.dtype:
+            if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+                return TensorType(a.dtype, None)
+            sizes = [x if x == y or x in loose else trace.fresh_symbol("size") for x, y in zip(a.shape, b.shape)]
+            loose.update(size for size, x in zip(sizes, a.shape) if size != x)
+            return TensorType(a.dtype, tuple(sizes))
+        case SequenceType(x), SequenceType(y):
+            return SequenceType(_join(x, y, trace, loose))
+        case OptionalType(x), OptionalType(y):
+            return OptionalType(_join(x, y, trace, loose))
+    return AnyType()
+
+
+def _emit(primitive: Any, operands: Sequence[Tensor], dtype: DType, shape: Shape) -> Tensor:
+    return current_trace.get().emit(primitive, operands, [TensorType(dtype, shape)])[0]
+
+
+def _text(shape: Sequence[Dim]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+

@@ -1,0 +1,1 @@
+"""com.microsoft: what exporters and onnxruntime's optimiser emit."""

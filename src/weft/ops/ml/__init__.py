@@ -1,0 +1,1 @@
+"""ai.onnx.ml: classical machine learning."""

@@ -1,0 +1,1 @@
+"""Moving data: transposing, joining, slicing, padding, repeating."""

@@ -1,0 +1,1 @@
+"""Quantization, and the ops that compute on quantized numbers."""

@@ -1,0 +1,1 @@
+"""Reductions, softmax, running sums, sorting."""

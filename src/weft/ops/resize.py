@@ -1,0 +1,1 @@
+"""Resizing images and volumes."""

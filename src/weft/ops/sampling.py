@@ -1,0 +1,1 @@
+"""Sampling at computed positions: grids, regions, deformed windows."""

@@ -1,0 +1,309 @@
+"""The trace: where running an op's definition leaves its steps.
+
+Whatever is known while tracing is computed at once: constants up to a size, and the integer tensors that shapes are
+computed with, whose elements are symbolic. An eager trace knows all its inputs, and so computes everything: that is
+the reference meaning of a model, one op at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.errors import InvalidModelError
+from weft.ir import dims
+from weft.ir.dims import Dim, Expr, UndecidedError
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.program import (
+    HOST_STEPS,
+    Concat,
+    Dims,
+    Guard,
+    Host,
+    Map,
+    Observe,
+    Primitive,
+    Random,
+    Reduce,
+    Reshape,
+    Scan,
+    Step,
+    TensorProgram,
+    Value,
+)
+from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
+from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
+from weft.ops.tensor import Tensor, current_trace
+
+FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
+SYMBOLIC_ELEMENTS = 512
+
+
+class Evaluator(Protocol):
+    """The numpy meaning of a primitive, handed in by the compiler so that ops need not know any backend."""
+
+    def evaluate(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        """The results for concrete operands and static result types (an eager caller may leave types open)."""
+
+    def evaluate_symbolic(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        """The results where operands hold symbolic integers; raises UndecidedError where they cannot be told."""
+
+
+@dataclass
+class Trace:
+    evaluator: Evaluator
+    eager: bool = False
+    parent: Trace | None = None
+    origin: str = ""
+    inputs: list[Value] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[Value, Any] = field(default_factory=dict)
+    guards: list[Guard] = field(default_factory=list)
+    captured: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # outer number -> (outer, inner)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
+    symbol_names: set[str] = field(default_factory=set)
+
+    # -- making tensors ----------------------------------------------------------------------------------------------
+
+    def input(self, type: Type, name: str, known: Any = None) -> Tensor:
+        value = Value(next(self.numbers), type, name)
+        self.inputs.append(value)
+        return self._register(Tensor(self, value, known))
+
+    def constant(self, content: Any, type: Type | None = None, name: str = "") -> Tensor:
+        """A constant: an array, or a list or None for the other types."""
+        if type is None:
+            type = type_of(content)
+        value = Value(next(self.numbers), type, name)
+        self.constants[value] = content
+        return self._register(Tensor(self, value, content if isinstance(content, np.ndarray) or self.eager else None))
+
+    def fresh_symbol(self, hint: str, low: int | None = 0) -> Expr:
+        """A new size that only the run reveals."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        base = f"{self.origin}.{hint}" if self.origin else hint
+        name = base
+        for attempt in count(2):
+            if name not in root.symbol_names:
+                break
+            name = f"{base}.{attempt}"
+        root.symbol_names.add(name)
+        return dims.symbol(name, low)
+
+    # -- emitting steps ----------------------------------------------------------------------------------------------
+
+    def emit(
+        self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type], known: Sequence[Any] = ()
+    ) -> list[Tensor]:
+        """Append a step, or compute it now where its operands are known."""
+        operands = [self.own(operand) for operand in operands]
+        computed = self._compute(primitive, operands, types)
+        if computed is not None:
+            return [self._from_known(content, type) for content, type in zip(computed, types)]
+        results = tuple(Value(next(self.numbers), type) for type in types)
+        self.steps.append(Step(primitive, tuple(operand.value for operand in operands), results, self.origin))
+        return [self._register(Tensor(self, value)) for value in results]
+
+    def emit_map(self, shape: Shape, expression: Scalar) -> Tensor:
+        """Emit a map whose loads name values by number; they are renumbered as operand positions."""
+        positions: dict[int, int] = {}
+
+        def renumber(load: Load) -> Scalar:
+            position = positions.setdefault(load.operand, len(positions))
+            return Load(position, load.indices, load.dtype, load.checked)
+
+        renumbered = rebuild(expression, renumber)
+        operands = [self.find(number) for number in positions]
+        if operands and _is_identity(renumbered, shape, operands[0]):
+            return operands[0]
+        return self.emit(Map(renumbered), operands, [TensorType(expression.dtype, shape)])[0]
+
+    def find(self, number: int) -> Tensor:
+        """The tensor of a value number, in this trace or an enclosing one."""
+        trace: Trace | None = self
+        while trace is not None:
+            if number in trace.tensors:
+                return trace.tensors[number]
+            trace = trace.parent
+        raise InvalidModelError(f"value %{number} is not in scope")
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The tensor as a value of this trace: one of an enclosing trace is captured as an extra input."""
+        if tensor.trace is self:
+            return tensor
+        number = tensor.value.number
+        if number not in self.captured:
+            if isinstance(tensor.known, np.ndarray) and tensor.known.dtype != object:
+                inner = self.constant(tensor.known, tensor.type, tensor.value.name)
+                self.captured[number] = (tensor, inner)
+                return inner
+            value = Value(next(self.numbers), tensor.type, tensor.value.name)
+            self.captured[number] = (tensor, self._register(Tensor(self, value, tensor.known)))
+        return self.captured[number][1]
+
+    def assume_equal(self, left: Dim, right: Dim, why: str) -> None:
+        """Record that two sizes must be equal; a certain contradiction is an error of the model."""
+        if left == right:
+            return
+        try:
+            different = not dims.decide_equal(left, right)
+        except UndecidedError:
+            self.guards.append(Guard(left, right, self.origin))
+            return
+        if different:
+            raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
+
+    def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
+        """Trace `function` of new inputs as a program of its own; values of this trace that it uses are captured."""
+        inner = Trace(self.evaluator, parent=self, origin=self.origin, numbers=self.numbers)
+        inputs = [inner.input(type, name) for type, name in types]
+        with inner.active():
+            outputs = [inner.own(output) for output in function(*inputs)]
+        captures = [
+            (outer, tensor) for outer, tensor in inner.captured.values() if tensor.value not in inner.constants
+        ]
+        program = TensorProgram(
+            (*inner.inputs, *(tensor.value for _, tensor in captures)),
+            tuple(output.value for output in outputs),
+            tuple(inner.steps),
+            inner.constants,
+            tuple(inner.guards),
+        )
+        return TracedBody(program, tuple(outer for outer, _ in captures), tuple(outputs))
+
+    def program(self, outputs: Sequence[Tensor]) -> TensorProgram:
+        return TensorProgram(
+            tuple(self.inputs),
+            tuple(self.own(output).value for output in outputs),
+            tuple(self.steps),
+            self.constants,
+            tuple(self.guards),
+        )
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        token = current_trace.set(self)
+        try:
+            yield
+        finally:
+            current_trace.reset(token)
+
+    # -- knowing -----------------------------------------------------------------------------------------------------
+
+    def _compute(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Any] | None:
+        if self.eager:
+            return self.evaluator.evaluate(primitive, [self._content(operand) for operand in operands], types)
+        if isinstance(primitive, (Random, Dims, Scan, *HOST_STEPS)) and not _is_pure_host(primitive):
+            return None
+        if any(operand.known is None for operand in operands):
+            return None
+        if not all(isinstance(type, TensorType) and type.shape is not None for type in types):
+            return None
+        sizes = [dims.product(type.shape or ()) for type in types if isinstance(type, TensorType)]
+        symbolic = any(is_symbolic(operand) for operand in operands) or _has_symbols(primitive)
+        limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
+        if not all(isinstance(size, int) and size <= limit for size in sizes):
+            return None
+        contents = [operand.known for operand in operands]
+        if not symbolic:
+            return self.evaluator.evaluate(primitive, contents, types)
+        if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
+            return None
+        try:
+            return self.evaluator.evaluate_symbolic(primitive, contents, types)
+        except UndecidedError:
+            return None
+
+    def _content(self, operand: Tensor) -> Any:
+        return self.constants[operand.value]
+
+    def _from_known(self, content: Any, type: Type) -> Tensor:
+        if not isinstance(content, np.ndarray) or isinstance(type, AnyType):
+            return self.constant(content, type_of(content, type) if self.eager else type)
+        if content.dtype != object or (isinstance(type, TensorType) and type.dtype is DType.string):
+            return self.constant(content)
+        if all(isinstance(element, (int, np.integer, np.bool_)) for element in content.flat):
+            assert isinstance(type, TensorType)
+            return self.constant(content.astype(type.dtype.numpy))
+        value = Value(next(self.numbers), type)
+        self.steps.append(Step(Dims(tuple(content.flat)), (), (value,), self.origin))
+        return self._register(Tensor(self, value, content))
+
+    def dims_tensor(self, values: Sequence[Dim], shape: Sequence[int], dtype: DType = DType.int64) -> Tensor:
+        """An integer tensor of sizes."""
+        content = np.empty(len(values), object)
+        content[:] = list(values)
+        return self._from_known(content.reshape(tuple(shape)), TensorType(dtype, tuple(shape)))
+
+    def observe(self, tensor: Tensor, hint: str) -> tuple[Dim, ...]:
+        """The elements of an integer tensor as dims, bound at run time where they are not known."""
+        if tensor.known is not None:
+            return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.known.flat)
+        size = tensor.size
+        if not isinstance(size, int):
+            raise InvalidModelError(f"the number of elements of a shape must be known, not {size}")
+        symbols = tuple(self.fresh_symbol(f"{hint}{i}" if size > 1 else hint, None) for i in range(size))
+        self.emit(Observe(symbols), [tensor], [])
+        return symbols
+
+    def _register(self, tensor: Tensor) -> Tensor:
+        self.tensors[tensor.value.number] = tensor
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TracedBody:
+    """A body's program, the outer tensors it captures (its last inputs), and its output tensors, for their types."""
+
+    program: TensorProgram
+    captures: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def is_symbolic(tensor: Tensor) -> bool:
+    """Whether the known content holds sizes rather than numbers."""
+    return isinstance(tensor.known, np.ndarray) and tensor.known.dtype == object and tensor.dtype is not DType.string
+
+
+def type_of(content: Any, declared: Type | None = None) -> Type:
+    """The type of a run-time value; `declared` helps with empty sequences and optionals."""
+    if isinstance(content, np.ndarray):
+        return TensorType(from_numpy(content.dtype), content.shape)
+    if isinstance(content, list):
+        if content:
+            return SequenceType(type_of(content[0]))
+        return declared if isinstance(declared, SequenceType) else SequenceType(AnyType())
+    if content is None:
+        return declared if isinstance(declared, OptionalType) else OptionalType(AnyType())
+    return declared or AnyType()
+
+
+def _is_pure_host(primitive: Primitive) -> bool:
+    return isinstance(primitive, Host)
+
+
+def _has_symbols(primitive: Primitive) -> bool:
+    if not isinstance(primitive, Map):
+        return False
+    from_indices = [node.value for node in _indices(primitive.expression)]
+    return any(dims.symbols(value) for value in from_indices)
+
+
+def _indices(expression: Scalar) -> list[Index]:
+    return [node for node in walk(expression) if isinstance(node, Index)]
+
+
+def _is_identity(expression: Scalar, shape: Shape, operand: Tensor) -> bool:
+    if not isinstance(expression, Load) or operand.shape != shape:
+        return False
+    plain = tuple(Index(dims.axis(position, size)) for position, size in enumerate(shape))
+    return expression.indices == plain
+

@@ -1,0 +1,1 @@
+"""Optimiser steps (ai.onnx.preview.training)."""

@@ -1,0 +1,101 @@
+"""Dead code: steps whose results nothing needs, and constants that no step reads.
+
+Steps that bind sizes (observations, host steps with sizes of their own) stay while anything left mentions those sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.program import Guard, Observe, Primitive, Step, TensorProgram, Value, bodies
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
+from weft.ir.types import TensorType, Type
+
+
+def drop_unused(program: TensorProgram) -> TensorProgram:
+    """Keep what the outputs need."""
+    needed: set[Value] = set(program.outputs)
+    sizes: set[str] = set()
+    for output in program.outputs:
+        sizes |= _type_symbols(output.type)
+    bound_by_inputs = set().union(*(_type_symbols(value.type) for value in program.inputs))
+    kept: list[Step] = []
+    for step in reversed(program.steps):
+        binds = _bound_symbols(step) - bound_by_inputs
+        if needed.intersection(step.results) or binds & sizes:
+            kept.append(step)
+            needed.update(step.operands)
+            sizes |= _step_symbols(step)
+    steps = tuple(reversed(kept))
+    constants = {value: content for value, content in program.constants.items() if value in needed}
+    available = bound_by_inputs.union(*(_bound_symbols(step) for step in steps))
+    guards = tuple(guard for guard in program.guards if _guard_symbols(guard) <= available)
+    return replace(program, steps=steps, constants=constants, guards=guards)
+
+
+def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
+    """The part of a program that some of its outputs need."""
+    return drop_unused(replace(program, outputs=outputs))
+
+
+def _bound_symbols(step: Step) -> set[str]:
+    """Sizes that a step may be the first to show."""
+    if isinstance(step.primitive, Observe):
+        return {str(symbol) for symbol in step.primitive.symbols}
+    found = set()
+    for value in step.results:
+        if isinstance(value.type, TensorType):
+            found |= {str(dim) for dim in value.type.shape or () if dims.as_symbol(dim) is not None}
+    return found
+
+
+def _step_symbols(step: Step) -> set[str]:
+    found = primitive_symbols(step.primitive)
+    for value in (*step.operands, *step.results):
+        found |= _type_symbols(value.type)
+    return found
+
+
+def primitive_symbols(primitive: Primitive) -> set[str]:
+    """The sizes that a primitive mentions."""
+    found: set[str] = set()
+    for body in bodies(primitive):
+        for step in body.steps:
+            found |= _step_symbols(step)
+        for guard in body.guards:
+            found |= _guard_symbols(guard)
+    for slot in primitive.__slots__:
+        found |= _content_symbols(getattr(primitive, slot))
+    return found
+
+
+def _content_symbols(content: object) -> set[str]:
+    match content:
+        case dims.Expr():
+            return _dim_symbols(content)
+        case tuple():
+            return set().union(*(_content_symbols(item) for item in content))
+        case Literal() | Index() | Load() | Apply():
+            return _scalar_symbols(content)
+        case _:
+            return set()
+
+
+def _scalar_symbols(scalar: Scalar) -> set[str]:
+    return set().union(*(_dim_symbols(node.value) for node in walk(scalar) if isinstance(node, Index)))
+
+
+def _type_symbols(type: Type) -> set[str]:
+    if not isinstance(type, TensorType) or type.shape is None:
+        return set()
+    return set().union(*(_dim_symbols(dim) for dim in type.shape))
+
+
+def _guard_symbols(guard: Guard) -> set[str]:
+    return _dim_symbols(guard.left) | _dim_symbols(guard.right)
+
+
+def _dim_symbols(dim: Dim) -> set[str]:
+    return {symbol.name for symbol in dims.symbols(dim)}

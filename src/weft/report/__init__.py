@@ -1,0 +1,1 @@
+"""What can be said about a model without running it."""

@@ -1,0 +1,123 @@
+"""Facts about a model that its graph and its tensor program show: ops, weights, dynamic dims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dims import symbols
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.graph import Graph, Node
+from weft.ir.program import TensorProgram, Value, bodies
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The tensors stored in the file: initializers, and tensors that nodes hold as attributes."""
+
+    tensors: int
+    elements: int
+    stored_bytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDim:
+    """A size known only at run time, and the dimensions (`value[position]`) that have it."""
+
+    name: str
+    places: tuple[str, ...]
+    from_data: bool  # made by the data during the run, not by the shapes of the inputs
+
+
+def count_ops(graph: Graph) -> Counter[tuple[str, str]]:
+    """How often each (domain, op) occurs, subgraphs included."""
+    return Counter((node.domain, node.op) for node in walk_nodes(graph))
+
+
+def summarize_weights(graph: Graph) -> Weights:
+    """Count the stored tensors of the graph and its subgraphs."""
+    arrays = list(_stored_arrays(graph))
+    dtypes = Counter(from_numpy(array.dtype).value for array in arrays)
+    return Weights(
+        len(arrays),
+        sum(array.size for array in arrays),
+        sum(map(_stored_bytes, arrays)),
+        tuple(name for name, _ in dtypes.most_common()),
+    )
+
+
+def find_dynamic_dims(program: TensorProgram) -> tuple[DynamicDim, ...]:
+    """Every dynamic dim: those of the inputs with all their places, then those that the data make."""
+    places: dict[str, list[str]] = {}
+    for value in program.inputs:
+        for name, place in _dynamic_places(value, value.name):
+            places.setdefault(name, []).append(place)
+    of_inputs = set(places)
+    for origin, value in _made_values(program):
+        for name, place in _dynamic_places(value, value.name or origin):
+            if name not in places:
+                places[name] = [place]
+    for value in program.outputs:
+        for name, place in _dynamic_places(value, value.name):
+            if place not in places.setdefault(name, []):
+                places[name].append(place)
+    return tuple(DynamicDim(name, tuple(found), name not in of_inputs) for name, found in places.items())
+
+
+def walk_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of the graph and, after each, those of the subgraphs it holds."""
+    for node in graph.nodes:
+        yield node
+        for subgraph in _subgraphs(node):
+            yield from walk_nodes(subgraph)
+
+
+def _subgraphs(node: Node) -> Iterator[Graph]:
+    for attribute in node.attributes.values():
+        for item in attribute if isinstance(attribute, tuple) else (attribute,):
+            if isinstance(item, Graph):
+                yield item
+
+
+def _stored_arrays(graph: Graph) -> Iterator[Array]:
+    yield from graph.initializers.values()
+    for node in graph.nodes:
+        for attribute in node.attributes.values():
+            for item in attribute if isinstance(attribute, tuple) else (attribute,):
+                if isinstance(item, np.ndarray):
+                    yield item
+                elif isinstance(item, Graph):
+                    yield from _stored_arrays(item)
+
+
+def _stored_bytes(array: Array) -> int:
+    """Bytes in the file: types of less than eight bits are packed, strings are as long as they are."""
+    dtype = from_numpy(array.dtype)
+    if dtype is DType.string:
+        return sum(
+            len(text if isinstance(text, bytes) else str(text).encode(errors="surrogateescape")) for text in array.flat
+        )
+    return -(-array.size * dtype.bits // 8)
+
+
+def _dynamic_places(value: Value, label: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value.type, TensorType) and value.type.shape is not None:
+        for position, dim in enumerate(value.type.shape):
+            for found in sorted(symbols(dim), key=str):
+                yield found.name, f"{label}[{position}]"
+
+
+def _made_values(program: TensorProgram) -> Iterable[tuple[str, Value]]:
+    for step in program.steps:
+        for result in step.results:
+            yield step.origin, result
+        for body in bodies(step.primitive):
+            yield from _made_values(body)

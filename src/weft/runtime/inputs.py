@@ -1,0 +1,141 @@
+"""Check what a caller passes in against what the model takes, and turn it into arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError, UnsupportedModelError
+from weft.ir import dims
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from weft.runtime.specs import TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+
+def bind_inputs(
+    specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str
+) -> dict[str, Any]:
+    """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit."""
+    known = {spec.name: spec for spec in (*specs, *optional)}
+    takes = ", ".join(map(str, known.values())) or "no inputs"
+    for name in given:
+        if name not in known:
+            raise InputError(f"the model has no input {name!r}", file=file, hint=f"it takes {takes}")
+    for spec in specs:
+        if spec.name not in given and not isinstance(spec.type, OptionalType):
+            raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
+    sizes: dict[str, tuple[int, str]] = {}
+    result: dict[str, Any] = {}
+    for spec in specs:
+        result[spec.name] = _convert(spec.type, given.get(spec.name), spec, sizes, file)
+    for spec in optional:
+        if spec.name in given:
+            result[spec.name] = _convert(spec.type, given[spec.name], spec, sizes, file)
+    return result
+
+
+def _convert(type: Type, content: Any, spec: TensorSpec, sizes: dict[str, tuple[int, str]], file: str) -> Any:
+    match type:
+        case TensorType():
+            return _tensor(type, content, spec, sizes, file)
+        case SequenceType(element):
+            if not isinstance(content, (list, tuple)):
+                raise InputError(f"input {spec.name!r} is a {type}: pass a list", file=file)
+            return [_convert(element, item, spec, {}, file) for item in content]
+        case OptionalType(element):
+            return None if content is None else _convert(element, content, spec, sizes, file)
+        case MapType():
+            if not isinstance(content, dict):
+                raise InputError(f"input {spec.name!r} is a {type}: pass a dict", file=file)
+            return content
+        case _:
+            return content
+
+
+def _tensor(type: TensorType, content: Any, spec: TensorSpec, sizes: dict[str, tuple[int, str]], file: str) -> Array:
+    array = as_array(content, type.dtype, spec.name, file)
+    found = _dtype(array, spec.name, file)
+    if found is not type.dtype:
+        raise InputError(
+            f"input {spec.name!r} must be {type.dtype}, not {found}",
+            file=file,
+            hint=f"convert it, for instance with array.astype({_numpy_name(type.dtype)})",
+        )
+    if type.shape is None:
+        return array
+    if array.ndim != len(type.shape):
+        raise InputError(f"input {spec.name!r} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: "
+                         f"shape {array.shape}", file=file)  # fmt: skip
+    for axis, (dim, size) in enumerate(zip(type.shape, array.shape)):
+        if isinstance(dim, int):
+            if dim != size:
+                raise InputError(
+                    f"input {spec.name!r} must have size {dim} in dimension {axis} ({type}), not {size}: "
+                    f"shape {array.shape}",
+                    file=file,
+                )
+        elif dims.as_symbol(dim) is not None:
+            other, where = sizes.setdefault(str(dim), (size, spec.name))
+            if other != size:
+                raise InputError(
+                    f"dimension {str(dim)!r} is {other} in input {where!r} but {size} in dimension {axis} of input "
+                    f"{spec.name!r}",
+                    file=file,
+                )
+    return array
+
+
+def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
+    """Anything array-like; Python numbers and lists take the dtype that is asked for."""
+    try:
+        if isinstance(content, np.ndarray):
+            array = content
+        elif isinstance(content, np.generic):
+            array = np.asarray(content)
+        elif isinstance(content, (bool, int, float, complex, str, bytes, list, tuple)):
+            return _from_python(content, dtype)
+        elif hasattr(content, "__array__"):
+            array = np.asarray(content)
+        elif hasattr(content, "__dlpack__"):
+            array = np.from_dlpack(content)
+        else:
+            kind = "nothing" if content is None else f"a {type(content).__name__}"
+            raise InputError(f"input {name!r} must be an array, not {kind}", file=file)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"input {name!r} cannot be read as a {dtype} array: {error}", file=file) from error
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _from_python(content: Any, dtype: DType) -> Array:
+    if dtype is DType.string:
+        return np.array(content, dtype=object)
+    array = np.array(content)
+    if array.dtype == object and dtype is not DType.string:
+        raise ValueError("the nested lists have different lengths")
+    if array.size and array.dtype.kind not in "biufcV":
+        raise ValueError(f"{array.dtype} is not a number")
+    if array.dtype.kind in "fc" and not (dtype.is_float or dtype.is_complex):
+        raise ValueError(f"fractional numbers do not fit {dtype}")
+    return array.astype(dtype.numpy)
+
+
+def _dtype(array: Array, name: str, file: str) -> DType:
+    try:
+        return from_numpy(array.dtype)
+    except UnsupportedModelError as error:
+        raise InputError(f"input {name!r} has numpy dtype {array.dtype}, which ONNX lacks", file=file) from error
+
+
+def _numpy_name(dtype: DType) -> str:
+    if dtype is DType.string:
+        return "object"
+    module = "np" if dtype.numpy.kind != "V" and dtype.numpy.isbuiltin == 1 else "ml_dtypes"
+    return f"{module}.{dtype.numpy.name}"

@@ -1,0 +1,44 @@
+"""What all tests share: `--slow`, hypothesis profiles, and a summary that names everything that was left out."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+LEFT_OUT = "left out"
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        if marker is not None:
+            item.add_marker(pytest.mark.skip(reason=f"slow ({marker.kwargs['reason']}); --slow includes it"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each skipped test, and each part of a test that it recorded as left out."""
+    lines = [
+        f"{report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}"
+        for report in terminalreporter.stats.get("skipped", [])
+    ]
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            lines += [f"{report.nodeid}: {value}" for name, value in report.user_properties if name == LEFT_OUT]
+    if lines:
+        terminalreporter.section(f"{len(lines)} left out")
+        for line in sorted(set(lines)):
+            terminalreporter.line(line)
+    else:
+        terminalreporter.line("Nothing was left out.")

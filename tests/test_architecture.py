@@ -1,0 +1,102 @@
+"""The rules of ARCHITECTURE.md that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import onnx.defs
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "weft"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+MOST_LINES = 700
+DEVICE_NAMES = frozenset({"cpu", "cuda", "llvm", "reference", "vulkan", "webgpu"})
+MAY_NAME_OPS = ("ops/",)
+MAY_NAME_DEVICES = ("backends/", "runtime/devices.py", "cli/")
+MAY_IMPORT_ONNX = ("frontend/", "compat/", "backend.py")
+ALLOWED_LITERALS: dict[tuple[str, str], str] = {}
+"""(file, literal) -> why it cannot be avoided there."""
+
+
+def test_imports_follow_the_layers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(SOURCE.parent))
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert status == 0, capsys.readouterr().out
+
+
+def test_only_ops_know_op_names() -> None:
+    op_names = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
+    assert _strangers(op_names, MAY_NAME_OPS) == []
+
+
+def test_only_devices_know_device_names() -> None:
+    assert _strangers(DEVICE_NAMES, MAY_NAME_DEVICES) == []
+
+
+def test_only_the_edges_import_onnx() -> None:
+    strangers = [
+        f"{_relative(path)}:{line}: {module}"
+        for path in FILES
+        if not _relative(path).startswith(MAY_IMPORT_ONNX)
+        for module, line in _imported(_tree(path))
+        if module.split(".")[0] in ("onnx", "onnxruntime")
+    ]
+    assert strangers == []
+
+
+def test_exceptions_are_still_needed() -> None:
+    unused = {
+        (file, literal)
+        for file, literal in ALLOWED_LITERALS
+        if literal not in {text for text, _ in _literals(_tree(SOURCE / file))}
+    }
+    assert unused == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_file_is_one_described_idea(path: Path) -> None:
+    assert ast.get_docstring(_tree(path)), "a module's docstring says what comes in, what goes out and what holds"
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MOST_LINES, f"{lines} lines are more than one idea: split it"
+
+
+def _strangers(words: set[str] | frozenset[str], homes: tuple[str, ...]) -> list[str]:
+    """Where a string literal outside `homes` is one of `words`."""
+    return [
+        f"{_relative(path)}:{line}: {text!r}"
+        for path in FILES
+        if not _relative(path).startswith(homes)
+        for text, line in _literals(_tree(path))
+        if text in words and (_relative(path), text) not in ALLOWED_LITERALS
+    ]
+
+
+def _literals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """String literals with their lines; a string that is a statement of its own is documentation."""
+    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+            yield node.value, node.lineno
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node.lineno
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))

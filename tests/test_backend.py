@@ -1,0 +1,126 @@
+"""weft behind onnx's backend interface, driven by onnx's own test runner."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import onnx.backend.test
+import pytest
+from onnx import TensorProto, helper
+
+import weft.backend
+from weft.errors import InputError, UnsupportedModelError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the suite overflows on purpose while it computes its data
+    _runner = onnx.backend.test.BackendTest(weft.backend, __name__)
+_runner.include(r"^test_(abs|add|add_bcast|argmax_keepdims_example|cast_FLOAT_to_BFLOAT16|clip_example)_cpu$")
+_runner.include(r"^test_(concat_2d_axis_0|conv_with_strides_padding|cumsum_1d|einsum_sum|gather_0|gelu_default_1)_cpu$")
+_runner.include(
+    r"^test_(gemm_alpha|gru_defaults|identity_sequence|identity_opt|if|if_seq|layer_normalization_4d_axis1)_cpu$"
+)
+_runner.include(
+    r"^test_(loop11|lstm_with_peepholes|matmul_3d|maxpool_2d_pads|nonzero_example|optional_has_element)_cpu$"
+)
+_runner.include(r"^test_(pow|quantizelinear_int4|range_float_type_positive_delta|reduce_sum_keepdims_example)_cpu$")
+_runner.include(
+    r"^test_(reshape_negative_dim|resize_upsample_sizes_nearest|rnn_seq_length|scan9_sum|slice|softmax_axis_1)_cpu$"
+)
+_runner.include(
+    r"^test_(split_to_sequence_1|string_concat|top_k|transpose_all_permutations_0|tril|unique_sorted_without_axis)_cpu$"
+)
+_runner.include(r"^test_(ai_onnx_ml_label_encoder_string_int|sequence_insert_at_back|where_example)_cpu$")
+_runner.include(r"^test_(sequence_model4|strnorm_model_monday_empty_output|single_relu_model|sign_model)_cpu$")
+_runner.include(r"^test_(Conv2d_groups|Linear|PReLU_2d|Softmax|BatchNorm2d_eval|operator_lstm|operator_view)_cpu$")
+
+
+def _selected(case: type) -> list[str]:
+    return [
+        name
+        for name in dir(case)
+        if name.startswith("test_") and not getattr(getattr(case, name), "__unittest_skip__", False)
+    ]
+
+
+for _name, _case in _runner.test_cases.items():
+    for _skipped in set(vars(_case)) - set(_selected(_case)):
+        if _skipped.startswith("test_"):
+            delattr(_case, _skipped)
+    globals()[_name] = _case
+
+
+def test_the_sample_is_not_empty() -> None:
+    assert sum(len(_selected(case)) for case in _runner.test_cases.values()) >= 45
+
+
+def affine() -> onnx.ModelProto:
+    """The model y = a * x + b, with a default for b, as files before IR version 4 have it."""
+    vector = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b", "x", "y")]
+    nodes = [helper.make_node("Mul", ["a", "x"], ["ax"]), helper.make_node("Add", ["ax", "b"], ["y"])]
+    default = helper.make_tensor("b", TensorProto.FLOAT, [2], [10.0, 20.0])
+    return helper.make_model(helper.make_graph(nodes, "affine", vector[:3], vector[3:], [default]))
+
+
+A, B, X = (np.array(values, np.float32) for values in ([1, 2], [5, 5], [3, 4]))
+
+
+def test_positional_inputs() -> None:
+    prepared = weft.backend.prepare(affine())
+    np.testing.assert_array_equal(prepared.run([A, X])[0], [13, 28])
+    np.testing.assert_array_equal(prepared.run([A, B, X])[0], [8, 13])
+    np.testing.assert_array_equal(prepared.run({"x": X, "a": A})["y"], [13, 28])
+    np.testing.assert_array_equal(weft.backend.run_model(affine(), [A, X]).y, [13, 28])
+
+
+def test_wrong_number_of_inputs() -> None:
+    with pytest.raises(InputError):
+        weft.backend.run_model(affine(), [A])
+    with pytest.raises(InputError, match="4 inputs were given, the model takes 2"):
+        weft.backend.run_model(affine(), [A, B, X, X])
+
+
+def test_one_node() -> None:
+    node = helper.make_node("Add", ["x", "y"], ["z"])
+    np.testing.assert_array_equal(weft.backend.run_node(node, [A, X])[0], [4, 6])
+
+
+def test_one_node_of_an_older_opset() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    (flattened,) = weft.backend.run_node(helper.make_node("Softmax", ["x"], ["y"]), [values], opset_version=11)
+    np.testing.assert_allclose(flattened.sum(axis=(1, 2)), [1, 1], rtol=1e-6)
+
+
+def test_one_node_with_gaps() -> None:
+    node = helper.make_node("Clip", ["x", "", "high"], ["y"])
+    np.testing.assert_array_equal(weft.backend.run_node(node, [X, np.float32(3.5)])[0], [3, 3.5])
+
+
+def test_one_node_on_a_sequence() -> None:
+    node = helper.make_node("SequenceAt", ["s", "i"], ["y"])
+    np.testing.assert_array_equal(weft.backend.run_node(node, [[A, X], np.int64(1)])[0], X)
+
+
+def test_one_node_of_another_domain() -> None:
+    node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=1.5)
+    np.testing.assert_array_equal(weft.backend.run_node(node, [A])[0], [0, 1])
+
+
+def test_one_node_with_an_empty_optional() -> None:
+    node = helper.make_node("OptionalHasElement", ["o"], ["y"])
+    with pytest.raises(UnsupportedModelError, match="says nothing of its type"):
+        weft.backend.run_node(node, [None])
+
+
+def test_devices() -> None:
+    assert weft.backend.supports_device("CPU")
+    assert not weft.backend.supports_device("CPU:7")
+    assert not weft.backend.supports_device("TPU")
+
+
+def test_compatibility() -> None:
+    assert weft.backend.is_compatible(affine())
+    strange = affine()
+    strange.graph.node[0].op_type = "NoSuchOp"
+    assert not weft.backend.is_compatible(strange)

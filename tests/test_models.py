@@ -1,0 +1,110 @@
+"""Every model of the list runs as in onnxruntime, on several shapes where its dims are dynamic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from models.catalog import Array, CatalogModel, dim_groups, load_catalog, random_inputs, size_variants
+
+import weft
+
+TOLERANCE = 1e-3
+"""Largest difference, relative to the largest magnitude of the output; or three times the model's own noise."""
+
+SLOW: Mapping[str, str] = {}
+"""Models that take more than a minute on the reference device, with the time they take."""
+
+
+def _parameter(model: CatalogModel) -> Any:
+    marks = [pytest.mark.slow(reason=SLOW[model.name])] if model.name in SLOW else []
+    return pytest.param(model, id=model.name, marks=marks)
+
+
+@pytest.mark.models
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("entry", [_parameter(model) for model in load_catalog()])
+def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[[str, object], None]) -> None:
+    if entry.missing:
+        pytest.skip(entry.missing)
+    oracle = _onnxruntime(entry)
+    model = weft.load(entry.file, device="reference")
+    _check_inputs(entry, model)
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for seed, sizes in enumerate(size_variants(entry)):
+        inputs = random_inputs(entry, sizes, seed)
+        expected = _expected(oracle, inputs)
+        if isinstance(expected, str):
+            assert seed > 0, f"onnxruntime refuses even the sample shape: {expected}"
+            record_property("left out", f"shape {sizes}: onnxruntime refuses it: {expected}")
+            continue
+        actual = model.run(inputs)
+        assert list(actual) == list(expected)
+        for name, array in expected.items():
+            _check_agreement(entry, f"{name} at {sizes}", np.asarray(actual[name]), array)
+            shapes.setdefault(name, set()).add(array.shape)
+    _check_outputs(model, shapes)
+
+
+def test_catalog_is_whole() -> None:
+    models = load_catalog()
+    assert len({model.name for model in models}) == len(models) == 54
+    for model in models:
+        inputs = random_inputs(model)
+        assert {name: array.shape for name, array in inputs.items()} == {spec.name: spec.shape for spec in model.inputs}
+        assert all(np.array_equal(array, random_inputs(model)[name]) for name, array in inputs.items())
+
+
+def _onnxruntime(entry: CatalogModel) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(str(entry.file), options, providers=["CPUExecutionProvider"])
+
+
+def _expected(oracle: onnxruntime.InferenceSession, inputs: Mapping[str, Array]) -> dict[str, Array] | str:
+    """onnxruntime's outputs, or its complaint about the shapes."""
+    try:
+        outputs = oracle.run(None, dict(inputs))
+    except Exception as error:  # onnxruntime's own exception types are not public
+        return str(error).splitlines()[0][:200]
+    return {declared.name: output for declared, output in zip(oracle.get_outputs(), outputs, strict=True)}
+
+
+def _check_inputs(entry: CatalogModel, model: weft.Model) -> None:
+    """Exactly the dims that the file leaves open are symbolic."""
+    open_places = {place for group in dim_groups(entry) for place in group.places}
+    specs = {spec.name: spec for spec in model.inputs}
+    assert sorted(specs) == sorted(spec.name for spec in entry.inputs)
+    for spec in entry.inputs:
+        assert specs[spec.name].dtype == spec.dtype
+        for axis, dim in enumerate(specs[spec.name].shape):
+            if (spec.name, axis) in open_places:
+                assert isinstance(dim, str), f"axis {axis} of {spec.name} should be symbolic, not {dim}"
+            else:
+                assert dim == spec.shape[axis]
+
+
+def _check_outputs(model: weft.Model, shapes: Mapping[str, set[tuple[int, ...]]]) -> None:
+    """A dim that varied from run to run is symbolic, and one that is a number was that number in all runs."""
+    for spec in model.outputs:
+        for shape in shapes[spec.name]:
+            assert len(spec.shape) == len(shape)
+            for axis, (dim, size) in enumerate(zip(spec.shape, shape, strict=True)):
+                assert isinstance(dim, str) or dim == size, f"axis {axis} of {spec.name} is {size}, declared {dim}"
+
+
+def _check_agreement(entry: CatalogModel, what: str, actual: Array, expected: Array) -> None:
+    assert actual.dtype == expected.dtype, what
+    assert actual.shape == expected.shape, what
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(actual, expected, err_msg=what)
+        return
+    assert np.array_equal(np.isfinite(actual), np.isfinite(expected)), f"{what}: infinities or NaNs differ"
+    finite = np.isfinite(expected)
+    wide_actual, wide_expected = actual[finite].astype(np.float64), expected[finite].astype(np.float64)
+    allowed = max(TOLERANCE, 3 * entry.noise) * np.abs(wide_expected).max(initial=0.0)
+    difference = np.abs(wide_actual - wide_expected).max(initial=0.0)
+    assert difference <= allowed, f"{what}: differs by {difference:.3g}, allowed are {allowed:.3g}"
