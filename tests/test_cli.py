@@ -75,6 +75,24 @@ def linear(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def scaled(tmp_path: Path) -> Path:
+    """y = x * scale, where the input `scale` has the default 3."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "scale"], ["y"])],
+        "scaled",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("scale", TensorProto.FLOAT, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.array(3, np.float32), "scale")],
+    )
+    path = tmp_path / "scaled.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     """Two outputs with awkward names from a float, an integer and a bool input that share dims."""
     graph = helper.make_graph(
@@ -222,6 +240,26 @@ def test_info_refuses_a_bad_shape(option: str, linear: Path, capsys: Capture) ->
     assert "--shape" in run_error(capsys, "info", linear, "--shape", option)
 
 
+def test_info_of_a_model_that_cannot_run(tmp_path: Path, capsys: Capture) -> None:
+    node = helper.make_node("Frobnicate", ["x"], ["y"], "odd_one", domain="example.unknown")
+    graph = helper.make_graph(
+        [node],
+        "odd",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("example.unknown", 1)]
+    path = tmp_path / "odd.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    record = run_json(capsys, "info", path)
+    assert record["ops"] == [{"domain": "example.unknown", "op": "Frobnicate", "count": 1}]
+    assert record["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n"]}]
+    assert "Frobnicate" in record["problem"]
+    assert main(["info", str(path)]) == 0
+    assert "cannot run" in capsys.readouterr().out
+    assert "Frobnicate" in run_error(capsys, "run", path)
+
+
 # -- run -------------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +297,12 @@ def test_run_makes_up_what_is_not_given(mixed: Path, tmp_path: Path, capsys: Cap
     assert set(np.unique(np.load(record["saved"]["a_b_0"]))) <= {0, 2}
     assert len({Path(path).name for path in record["saved"].values()}) == 2
     assert all(Path(path).parent == tmp_path for path in record["saved"].values())
+
+
+def test_run_leaves_defaults_alone_unless_named(scaled: Path, capsys: Capture) -> None:
+    assert run_json(capsys, "run", scaled, "--input", "x=@ones")["outputs"][0]["first"] == [3, 3]
+    both = run_json(capsys, "run", scaled, "--input", "x=@ones", "--input", "scale=@zeros")
+    assert both["outputs"][0]["first"] == [0, 0]
 
 
 def test_run_random_data_follow_the_seed(linear: Path, capsys: Capture) -> None:

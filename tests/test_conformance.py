@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,21 @@ class TestIsolation:
     def test_the_run_goes_on(self, hostile: dict[str, CaseResult]) -> None:
         assert hostile["test_atanh"].status == "passed"
         assert hostile["test_atanh"].ops == ("Atanh",)
+
+    def test_an_interrupted_run_ends_at_once(self) -> None:
+        def interrupt(case: CaseResult, total: int) -> None:
+            raise KeyboardInterrupt
+
+        before = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run_suite(
+                "reference",
+                kinds=["node"],
+                pattern="^test_(acos|asin)$",
+                loader="conformance.loaders:hostile",
+                progress=interrupt,
+            )
+        assert time.monotonic() - before < 60, "the worker that hangs was waited for"
 
     def test_a_worker_that_cannot_start_is_an_error(self) -> None:
         with pytest.raises(InternalError, match=r"does not start: it ended .*no_such_module"):

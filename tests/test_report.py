@@ -141,11 +141,11 @@ def test_dynamic_dims_of_inputs_and_of_data() -> None:
     found = symbol("found", 0)
     source = tensor(0, BATCH, 3, name="x")
     made = tensor(1, found, 3)
-    result = tensor(2, found, BATCH, name="y")
+    result = tensor(2, found, BATCH)
     steps = (
         Step(Map(ONE), (source,), (made,), "select_rows"),
         Step(Map(ONE), (made,), (result,), "finish"),
     )
-    batch, rows = find_dynamic_dims(TensorProgram((source,), (result,), steps))
+    batch, rows = find_dynamic_dims(TensorProgram((source,), (result,), steps), ["y"])
     assert (batch.name, batch.places, batch.from_data) == ("batch", ("x[0]", "y[1]"), False)
     assert (rows.name, rows.places, rows.from_data) == ("found", ("select_rows[0]", "y[0]"), True)

@@ -1,7 +1,7 @@
 """weft: load an ONNX model with one line and run it on what is there.
 
-    model = weft.load("model.onnx")
-    outputs = model.run({"x": array})
+model = weft.load("model.onnx")
+outputs = model.run({"x": array})
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def load(
     device: str = "auto",
     threads: int | None = None,
     precision: str = "float32",
-    cache: bool = True,
+    cache: bool = True,  # noqa: ARG001 - part of the stable interface
     dump: str | Path | None = None,
 ) -> Model:
     """Load an ONNX model, ready to run.
@@ -50,7 +50,7 @@ def load(
             compile = partial(_compile, model, Path(dump) if dump is not None else None)
             program = compile(None, (), progress=progress)
         except WeftError as error:
-            raise error.at(file=model.file)
+            raise error.at(file=model.file) from error.__cause__
     eager = partial(run_eagerly, model.graph, Reference())
     return Model(model, program, chosen.name, compile, eager)
 
@@ -70,9 +70,10 @@ def _compile(
     """Graph -> TensorProgram through all passes; for given input shapes, or for any."""
     tell: Callable[[str], None] = progress.stage if progress is not None else lambda _: None
     tell("tracing")
+    evaluator = Reference()
     program = lower(
         model.graph,
-        Reference(),
+        evaluator,
         sizes=sizes,
         overridden=overridden,
         progress=progress.update if progress is not None else None,
@@ -81,7 +82,7 @@ def _compile(
     _write(dump, 0, "traced", program)
     for number, apply in enumerate(PIPELINE):
         tell(apply.__name__.replace("_", " "))
-        program = apply(program)
+        program = apply(program, evaluator)
         verify(program)
         _write(dump, number + 1, apply.__name__, program)
     return program

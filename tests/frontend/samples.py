@@ -78,9 +78,7 @@ def calling() -> onnx.ModelProto:
         [helper.make_opsetid("", 18)], [], [helper.make_attribute("slope", 0.5)],
     )  # fmt: skip
     forwarded = node("Inner", ["p", "p"], ["t"], domain="local")
-    forwarded.attribute.append(
-        onnx.AttributeProto(name="slope", ref_attr_name="steep", type=onnx.AttributeProto.FLOAT)
-    )
+    forwarded.attribute.append(onnx.AttributeProto(name="slope", ref_attr_name="steep", type=onnx.AttributeProto.FLOAT))
     branch = subgraph("branch", [node("Mul", ["t", "p"], ["m"])], ["m"])
     other = subgraph("other", [node("Inner", ["t", "p"], ["m"], domain="local")], ["m"])
     outer = helper.make_function(
@@ -91,7 +89,7 @@ def calling() -> onnx.ModelProto:
     return model(
         [
             node("Outer", ["x", "c"], ["t"], domain="local", steep=0.25),
-            node("Outer", ["t", "c"], ["y"], domain="local"),
+            node("Outer", ["t", "c"], ["y"], domain="local", steep=0.75),
         ],
         [value("x"), value("c", [], TensorProto.BOOL)],
         opsets={"": 20, "local": 1},

@@ -110,7 +110,7 @@ def _trace_facts(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
         "sizes": dict(sizes),
         "dynamic": [
             {"dim": dim.name, "places": dim.places, "from_data": dim.from_data}
-            for dim in find_dynamic_dims(model.program)
+            for dim in find_dynamic_dims(model.program, [spec.name for spec in model.outputs])
         ],
     }
 
@@ -142,15 +142,18 @@ def _print(record: dict[str, Any], console: Console) -> None:
             )
             for spec in record[title]
         ]
+        console.print()
         console.print(output.table(title, ("name", "dtype", "shape"), rows))
     if record.get("dynamic"):
         rows = [
             (dim["dim"], "the data" if dim["from_data"] else "the inputs", _shorten(", ".join(dim["places"])))
             for dim in record["dynamic"]
         ]
+        console.print()
         console.print(output.table("dynamic dims", ("dim", "decided by", "where"), rows))
     operators = [(op["op"], op["domain"], op["count"], _short_flops(op.get("flops", 0))) for op in record["ops"]]
     columns = ("operator", "domain", "nodes", "FLOPs")
+    console.print()
     console.print(output.table("operators", columns, operators, right=("nodes", "FLOPs")))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def check_sizes(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> None:
+def check_sizes(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> None:
     """Every name in `sizes` must be a dynamic dim of some input."""
     known = sorted({dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)})
     for name in sizes:

@@ -76,6 +76,7 @@ def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
     ]
     if cells:
         console.print(output.table("", ("domain", "operator", "status", "defined since", "onnx versions"), cells))
+        console.print()
     for domain, found in counts.items():
         if found:
             parts = [f"{number} {status}" for status, number in sorted(found.items())]

@@ -27,7 +27,7 @@ def print_json(data: Any) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
     """A table in weft's look; the columns named in `right` hold numbers. A cell may be a rich Text."""
-    result = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    result = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False)
     for column in columns:
         result.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:

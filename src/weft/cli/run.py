@@ -166,7 +166,7 @@ def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str,
     from_files = any(not item.source.startswith("@") for item in given)
     if assumed and not from_files:
         sizes = ", ".join(f"{name} = {size}" for name, size in assumed.items())
-        console.print(Text(f"assumed {sizes}; set another size with --shape {next(iter(assumed))}=N\n", "dim"))
+        console.print(Text(f"assumed {sizes}; set another size with --shape {next(iter(assumed))}=N", "dim"))
     rows = [
         (
             item["name"],
@@ -178,6 +178,7 @@ def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str,
         for item in record["outputs"]
     ]
     columns = ("name", "dtype", "shape", "min", "mean", "max", "first values")
+    console.print()
     console.print(output.table("outputs", columns, rows, right=("min", "mean", "max")))
     times = f"median of {record['runs']} runs" if record["runs"] > 1 else "one run, the first"
     facts: list[tuple[str, object]] = [
@@ -187,6 +188,7 @@ def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str,
     ]
     if record["saved"]:
         facts.append(("saved", ", ".join(record["saved"].values())))
+    console.print()
     console.print(output.facts(facts))
 
 

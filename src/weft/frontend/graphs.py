@@ -18,7 +18,7 @@ import onnx
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.frontend.attributes import read_attribute
 from weft.frontend.declarations import Symbols, collect_names, read_type
-from weft.frontend.instantiate import is_alias
+from weft.frontend.instantiate import is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.frontend.order import sort_nodes
 from weft.frontend.storage import Storage
@@ -85,10 +85,10 @@ def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -
     inputs = [_read_value(context, scope, value) for value in proto.input]
     nodes: list[Node] = []
     uses: list[frozenset[str]] = []
-    for index, node_proto in enumerate(proto.node):
+    for node_proto in proto.node:
         if is_alias(node_proto):
             continue
-        node = _read_node(context, scope, node_proto, index)
+        node = _read_node(context, scope, node_proto)
         nodes.append(node)
         captured = (context.free_names[inner] for value in node.attributes.values() for inner in _graphs_in(value))
         uses.append(frozenset(chain(filter(None, node.inputs), *captured)))
@@ -125,9 +125,9 @@ def _define_names(proto: onnx.GraphProto, parent: Scope | None) -> Scope:
             given.remove(name)  # the initializer is this input's default
         else:
             define(name, "an initializer")
-    for index, node in enumerate(proto.node):
+    for node in proto.node:
         for name in filter(None, node.output):
-            define(name, f"node {node.name or f'{node.op_type} (number {index})'}")
+            define(name, f"node {node_label(node)}")
     if parent is not None:
         _rename_shadows(names, parent)
     scope = Scope(names, set(names.values()), parent)
@@ -189,8 +189,8 @@ def _read_output(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> 
         raise error.at(value=value.name) from error.__cause__
 
 
-def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto, index: int) -> Node:
-    name = _unique_name(context, proto, index)
+def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
+    name = _unique_name(context, proto)
     try:
         if not proto.op_type:
             raise InvalidModelError("the node names no operator")
@@ -208,8 +208,8 @@ def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto, index: int
         raise error.at(node=name) from error.__cause__
 
 
-def _unique_name(context: Context, proto: onnx.NodeProto, index: int) -> str:
-    base = proto.name or f"{proto.op_type}_{next(filter(None, proto.output), index)}"
+def _unique_name(context: Context, proto: onnx.NodeProto) -> str:
+    base = node_label(proto)
     name = base
     while name in context.node_names:
         name = f"{base}_{context.node_names[base]}"

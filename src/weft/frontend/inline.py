@@ -17,7 +17,7 @@ import onnx.defs
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
-from weft.frontend.instantiate import FreshNames, defined_names, graphs_in, instantiate, is_alias
+from weft.frontend.instantiate import FreshNames, defined_names, graphs_in, instantiate, is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
 
 IsDefined = Callable[[str, str, int], bool]
@@ -25,7 +25,7 @@ Key = tuple[str, str, str]  # domain, name, overload
 Types = ChainMap[str, onnx.TypeProto]
 Schema = Any  # onnx.defs.OpSchema, whose stubs lack what is said about functions
 
-MOST_NODES = 1_000_000
+MOST_NODES = 500_000
 """How many nodes all calls together may become: functions that call each other twice double with every level."""
 
 DEEPEST_CALLS = 256
@@ -109,7 +109,9 @@ def _expand_graph(
         nodes = instantiate(body, node, inliner.fresh, inliner.imports)
         inliner.made += max(1, len(nodes))
         if inliner.made > MOST_NODES:
-            raise UnsupportedModelError(f"the model's functions expand to more than {MOST_NODES} nodes", node=node.name)
+            raise UnsupportedModelError(
+                f"the model's functions expand to more than {MOST_NODES} nodes", node=node_label(node)
+            )
         work.extend((inner_node, (*calls, key)) for inner_node in reversed(nodes))
     if inliner.made > before:
         del graph.node[:]
@@ -135,7 +137,7 @@ def _find_body(inliner: _Inliner, node: onnx.NodeProto, types: Types | None) -> 
             return None if inliner.is_defined(domain, op, version) else (key, local)
         body = _schema_body(inliner, node, domain, version, types)
     except WeftError as error:
-        raise error.at(node=node.name or op) from error.__cause__
+        raise error.at(node=node_label(node)) from error.__cause__
     return None if body is None else ((domain, op, f"onnx {version}"), body)
 
 
@@ -148,7 +150,7 @@ def _schema_body(
     body = onnx.FunctionProto()
     if schema.has_function:
         body.ParseFromString(schema.get_function_with_opset_version(_closest(schema.function_opset_versions, version)))
-        return body
+        return _with_defaults(body, schema)
     if types is None or any(name and name not in types for name in node.input):
         return None
     inputs = [types[name].SerializeToString() if name else b"" for name in node.input]
@@ -156,7 +158,17 @@ def _schema_body(
     body.ParseFromString(
         schema.get_context_dependent_function_with_opset_version(since, node.SerializeToString(), inputs)
     )
-    return body if body.node else None
+    return _with_defaults(body, schema) if body.node else None
+
+
+def _with_defaults(body: onnx.FunctionProto, schema: Schema) -> onnx.FunctionProto:
+    """The body with the defaults of its attributes, which onnx keeps in the schema."""
+    for attribute in schema.attributes.values():
+        if attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+            default = body.attribute_proto.add()
+            default.CopyFrom(attribute.default_value)
+            default.name = attribute.name
+    return body
 
 
 def _closest(versions: Sequence[int], version: int) -> int:

@@ -32,6 +32,11 @@ class FreshNames:
         return name
 
 
+def node_label(node: onnx.NodeProto) -> str:
+    """A node's name, or one made up from its op and first output."""
+    return node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
+
+
 def is_alias(node: onnx.NodeProto) -> bool:
     return bool(node.domain == ALIAS_DOMAIN and len(node.input) == 1 and len(node.output) == 1)
 
@@ -60,12 +65,12 @@ def instantiate(
         raise InvalidModelError(
             f"{label} has {len(function.input)} inputs and {len(function.output)} outputs, but is called with "
             f"{len(call.input)} and {len(call.output)}",
-            node=call.name,
+            node=node_label(call),
         )
-    prefix = call.name or f"{call.op_type}_{next(iter(call.output), '')}"
+    prefix = node_label(call)
     names = dict.fromkeys(function.input, "")
     if len(names) < len(function.input):
-        raise InvalidModelError(f"{label} has two inputs of the same name", node=call.name)
+        raise InvalidModelError(f"{label} has two inputs of the same name", node=node_label(call))
     names.update(zip(function.input, call.input, strict=False))
     names.update(_name_results(function, call, fresh, prefix))
     body = _Body(label, prefix, fresh, {**imports, **read_imports(function.opset_import)}, _bind(function, call))
@@ -85,12 +90,16 @@ def _name_results(
     for node in function.node:
         for name in filter(None, node.output):
             if name in seen:
-                raise InvalidModelError(f"function {function.name} defines {name!r} more than once", node=call.name)
+                raise InvalidModelError(
+                    f"function {function.name} defines {name!r} more than once", node=node_label(call)
+                )
             seen.add(name)
             yield name, results.get(name) or fresh.make(f"{prefix}/{name}")
     for name in results:
         if name not in seen:
-            raise InvalidModelError(f"function {function.name} never defines its output {name!r}", node=call.name)
+            raise InvalidModelError(
+                f"function {function.name} never defines its output {name!r}", node=node_label(call)
+            )
 
 
 def _aliases(function: onnx.FunctionProto, call: onnx.NodeProto, names: Names) -> Iterator[onnx.NodeProto]:
@@ -117,7 +126,7 @@ class _Body:
     def copy(self, node: onnx.NodeProto, names: Names) -> onnx.NodeProto:
         copied = onnx.NodeProto()
         copied.CopyFrom(node)
-        copied.name = f"{self.prefix}/{node.name or f'{node.op_type}_{next(iter(node.output), str())}'}"
+        copied.name = f"{self.prefix}/{node_label(node)}"
         copied.input[:] = [self._find(name, names, node) for name in node.input]
         copied.output[:] = [names[name] if name else "" for name in node.output]
         domain = canonical_domain(node.domain)
@@ -129,7 +138,9 @@ class _Body:
     def _find(self, name: str, names: Names, node: onnx.NodeProto) -> str:
         if name and name not in names:
             raise InvalidModelError(
-                f"in {self.label}, {node.op_type} uses {name!r}, which nothing defines", node=node.name, value=name
+                f"in {self.label}, {node.op_type} uses {name!r}, which nothing defines",
+                node=node_label(node),
+                value=name,
             )
         return names[name] if name else ""
 
@@ -144,7 +155,7 @@ class _Body:
                 if attribute.type not in (bound.type, onnx.AttributeProto.UNDEFINED):
                     raise InvalidModelError(
                         f"in {self.label}, attribute {attribute.name} and the {bound.name} it refers to differ in type",
-                        node=node.name,
+                        node=node_label(node),
                     )
                 copied.CopyFrom(bound)
                 copied.name = attribute.name

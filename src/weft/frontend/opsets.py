@@ -10,7 +10,7 @@ import onnx.defs
 from weft.errors import InvalidModelError, UnsupportedModelError
 
 OLDEST = 1
-"""The oldest opset of ai.onnx that weft reads: the one that brought today's broadcasting."""
+"""The oldest opset of ai.onnx that is read; which versions of an op have a meaning is for the ops to say."""
 
 IMPLIED = {"com.microsoft": 1}
 """Domains that onnxruntime lets a model use without importing them."""
@@ -41,7 +41,7 @@ def read_imports(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 def model_imports(model: onnx.ModelProto) -> dict[str, int]:
     """The imports of a whole model; before IR version 3 every model meant opset 1."""
     if model.ir_version < 3 and not model.opset_import:
-        _check_version("", 1)
+        return {"": 1}
     return read_imports(model.opset_import)
 
 
@@ -73,7 +73,7 @@ def _check_version(domain: str, version: int) -> None:
     if not domain and version < OLDEST:
         raise UnsupportedModelError(
             f"the model uses opset {version} of {name}; weft reads {OLDEST} to {newest[domain]}",
-            hint=f"export it again with opset {OLDEST} or newer, or convert it with onnx.version_converter",
+            hint="export the model again with a newer opset",
         )
     if version > newest.get(domain, version):
         raise UnsupportedModelError(

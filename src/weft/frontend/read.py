@@ -9,8 +9,9 @@ from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
-from weft.frontend.source import ModelSource, Source, open_source, source_name
+from weft.frontend.source import ModelSource, Source, open_source, release_pages, source_name
 from weft.frontend.storage import Storage
+from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
 from weft.ir.graph import Model
 
@@ -61,9 +62,11 @@ def _parse(source: Source) -> tuple[onnx.ModelProto, Storage]:
     if source.view[:23].tobytes() == b"version https://git-lfs":
         raise InvalidModelError("this is a Git LFS pointer, not the model", hint="fetch the model with: git lfs pull")
     content, cuts = cut_weights(source.view)
+    release_pages(source.view)
     proto = onnx.ModelProto.FromString(content)
     if not proto.HasField("graph") or not proto.HasField("ir_version"):
         raise InvalidModelError(
             "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
         )
+    check_text(proto)
     return proto, Storage(source, cuts)

@@ -70,6 +70,12 @@ def map_file(path: Path) -> memoryview:
         raise ModelError(f"{path} cannot be read: {reason}", hint="check the path") from error
 
 
+def release_pages(view: memoryview) -> None:
+    """Let go of the pages of a mapped file that were read so far; they come back by themselves when used."""
+    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
+
+
 def _map_descriptor(file: IO[bytes]) -> memoryview:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):

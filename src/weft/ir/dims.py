@@ -303,9 +303,7 @@ def fold(dim: Dim, leaf: Callable[[Symbol | Axis], Any], functions: Mapping[str,
         term: Any = coefficient
         for atom in monomial:
             if isinstance(atom, Compound):
-                factor = functions[atom.operation](
-                    fold(atom.left, leaf, functions), fold(atom.right, leaf, functions)
-                )
+                factor = functions[atom.operation](fold(atom.left, leaf, functions), fold(atom.right, leaf, functions))
             else:
                 factor = leaf(atom)
             term = factor if isinstance(term, int) and term == 1 else term * factor

@@ -10,6 +10,8 @@ import numpy as np
 
 from weft.errors import UnsupportedModelError
 
+_Bool = bool  # inside the enum, `bool` is one of its members
+
 
 class DType(str, Enum):
     """An ONNX element type. Compares equal to its name: `DType.float32 == "float32"`."""
@@ -54,23 +56,23 @@ class DType(str, Enum):
         return _PACKED_BITS.get(self, 0 if self is DType.string else self.numpy.itemsize * 8)
 
     @property
-    def is_float(self) -> bool:
+    def is_float(self) -> _Bool:
         return self.value.startswith(("float", "bfloat"))
 
     @property
-    def is_signed(self) -> bool:
+    def is_signed(self) -> _Bool:
         return self.value.startswith("int")
 
     @property
-    def is_unsigned(self) -> bool:
+    def is_unsigned(self) -> _Bool:
         return self.value.startswith("uint")
 
     @property
-    def is_integer(self) -> bool:
+    def is_integer(self) -> _Bool:
         return self.is_signed or self.is_unsigned
 
     @property
-    def is_complex(self) -> bool:
+    def is_complex(self) -> _Bool:
         return self.value.startswith("complex")
 
 
@@ -93,6 +95,12 @@ for _plain in DType:
 
 _PACKED_BITS = {DType.float4e2m1: 4, DType.int4: 4, DType.uint4: 4, DType.int2: 2, DType.uint2: 2}
 
+_ONNX_ORDER = (
+    "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128 "
+    "bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 uint2 int2"
+)
+_FROM_NUMBER = {number: DType(name) for number, name in enumerate(_ONNX_ORDER.split(), start=1)}
+
 _FROM_NUMPY = {numpy: dtype for dtype, numpy in _NUMPY.items()}
 
 
@@ -103,4 +111,12 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
     found = _FROM_NUMPY.get(dtype.newbyteorder("="))
     if found is None:
         raise UnsupportedModelError(f"numpy dtype {dtype} has no ONNX counterpart")
+    return found
+
+
+def from_number(number: int) -> DType:
+    """The DType that ONNX files give this number, as in an attribute that names a type."""
+    found = _FROM_NUMBER.get(number)
+    if found is None:
+        raise UnsupportedModelError(f"element type number {number} is none that weft knows")
     return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.ir.dtypes import DType
-from weft.ops.tensor import Element, Tensor, apply
+from weft.ops.tensor import Element, Tensor, apply, elementwise
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -180,3 +181,16 @@ def cast(x: Tensor | Element, dtype: DType) -> Any:
 def bitcast(x: Tensor | Element, dtype: DType) -> Any:
     """The same bits read as another dtype of the same width."""
     return apply("bitcast", x, dtype=dtype)
+
+
+def wide_dtype(dtype: DType) -> DType:
+    """The dtype to compute several steps in: float32 for narrower floats, else the dtype itself."""
+    return dtype if dtype is DType.float64 or not dtype.is_float else DType.float32
+
+
+def widened(function: Callable[..., Element], *arguments: Tensor) -> Tensor:
+    """`elementwise`, in which floats narrower than float32 are computed as such and the result is cast back."""
+    dtype = arguments[0].dtype
+    if not dtype.is_float or dtype.bits >= 32:
+        return elementwise(function, *arguments)
+    return elementwise(lambda *v: cast(function(*(cast(e, DType.float32) for e in v)), dtype), *arguments)

@@ -269,8 +269,8 @@ def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, o
             if isinstance(size, int):
                 sizes[label] = size
     numbers = {label: number for number, label in enumerate(sizes)}
-    encode = lambda labels: tuple(numbers[label] for label in labels)  # noqa: E731
-    primitive = Contract(encode(left_labels), encode(right_labels), encode(output_labels))
+    encoded = (tuple(numbers[label] for label in labels) for labels in (left_labels, right_labels, output_labels))
+    primitive = Contract(*encoded)
     return _emit(primitive, [left, right], left.dtype, tuple(sizes[label] for label in output_labels))
 
 
@@ -306,23 +306,24 @@ def convolve(
     strides: Sequence[int],
     dilations: Sequence[int],
     pads: Sequence[tuple[Dim, Dim]],
-    groups: int = 1,
+    groups: Dim = 1,
+    spatial: Sequence[Dim] | None = None,
     transposed_shape: Sequence[Dim] | None = None,
 ) -> Tensor:
-    """Convolution of [N, C, *S] with [M, C/groups, *K]; with `transposed_shape` (the result's *S) its adjoint."""
+    """Convolution of [N, C, *S] with [M, C/groups, *K]; with `transposed_shape` (the result's *S) its adjoint.
+
+    `spatial` is the result's *S where the caller knows it in a simpler form than the count of windows that fit.
+    """
     transposed = transposed_shape is not None
     primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
-    spatial: tuple[Dim, ...]
     if transposed_shape is not None:
         assume_equal(x.shape[1], w.shape[0], "input channels")
         channels, spatial = w.shape[1] * groups, tuple(transposed_shape)
     else:
         assume_equal(x.shape[1], w.shape[1] * groups, "input channels")
         channels = w.shape[0]
-        spatial = tuple(
-            window_count(size, kernel, stride, dilation, pad)
-            for size, kernel, stride, dilation, pad in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)
-        )
+        if spatial is None:
+            spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)]
     return _emit(primitive, [x, w], x.dtype, (x.shape[0], channels, *spatial))
 
 
@@ -342,7 +343,7 @@ def pool(
     pads: Sequence[tuple[Dim, Dim]],
     spatial: Sequence[Dim] | None = None,
 ) -> Tensor:
-    """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S (windows may hang over)."""
+    """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S."""
     if spatial is None:
         spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
     primitive = Pool(kind, tuple(window), tuple(strides), tuple(dilations), tuple(pads))
@@ -440,8 +441,7 @@ def scan(
 
     traced = trace.body(types, flat)
     result_types: list[Type] = [carry.type for carry in carries]
-    for output in traced.outputs[count:]:
-        result_types.append(TensorType(output.dtype, (length, *output.shape)))
+    result_types.extend(TensorType(output.dtype, (length, *output.shape)) for output in traced.outputs[count:])
     primitive = Scan(traced.program, count, len(sequences), length)
     results = trace.emit(primitive, [*carries, *sequences, *traced.captures], result_types)
     return results[:count], results[count:]

@@ -48,7 +48,7 @@ class Subgraph:
                 f"subgraph {self.graph.name!r} takes {len(self.graph.inputs)} inputs, not {len(arguments)}"
             )
         inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
-        return trace_graph(self.graph, ChainMap(inner, self.scope))  # type: ignore[arg-type]
+        return trace_graph(self.graph, ChainMap(inner, self.scope))
 
 
 def lower(
@@ -117,7 +117,7 @@ def _trace_node(node: Node, scope: Scope) -> None:
     try:
         outputs = registry.call(definition, inputs, attributes, max(wanted, default=0), node.version)
     except WeftError as error:
-        raise error.at(node=f"{node.name} ({node.op})")
+        raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:
         raise InvalidModelError("subgraphs are nested too deeply", node=node.name) from error
     for name, output in zip(node.outputs, outputs):

@@ -1,1 +1,207 @@
-"""Moving data: transposing, joining, slicing, padding, repeating."""
+"""Data movement: the same elements elsewhere, repeated, left out or padded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ops.functions import maximum, minimum, where
+from weft.ops.language import (
+    Element,
+    Number,
+    Tensor,
+    broadcast_shapes,
+    build,
+    concat,
+    expand,
+    index,
+    literal,
+    pad,
+    reshape,
+    slice_axis,
+    split,
+    transpose,
+)
+from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axes, normalize_axis, op, require
+
+FAR = 2**31 - 1  # a start or end at least this far out means "as far as it goes"
+
+
+@op("Transpose")
+def transpose_(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
+    return transpose(x, tuple(reversed(range(x.rank))) if perm is None else perm)
+
+
+@op("Concat", since=4)
+def concat_(*inputs: Tensor, axis: int = REQUIRED) -> Tensor:
+    require(len(inputs) > 0, "there is nothing to concatenate")
+    return concat(inputs, axis)
+
+
+# -- splitting and slicing -------------------------------------------------------------------------------------------
+
+
+@op("Split", since=2)
+def split_2(x: Tensor, *, axis: int = 0, split: tuple[int, ...] | None = None, output_count: int) -> list[Tensor]:
+    return _split(x, axis, split, output_count)
+
+
+@op("Split", since=13)
+def split_13(x: Tensor, split: Sizes | None = None, *, axis: int = 0, output_count: int) -> list[Tensor]:
+    return _split(x, axis, split, output_count)
+
+
+@op("Split", since=18)
+def split_18(
+    x: Tensor, split: Sizes | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int
+) -> list[Tensor]:
+    if split is not None or num_outputs is None:
+        return _split(x, axis, split, output_count)
+    require(num_outputs > 0, f"num_outputs is {num_outputs}")
+    size = x.shape[normalize_axis(axis, x.rank)]
+    part = dims.ceildiv(size, num_outputs)
+    sizes = [part] * (num_outputs - 1) + [size - part * (num_outputs - 1)]
+    require(not isinstance(sizes[-1], int) or sizes[-1] >= 0, f"a size of {size} does not give {num_outputs} parts")
+    return _split(x, axis, sizes, output_count)
+
+
+def _split(x: Tensor, axis: int, sizes: Sequence[Dim] | None, count: int) -> list[Tensor]:
+    """Parts of the given sizes, or equal ones."""
+    if sizes is None:
+        size = x.shape[normalize_axis(axis, x.rank)]
+        sizes = [dims.floordiv(size, count)] * count
+    require(all(not isinstance(size, int) or size >= 0 for size in sizes), f"split sizes {tuple(sizes)}")
+    return split(x, axis, sizes)
+
+
+@op("Slice")
+def slice_1(
+    x: Tensor,
+    *,
+    starts: tuple[int, ...] = REQUIRED,
+    ends: tuple[int, ...] = REQUIRED,
+    axes: tuple[int, ...] | None = None,
+) -> Tensor:
+    return _slice(x, starts, ends, axes, None)
+
+
+@op("Slice", since=10)
+def slice_10(x: Tensor, starts: Sizes, ends: Sizes, axes: Static | None = None, steps: Sizes | None = None) -> Tensor:
+    return _slice(x, starts, ends, None if axes is None else axes.reshape(-1).tolist(), steps)
+
+
+def _slice(
+    x: Tensor, starts: Sequence[Dim], ends: Sequence[Dim], axes: Sequence[int] | None, steps: Sequence[Dim] | None
+) -> Tensor:
+    axes = normalize_axes(range(len(starts)) if axes is None else axes, x.rank)
+    steps = [1] * len(starts) if steps is None else steps
+    require(
+        len(starts) == len(ends) == len(axes) == len(steps),
+        f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps must be equally many",
+    )
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        x = slice_axis(x, axis, *slice_bounds(x.shape[axis], start, end, step), step)
+    return x
+
+
+def slice_bounds(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, Dim]:
+    """(first, count) of Python's slice(start, end, step) over `size` elements, without asking for signs."""
+    require(step != 0, "the step of a slice is 0")
+    if step > 0:
+        low, high = 0, size
+    else:
+        low, high = -1, size - 1
+    first = _clamp(_from_front(start, size), 0, high)
+    last = _clamp(_from_front(end, size), low, high)
+    return first, dims.maximum(dims.ceildiv(last - first, step), 0)
+
+
+def _from_front(position: Dim, size: Dim) -> Dim:
+    """A position that may count from the end, counted from the front."""
+    if isinstance(position, int) and abs(position) >= FAR:
+        return position
+    if dims.is_at_least(position, 0):
+        return position
+    if dims.is_at_least(-1, position):
+        return position + size
+    is_negative = dims.minimum(dims.maximum(-position, 0), 1)
+    return position + is_negative * size
+
+
+def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
+    if isinstance(position, int) and abs(position) >= FAR:
+        return high if position > 0 else low
+    return dims.minimum(dims.maximum(position, low), high)
+
+
+# -- padding and repeating -------------------------------------------------------------------------------------------
+
+
+@op("Pad", since=2)
+def pad_2(x: Tensor, *, pads: tuple[int, ...] = REQUIRED, mode: str = "constant", value: float = 0.0) -> Tensor:
+    return _pad(x, pads, None, mode, literal(value, x.dtype))
+
+
+@op("Pad", since=11)
+def pad_11(
+    x: Tensor, pads: Sizes, constant_value: Tensor | None = None, axes: Static | None = None, *, mode: str = "constant"
+) -> Tensor:
+    if constant_value is None:
+        value: Element = literal("" if x.dtype is DType.string else 0, x.dtype)
+    else:
+        value = reshape(constant_value, ()).at()
+    return _pad(x, pads, None if axes is None else axes.reshape(-1).tolist(), mode, value)
+
+
+def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, value: Element) -> Tensor:
+    axes = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
+    require(len(pads) == 2 * len(axes), f"{len(pads)} pads for {len(axes)} axes")
+    require(mode == "constant" or mode in _REPEATING, f"mode is {mode!r}, not one of constant, {', '.join(_REPEATING)}")
+    amounts: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
+    for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :]):
+        amounts[axis] = (before, after)
+    if mode == "constant":
+        return pad(x, amounts, value)
+    repeat = _REPEATING[mode]
+    for axis, (before, after) in enumerate(amounts):
+        first, last = dims.maximum(-before, 0), dims.maximum(-after, 0)
+        x = slice_axis(x, axis, first, x.shape[axis] - first - last)
+    shape = [
+        size + dims.maximum(before, 0) + dims.maximum(after, 0) for size, (before, after) in zip(x.shape, amounts)
+    ]
+
+    def element(*i: Element) -> Element:
+        sources = [k - dims.maximum(before, 0) for k, (before, _) in zip(i, amounts)]
+        return x.at(*(k if wanted == size else repeat(k, size) for k, size, wanted in zip(sources, x.shape, shape)))
+
+    return build(shape, element)
+
+
+def _reflect(position: Element, size: Dim) -> Element:
+    place = position % dims.maximum(2 * size - 2, 1)
+    return minimum(place, 2 * size - 2 - place)  # type: ignore[no-any-return]
+
+
+def _edge(position: Element, size: Dim) -> Element:
+    return minimum(maximum(position, 0), size - 1)  # type: ignore[no-any-return]
+
+
+def _wrap(position: Element, size: Dim) -> Element:
+    return position % size  # type: ignore[no-any-return]
+
+
+_REPEATING: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect, "edge": _edge, "wrap": _wrap}
+
+
+@op("Tile", since=6)
+def tile(x: Tensor, repeats: Sizes) -> Tensor:
+    require(len(repeats) == x.rank, f"{len(repeats)} repeats for rank {x.rank}")
+    shape = [size * times for size, times in zip(x.shape, repeats)]
+    return build(shape, lambda *i: x.at(*(k % size for k, size in zip(i, x.shape))))
+
+
+@op("Expand", since=8)
+def expand_(x: Tensor, shape: Sizes) -> Tensor:
+    return expand(x, broadcast_shapes(x.shape, shape))

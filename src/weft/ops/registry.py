@@ -161,6 +161,8 @@ def _bind_inputs(definition: Definition, inputs: Sequence[Tensor | None]) -> lis
 
 def _resolve(parameter: Parameter, tensor: Tensor) -> Any:
     if parameter.kind == "static":
+        if tensor.known is None and 0 in tensor.shape:
+            return np.empty([size if isinstance(size, int) else 0 for size in tensor.shape], tensor.dtype.numpy)
         if tensor.known is None or is_symbolic(tensor):
             raise NotStaticError(f"input {parameter.name!r} must be known when compiling")
         return tensor.known

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ops.language import Tensor, dims_tensor, reshape
-from weft.ops.registry import Sizes, op, require
+from weft.ops.language import Tensor, dims_tensor, expand_dims, reshape, squeeze
+from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axis, op, require
 
 
 @op("Shape")
 def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
     return dims_tensor(x.shape[slice(start, end)])
+
+
+@op("Size")
+def size(x: Tensor) -> Tensor:
+    return dims_tensor([x.size], ())
 
 
 @op("Reshape", since=5)
@@ -27,3 +32,31 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
         require(rest != 0, "a dimension of -1 cannot be told beside one of size 0")
         sizes[unknown[0]] = dims.floordiv(x.size, rest)
     return reshape(x, sizes)
+
+
+@op("Squeeze")
+def squeeze_1(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
+    if axes is None:
+        axes = tuple(axis for axis, size in enumerate(x.shape) if dims.decide_equal(size, 1))
+    return squeeze(x, axes)
+
+
+@op("Squeeze", since=13)
+def squeeze_13(x: Tensor, axes: Static | None = None) -> Tensor:
+    return squeeze_1(x, axes=None if axes is None else tuple(axes.reshape(-1).tolist()))
+
+
+@op("Unsqueeze")
+def unsqueeze_1(x: Tensor, *, axes: tuple[int, ...] = REQUIRED) -> Tensor:
+    return expand_dims(x, axes)
+
+
+@op("Unsqueeze", since=13)
+def unsqueeze_13(x: Tensor, axes: Static) -> Tensor:
+    return expand_dims(x, axes.reshape(-1).tolist())
+
+
+@op("Flatten")
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+    axis = axis if axis == x.rank else normalize_axis(axis, x.rank)
+    return reshape(x, [dims.product(x.shape[:axis]), dims.product(x.shape[axis:])])

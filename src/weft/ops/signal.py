@@ -1,1 +1,248 @@
-"""Fourier transforms and windows."""
+"""Fourier transforms, windows, and the mel scale.
+
+Complex numbers are pairs along a last dimension of size 2. A transform of composite length is split by Cooley and
+Tukey's factors into small contractions; a prime or symbolic length is one contraction with the matrix of rotations.
+"""
+
+from __future__ import annotations
+
+from math import isqrt, pi
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType, from_number
+from weft.ops.functions import cast, cos, equal, exp, floor, log1p, sin, where
+from weft.ops.language import (
+    Element,
+    Tensor,
+    assume_equal,
+    build,
+    contract,
+    index,
+    pad,
+    reshape,
+    slice_axis,
+    transpose,
+)
+from weft.ops.registry import Sizes, Static, normalize_axis, op, require
+
+LARGEST_RADIX = 32
+
+
+@op("DFT", since=17)
+def dft_17(x: Tensor, length: Sizes | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Tensor:
+    return _dft(x, length, axis, inverse=bool(inverse), onesided=bool(onesided))
+
+
+@op("DFT", since=20)
+def dft_20(
+    x: Tensor, length: Sizes | None = None, axis: Static | None = None, *, inverse: int = 0, onesided: int = 0
+) -> Tensor:
+    chosen = -2 if axis is None else int(axis.item())
+    return _dft(x, length, chosen, inverse=bool(inverse), onesided=bool(onesided))
+
+
+def _dft(x: Tensor, length: tuple[Dim, ...] | None, axis: int, *, inverse: bool, onesided: bool) -> Tensor:
+    axis = normalize_axis(axis, x.rank)
+    require(axis != x.rank - 1, "the last axis holds real and imaginary parts and cannot be transformed")
+    given = x.shape[axis]
+    count = length[0] if length else 2 * (given - 1) if inverse and onesided else given
+    order = [*(a for a in range(x.rank) if a not in (axis, x.rank - 1)), axis, x.rank - 1]
+    last = transpose(x, order)
+    rows = reshape(last, (dims.product(last.shape[:-2]), *last.shape[-2:]))
+    if inverse and onesided:
+        result = slice_axis(transform(_both_sides(rows, count), count, inverse=True), 2, 0, 1)
+    else:
+        result = transform(_fit(rows, 1, count), count, inverse=inverse)
+        result = slice_axis(result, 1, 0, dims.floordiv(count, 2) + 1) if onesided else result
+    result = reshape(result, (*last.shape[:-2], *result.shape[1:]))
+    return transpose(result, [order.index(a) for a in range(x.rank)])
+
+
+def _fit(x: Tensor, axis: int, size: Dim) -> Tensor:
+    """x cropped or padded with zeros to `size` along an axis."""
+    if x.shape[axis] == size:
+        return x
+    return pad(x, [(0, size - x.shape[a] if a == axis else 0) for a in range(x.rank)])
+
+
+def _both_sides(half: Tensor, count: Dim) -> Tensor:
+    """The full spectrum of a real signal, whose second half mirrors the conjugate of the first."""
+    bins = dims.floordiv(count, 2) + 1
+    half = _fit(_fit(half, 1, bins), 2, 2)
+
+    def element(row: Element, k: Element, part: Element) -> Element:
+        mirrored = half.at(row, count - k, part)
+        conjugate = where(equal(part, 0), mirrored, -mirrored)
+        return where(k < bins, half.at(row, k, part), conjugate)  # type: ignore[no-any-return]
+
+    return build((half.shape[0], count, 2), element)
+
+
+def transform(x: Tensor, count: Dim, *, inverse: bool) -> Tensor:
+    """The transform of [rows, count, 1 or 2] along the middle: [rows, count, 2]."""
+    x = x if x.shape[2] == 1 else _fit(x, 2, 2)
+    wide = cast(x, DType.float32) if x.dtype in (DType.float16, DType.bfloat16) else x
+    result = _split_transform(wide, count, -1 if not inverse else 1)
+    return cast(result * (1.0 / cast(index(count), wide.dtype)) if inverse else result, x.dtype)  # type: ignore[no-any-return]
+
+
+def _split_transform(x: Tensor, count: Dim, sign: int) -> Tensor:
+    radix = _radix(count) if isinstance(count, int) else None
+    if radix is None:
+        return contract(x, _matrix(count, x.shape[2], sign, x.dtype), "bjd", "jdkc", "bkc")
+    rest = dims.floordiv(count, radix)
+    rows = x.shape[0]
+    columns = reshape(x, (rows, radix, rest, x.shape[2]))
+    first = contract(columns, _matrix(radix, x.shape[2], sign, x.dtype), "bjrd", "jdkc", "bkrc")
+    turned = reshape(_turn(first, count, sign), (rows * radix, rest, 2))
+    second = reshape(_split_transform(turned, rest, sign), (rows, radix, rest, 2))
+    return reshape(transpose(second, [0, 2, 1, 3]), (rows, count, 2))
+
+
+def _radix(count: int) -> int | None:
+    """The largest factor that is worth a step of its own; None where the length is small or prime."""
+    if count <= LARGEST_RADIX:
+        return None
+    small = [radix for radix in range(2, LARGEST_RADIX + 1) if count % radix == 0]
+    if small:
+        return small[-1]
+    return next((radix for radix in range(LARGEST_RADIX + 1, isqrt(count) + 1) if count % radix == 0), None)
+
+
+def _matrix(count: Dim, parts: Dim, sign: int, dtype: DType) -> Tensor:
+    """[j, d, k, c]: what part d of element j adds to part c of bin k."""
+
+    def element(j: Element, d: Element, k: Element, c: Element) -> Element:
+        angle = _angle(j * k, count, sign)
+        return where(equal(d, c), cos(angle), where(d < c, sin(angle), -sin(angle)))  # type: ignore[no-any-return]
+
+    return build((count, parts, count, 2), element, dtype)
+
+
+def _turn(x: Tensor, count: Dim, sign: int) -> Tensor:
+    """x [rows, k, j, part] times the rotations by j * k steps out of `count`."""
+    _, bins, rest, _ = x.shape
+    cosines = build((bins, rest), lambda k, j: cos(_angle(j * k, count, sign)), x.dtype)
+    sines = build((bins, rest), lambda k, j: sin(_angle(j * k, count, sign)), x.dtype)
+
+    def element(row: Element, k: Element, j: Element, part: Element) -> Element:
+        crossed = x.at(row, k, j, 1 - part) * sines.at(k, j)
+        return x.at(row, k, j, part) * cosines.at(k, j) + where(equal(part, 0), -crossed, crossed)  # type: ignore[no-any-return]
+
+    return build(x.shape, element)
+
+
+def _angle(steps: Element, count: Dim, sign: int) -> Element:
+    """The angle of that many steps around the circle, reduced in integers so that long transforms stay exact."""
+    return cast(steps % count, DType.float64) * (sign * 2.0 * pi) / cast(index(count), DType.float64)  # type: ignore[no-any-return]
+
+
+@op("STFT", since=17)
+def stft(
+    signal: Tensor,
+    frame_step: Sizes,
+    window: Tensor | None = None,
+    frame_length: Sizes | None = None,
+    *,
+    onesided: int = 1,
+) -> Tensor:
+    require(signal.rank == 3, f"the signal must have rank 3, not {signal.rank}")
+    batch, length, parts = signal.shape
+    step = frame_step[0]
+    require(not isinstance(step, int) or step > 0, f"frame_step must be positive, not {step}")
+    size = frame_length[0] if frame_length else length if window is None else window.shape[0]
+    if window is not None:
+        assume_equal(window.shape[0], size, "the window must be as long as a frame")
+    count = dims.floordiv(length - size, step) + 1
+
+    def element(b: Element, frame: Element, i: Element, part: Element) -> Element:
+        sample = signal.at(b, frame * step + i, part)
+        return sample if window is None else sample * window.at(i)  # type: ignore[no-any-return]
+
+    frames = reshape(build((batch, count, size, parts), element), (batch * count, size, parts))
+    result = transform(frames, size, inverse=False)
+    result = slice_axis(result, 1, 0, dims.floordiv(size, 2) + 1) if onesided else result
+    return reshape(result, (batch, count, *result.shape[1:]))
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------
+
+
+@op("HannWindow", since=17)
+def hann_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+    return _cosine_window(size, periodic, output_datatype, (0.5, -0.5))
+
+
+@op("HammingWindow", since=17)
+def hamming_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+    return _cosine_window(size, periodic, output_datatype, (25.0 / 46.0, -21.0 / 46.0))
+
+
+@op("BlackmanWindow", since=17)
+def blackman_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+    return _cosine_window(size, periodic, output_datatype, (0.42, -0.5, 0.08))
+
+
+def _cosine_window(size: tuple[Dim, ...], periodic: int, output_datatype: int, factors: tuple[float, ...]) -> Tensor:
+    """A sum of cosines that turn 0, 1, 2, ... times over the window."""
+    require(len(size) == 1, f"the window's size must be one number, not {len(size)}")
+    period = size[0] if periodic else size[0] - 1
+
+    def element(i: Element) -> Element:
+        angle = cast(i, DType.float64) * (2.0 * pi) / cast(index(period), DType.float64)
+        total = cos(angle) * factors[1] + factors[0]
+        for turns, factor in enumerate(factors[2:], start=2):
+            total = total + cos(angle * float(turns)) * factor
+        return total  # type: ignore[no-any-return]
+
+    return build((size[0],), element, from_number(output_datatype))
+
+
+# -- the mel scale ---------------------------------------------------------------------------------------------------
+
+MEL_FACTOR = 1127.0104803341575  # 2595 / ln(10)
+MEL_BREAK_HERTZ = 700.0
+
+
+@op("MelWeightMatrix", since=17)
+def mel_weight_matrix(
+    num_mel_bins: Sizes,
+    dft_length: Sizes,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+    *,
+    output_datatype: int = 1,
+) -> Tensor:
+    bands, length = num_mel_bins[0], dft_length[0]
+    edges = _mel_edges(bands, length, *(_scalar(x) for x in (sample_rate, lower_edge_hertz, upper_edge_hertz)))
+
+    def element(j: Element, band: Element) -> Element:
+        low, centre, high = (edges.at(band + offset) for offset in range(3))
+        rising = where((j >= low) & (j <= centre), _ratio(j - low, centre - low), 0.0)
+        rising = where(equal(low, centre), cast(equal(j, centre), DType.float64), rising)
+        falling = (j >= centre) & (j < high)
+        return where(falling, _ratio(high - j, high - centre), rising)  # type: ignore[no-any-return]
+
+    return build((dims.floordiv(length, 2) + 1, bands), element, from_number(output_datatype))
+
+
+def _mel_edges(bands: Dim, length: Dim, rate: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """The spectrum's bins at which the triangles begin, peak and end: evenly spaced on the mel scale."""
+
+    def element(i: Element) -> Element:
+        low, high = (log1p(edge.at() / MEL_BREAK_HERTZ) * MEL_FACTOR for edge in (lower, upper))
+        mel = cast(i, DType.float64) * ((high - low) / cast(index(bands + 2), DType.float64)) + low
+        hertz = (exp(mel / MEL_FACTOR) - 1.0) * MEL_BREAK_HERTZ
+        return floor(cast(index(length + 1), DType.float64) * hertz / rate.at())  # type: ignore[no-any-return]
+
+    return build((bands + 2,), element, DType.int64)
+
+
+def _scalar(x: Tensor) -> Tensor:
+    return reshape(cast(x, DType.float64), ())
+
+
+def _ratio(a: Element, b: Element) -> Element:
+    return cast(a, DType.float64) / cast(b, DType.float64)  # type: ignore[no-any-return]

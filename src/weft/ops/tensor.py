@@ -17,7 +17,7 @@ from weft.errors import InvalidModelError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
-from weft.ir.program import Map, Value
+from weft.ir.program import Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape, TensorType, Type
 

@@ -38,7 +38,7 @@ from weft.ir.program import (
 )
 from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
-from weft.ops.tensor import Tensor, current_trace
+from weft.ops.tensor import NotStaticError, Tensor, current_trace
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512
@@ -100,9 +100,7 @@ class Trace:
 
     # -- emitting steps ----------------------------------------------------------------------------------------------
 
-    def emit(
-        self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type], known: Sequence[Any] = ()
-    ) -> list[Tensor]:
+    def emit(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Tensor]:
         """Append a step, or compute it now where its operands are known."""
         operands = [self.own(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
@@ -249,7 +247,7 @@ class Trace:
             return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.known.flat)
         size = tensor.size
         if not isinstance(size, int):
-            raise InvalidModelError(f"the number of elements of a shape must be known, not {size}")
+            raise NotStaticError(f"the number of elements of {hint!r} must be known, not {size}")
         symbols = tuple(self.fresh_symbol(f"{hint}{i}" if size > 1 else hint, None) for i in range(size))
         self.emit(Observe(symbols), [tensor], [])
         return symbols

@@ -1,12 +1,24 @@
-"""TensorProgram -> TensorProgram, one file a pass, and the one order in which they run."""
+"""TensorProgram -> TensorProgram, one file a pass, and the one order in which they run.
+
+A pass is a function of a program and an evaluator (the numpy meaning of primitives, for what can be computed now).
+Bodies of control flow are programs too: `everywhere` applies a pass to them first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from weft.ir.program import TensorProgram
+from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
+from weft.passes.fold import fold_constants
+from weft.passes.rewrite import Pass
+from weft.passes.scales import fold_scales
+from weft.passes.simplify import simplify_movement
 
-Pass = Callable[[TensorProgram], TensorProgram]
+PIPELINE: tuple[Pass, ...] = (
+    fold_constants,
+    simplify_movement,
+    merge_duplicates,
+    fold_scales,
+    drop_unused,
+)
 
-PIPELINE: tuple[Pass, ...] = (drop_unused,)
+__all__ = ["PIPELINE", "Pass"]

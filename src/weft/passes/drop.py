@@ -12,15 +12,41 @@ from weft.ir.dims import Dim
 from weft.ir.program import Guard, Observe, Primitive, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
 from weft.ir.types import TensorType, Type
+from weft.ops.trace import Evaluator
+from weft.passes.rewrite import everywhere
 
 
-def drop_unused(program: TensorProgram) -> TensorProgram:
-    """Keep what the outputs need."""
-    needed: set[Value] = set(program.outputs)
-    sizes: set[str] = set()
-    for output in program.outputs:
-        sizes |= _type_symbols(output.type)
+def drop_unused(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """Keep what the outputs need, in bodies too."""
+    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs)
+
+
+def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
+    """The part of a program that some of its outputs need."""
+    program = replace(program, outputs=outputs)
     bound_by_inputs = set().union(*(_type_symbols(value.type) for value in program.inputs))
+    guarded: set[str] = set()
+    while True:
+        steps, sizes = _needed_steps(program, bound_by_inputs, guarded)
+        used = sizes | bound_by_inputs
+        related = set().union(*(symbols for symbols in map(_guard_symbols, program.guards) if symbols & used))
+        if related <= guarded:
+            break
+        guarded |= related
+    needed = {*outputs, *(operand for step in steps for operand in step.operands)}
+    constants = {value: content for value, content in program.constants.items() if value in needed}
+    available = bound_by_inputs.union(*(_bound_symbols(step) for step in steps))
+    gone = set().union(*(_bound_symbols(step) for step in program.steps)) - available
+    guards = tuple(guard for guard in program.guards if not _guard_symbols(guard) & gone)
+    return replace(program, steps=steps, constants=constants, guards=guards)
+
+
+def _needed_steps(
+    program: TensorProgram, bound_by_inputs: set[str], guarded: set[str]
+) -> tuple[tuple[Step, ...], set[str]]:
+    """The steps that outputs, and guards over sizes in use, rely on, and the sizes that these use."""
+    needed: set[Value] = set(program.outputs)
+    sizes = set(guarded).union(*(_type_symbols(output.type) for output in program.outputs))
     kept: list[Step] = []
     for step in reversed(program.steps):
         binds = _bound_symbols(step) - bound_by_inputs
@@ -28,16 +54,7 @@ def drop_unused(program: TensorProgram) -> TensorProgram:
             kept.append(step)
             needed.update(step.operands)
             sizes |= _step_symbols(step)
-    steps = tuple(reversed(kept))
-    constants = {value: content for value, content in program.constants.items() if value in needed}
-    available = bound_by_inputs.union(*(_bound_symbols(step) for step in steps))
-    guards = tuple(guard for guard in program.guards if _guard_symbols(guard) <= available)
-    return replace(program, steps=steps, constants=constants, guards=guards)
-
-
-def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
-    """The part of a program that some of its outputs need."""
-    return drop_unused(replace(program, outputs=outputs))
+    return tuple(reversed(kept)), sizes
 
 
 def _bound_symbols(step: Step) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +54,10 @@ def summarize_weights(graph: Graph) -> Weights:
     )
 
 
-def find_dynamic_dims(program: TensorProgram) -> tuple[DynamicDim, ...]:
-    """Every dynamic dim: those of the inputs with all their places, then those that the data make."""
+def find_dynamic_dims(program: TensorProgram, output_names: Sequence[str]) -> tuple[DynamicDim, ...]:
+    """Every dynamic dim: those of the inputs, then those that the data make, with the inputs and outputs that have
+    them; of an intermediate value only the first is named.
+    """
     places: dict[str, list[str]] = {}
     for value in program.inputs:
         for name, place in _dynamic_places(value, value.name):
@@ -65,8 +67,8 @@ def find_dynamic_dims(program: TensorProgram) -> tuple[DynamicDim, ...]:
         for name, place in _dynamic_places(value, value.name or origin):
             if name not in places:
                 places[name] = [place]
-    for value in program.outputs:
-        for name, place in _dynamic_places(value, value.name):
+    for label, value in zip(output_names, program.outputs, strict=True):
+        for name, place in _dynamic_places(value, label):
             if place not in places.setdefault(name, []):
                 places[name].append(place)
     return tuple(DynamicDim(name, tuple(found), name not in of_inputs) for name, found in places.items())

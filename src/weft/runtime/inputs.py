@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.errors import InputError, UnsupportedModelError
-from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from weft.runtime.specs import TensorSpec
@@ -16,9 +16,21 @@ from weft.runtime.specs import TensorSpec
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Inputs ready to run. `clash` says where one dim name stands for two sizes.
+
+    Some exporters give unrelated dims the same name, so a clash need not be an error: the model runs if it makes sense
+    for these very shapes.
+    """
+
+    arrays: dict[str, Any]
+    clash: str | None
+
+
 def bind_inputs(
     specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str
-) -> dict[str, Any]:
+) -> Bound:
     """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit."""
     known = {spec.name: spec for spec in (*specs, *optional)}
     takes = ", ".join(map(str, known.values())) or "no inputs"
@@ -28,26 +40,34 @@ def bind_inputs(
     for spec in specs:
         if spec.name not in given and not isinstance(spec.type, OptionalType):
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
+    arrays = {spec.name: _convert(spec.type, given.get(spec.name), spec, file) for spec in specs}
+    arrays |= {spec.name: _convert(spec.type, given[spec.name], spec, file) for spec in optional if spec.name in given}
+    return Bound(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
+
+
+def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str | None:
     sizes: dict[str, tuple[int, str]] = {}
-    result: dict[str, Any] = {}
     for spec in specs:
-        result[spec.name] = _convert(spec.type, given.get(spec.name), spec, sizes, file)
-    for spec in optional:
-        if spec.name in given:
-            result[spec.name] = _convert(spec.type, given[spec.name], spec, sizes, file)
-    return result
+        content = arrays[spec.name]
+        if not isinstance(spec.type, TensorType) or spec.type.shape is None or not isinstance(content, np.ndarray):
+            continue
+        for axis, (dim, size) in enumerate(zip(spec.type.shape, content.shape)):
+            other, where = sizes.setdefault(str(dim), (size, f"dimension {axis} of input {spec.name!r}"))
+            if other != size:
+                return f"{str(dim)!r} is {other} in {where} but {size} in dimension {axis} of input {spec.name!r}"
+    return None
 
 
-def _convert(type: Type, content: Any, spec: TensorSpec, sizes: dict[str, tuple[int, str]], file: str) -> Any:
+def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
     match type:
         case TensorType():
-            return _tensor(type, content, spec, sizes, file)
+            return _tensor(type, content, spec, file)
         case SequenceType(element):
             if not isinstance(content, (list, tuple)):
                 raise InputError(f"input {spec.name!r} is a {type}: pass a list", file=file)
-            return [_convert(element, item, spec, {}, file) for item in content]
+            return [_convert(element, item, spec, file) for item in content]
         case OptionalType(element):
-            return None if content is None else _convert(element, content, spec, sizes, file)
+            return None if content is None else _convert(element, content, spec, file)
         case MapType():
             if not isinstance(content, dict):
                 raise InputError(f"input {spec.name!r} is a {type}: pass a dict", file=file)
@@ -56,7 +76,7 @@ def _convert(type: Type, content: Any, spec: TensorSpec, sizes: dict[str, tuple[
             return content
 
 
-def _tensor(type: TensorType, content: Any, spec: TensorSpec, sizes: dict[str, tuple[int, str]], file: str) -> Array:
+def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Array:
     array = as_array(content, type.dtype, spec.name, file)
     found = _dtype(array, spec.name, file)
     if found is not type.dtype:
@@ -71,21 +91,12 @@ def _tensor(type: TensorType, content: Any, spec: TensorSpec, sizes: dict[str, t
         raise InputError(f"input {spec.name!r} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: "
                          f"shape {array.shape}", file=file)  # fmt: skip
     for axis, (dim, size) in enumerate(zip(type.shape, array.shape)):
-        if isinstance(dim, int):
-            if dim != size:
-                raise InputError(
-                    f"input {spec.name!r} must have size {dim} in dimension {axis} ({type}), not {size}: "
-                    f"shape {array.shape}",
-                    file=file,
-                )
-        elif dims.as_symbol(dim) is not None:
-            other, where = sizes.setdefault(str(dim), (size, spec.name))
-            if other != size:
-                raise InputError(
-                    f"dimension {str(dim)!r} is {other} in input {where!r} but {size} in dimension {axis} of input "
-                    f"{spec.name!r}",
-                    file=file,
-                )
+        if isinstance(dim, int) and dim != size:
+            raise InputError(
+                f"input {spec.name!r} must have size {dim} in dimension {axis} ({type}), not {size}: "
+                f"shape {array.shape}",
+                file=file,
+            )
     return array
 
 
@@ -118,7 +129,7 @@ def _from_python(content: Any, dtype: DType) -> Array:
     if dtype is DType.string:
         return np.array(content, dtype=object)
     array = np.array(content)
-    if array.dtype == object and dtype is not DType.string:
+    if array.dtype == object:
         raise ValueError("the nested lists have different lengths")
     if array.size and array.dtype.kind not in "biufcV":
         raise ValueError(f"{array.dtype} is not a number")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from weft.backends.reference.interpret import GuardError, run
-from weft.errors import InputError, WeftError
+from weft.errors import InputError, ModelError, WeftError
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.passes.drop import with_outputs
-from weft.runtime.inputs import bind_inputs
+from weft.runtime.inputs import Bound, bind_inputs
 from weft.runtime.specs import TensorSpec, spec
 
 Array = np.ndarray[Any, Any]
@@ -53,17 +53,19 @@ class Model:
         have the dtype that `inputs` states. A sequence is a list, an empty optional None.
         """
         wanted = self._wanted(outputs)
-        given = bind_inputs(self.inputs, self.defaults, inputs or {}, self.source.file)
+        bound = bind_inputs(self.inputs, self.defaults, inputs or {}, self.source.file)
         try:
-            results = self._run(given, wanted)
+            results = self._run(bound, wanted)
         except WeftError as error:
-            raise error.at(file=self.source.file)
-        return {name: _own(result, given) for name, result in zip(wanted, results)}
+            raise error.at(file=self.source.file) from error.__cause__
+        return {name: _own(result, bound.arrays) for name, result in zip(wanted, results)}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
         if len(arguments) > len(self.inputs):
-            raise InputError(f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.source.file)
+            raise InputError(
+                f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.source.file
+            )
         inputs = dict(zip((spec.name for spec in self.inputs), arguments))
         for name, content in keywords.items():
             if name in inputs:
@@ -88,18 +90,25 @@ class Model:
                 raise InputError(f"the model has no output {name!r}", file=self.source.file, hint=hint)
         return tuple(outputs)
 
-    def _run(self, given: Mapping[str, Any], wanted: tuple[str, ...]) -> list[Any]:
+    def _run(self, bound: Bound, wanted: tuple[str, ...]) -> list[Any]:
+        """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
+        given = bound.arrays
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
-        try:
-            return self._execute(self._program(None, overridden, wanted), given)
-        except GuardError:
-            pass
+        if bound.clash is None:
+            try:
+                return self._execute(self._program(None, overridden, wanted), given)
+            except GuardError:
+                pass
         shapes = {name: content.shape for name, content in given.items() if isinstance(content, np.ndarray)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given)
-        except GuardError:  # sizes that depend on data break an assumption: compute node by node
-            names = [spec.name for spec in self.outputs]
-            results = dict(zip(names, self._eager(given)))
+        except ModelError as error:
+            said = f": {bound.clash}" if bound.clash else ""
+            raise InputError(
+                f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
+            ) from error
+        except GuardError:  # sizes that depend on data break an assumption
+            results = dict(zip((spec.name for spec in self.outputs), self._eager(given)))
             return [results[name] for name in wanted]
 
     def _execute(self, program: TensorProgram, given: Mapping[str, Any]) -> list[Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, assert_never
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,7 +128,9 @@ def evaluate(
 def _evaluate(
     primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]
 ) -> list[Any]:
-    number = lambda dim: dims.evaluate(dim, sizes)  # noqa: E731
+    def number(dim: Dim) -> int:
+        return dims.evaluate(dim, sizes)
+
     match primitive:
         case Map():
             return [evaluate_map(primitive, operands, _shape(types[0], sizes), sizes)]
@@ -170,8 +173,6 @@ def _evaluate(
             return _loop(primitive, operands, types, sizes)
         case Observe() | Late():
             raise InternalError(f"{type(primitive).__name__} has no meaning outside a program")
-        case _:
-            assert_never(primitive)
 
 
 def _run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
@@ -184,7 +185,7 @@ def _run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
             return _run_late(step.primitive, operands, len(step.results))
         return evaluate(step.primitive, operands, [value.type for value in step.results], sizes)
     except WeftError as error:
-        raise error.at(node=step.origin)
+        raise error.at(node=step.origin) from error.__cause__
     except GuardError:
         raise
     except MemoryError as error:
@@ -327,8 +328,7 @@ def physical_memory() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            with open(path) as file:
-                total = min(total, int(file.read()))
+            total = min(total, int(Path(path).read_text()))
         except (OSError, ValueError):
             continue
     return total

@@ -130,8 +130,8 @@ class _Evaluation:
             if taken is not None:
                 return taken
         full = [
-            positions[axis] if entry is None else self.in_range(self.numeric(self.scalar(load.indices[axis])), size, False)
-            for axis, (entry, size) in enumerate(zip(strided, source.shape))
+            positions[axis] if axis in positions else self.in_range(self.numeric(self.scalar(index)), size, False)
+            for axis, (index, size) in enumerate(zip(load.indices, source.shape))
         ]
         return source[tuple(full)]
 

@@ -33,7 +33,8 @@ def contract(primitive: Contract, left: Array, right: Array) -> Array:
 
 def in_wide_type(multiply: Callable[[Array, Array], Array], a: Array, b: Array, depth: int) -> Array:
     """A sum of products in a type that is exact or precise enough, and fast: narrow floats in float32, integers in
-    float64 where no sum can leave its exact range."""
+    float64 where no sum can leave its exact range.
+    """
     dtype = a.dtype
     if dtype.kind == "V" or dtype == np.float16:
         return multiply(a.astype(np.float32), b.astype(np.float32)).astype(dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import ArgReduce, Cumulate, Pool, Random, Reduce, Sort
 
@@ -36,11 +37,19 @@ def reduce(primitive: Reduce, x: Array) -> Array:
 
 def _reduce_objects(primitive: Reduce, x: Array) -> Array:
     """Sizes, combined in the arithmetic of `weft.ir.dims`."""
-    combine = {"sum": np.add, "product": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[primitive.kind]
+    combine = _COMBINE_SIZES[primitive.kind]
     result = x
     for axis in sorted(primitive.axes, reverse=True):
         result = np.asarray(combine.reduce(result, axis=axis), dtype=object)
     return result
+
+
+_COMBINE_SIZES: dict[str, Any] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "maximum": np.frompyfunc(dims.maximum, 2, 1),
+    "minimum": np.frompyfunc(dims.minimum, 2, 1),
+}
 
 
 def _is_narrow(x: Array) -> bool:
@@ -73,7 +82,9 @@ def pool(primitive: Pool, x: Array, window: list[int], pads: list[tuple[int, int
     padded = _fit(x, neutral, window, primitive, pads, shape[2:])
     result = np.full(shape, neutral, x.dtype)
     positions = np.full(shape, -1, np.int64)
-    where = _fit(np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:]), -1, window, primitive, pads, shape[2:])
+    where = _fit(
+        np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:]), -1, window, primitive, pads, shape[2:]
+    )
     for offset in np.ndindex(*window):
         place = (slice(None), slice(None)) + tuple(
             slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)

@@ -20,7 +20,7 @@ def apply_function(name: str, arguments: list[Array], dtype: DType) -> Array:
     if name == "cast":
         return cast(arguments[0], dtype)
     if name == "bitcast":
-        return np.ascontiguousarray(arguments[0]).view(dtype.numpy)
+        return arguments[0].view(dtype.numpy)
     if name in _VIA_FLOAT64 and arguments[0].dtype.kind in "iub":
         arguments = [argument.astype(np.float64) for argument in arguments]
     result = np.asarray(_FUNCTIONS[name](*arguments))
@@ -138,8 +138,7 @@ def _through_float32(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 _VIA_FLOAT64 = frozenset(
-    "floor ceil round_half_even truncate sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf".split()
+    ["floor", "ceil", "round_half_even", "truncate", "sqrt", "exp", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf"]
 )
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -170,9 +170,11 @@ class Worker:
 
         timer = Timer(seconds, expire)
         timer.start()
-        line = process.stdout.readline()
-        timer.cancel()
-        timer.join()
+        try:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+            timer.join()
         if line.endswith("\n") and not overdue.is_set():
             answer: dict[str, Any] = json.loads(line)
             return answer, ""

@@ -1,0 +1,67 @@
+"""Constant folding: compute now what depends on constants alone.
+
+A result much larger than what it is made from stays a step, so that folding never blows up memory; one that merely
+repeats an element costs nothing, since its array has stride 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from weft.errors import WeftError
+from weft.ir import dims
+from weft.ir.program import HOST_STEPS, Map, Random, Scan, Step, TensorProgram, Value
+from weft.ir.scalar import Literal
+from weft.ir.types import TensorType
+from weft.ops.trace import Evaluator
+from weft.passes.rewrite import everywhere
+
+SMALL = 1 << 20  # bytes that are always worth folding
+GROWTH = 2  # otherwise a result may be this many times larger than its operands
+
+
+def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """Turn steps with constant operands into constants."""
+    program = everywhere(fold_constants, program, evaluator)
+    constants: dict[Value, Any] = dict(program.constants)
+    steps: list[Step] = []
+    for step in program.steps:
+        results = _compute(step, constants, evaluator)
+        if results is None:
+            steps.append(step)
+        else:
+            constants.update(zip(step.results, results))
+    return replace(program, steps=tuple(steps), constants=constants)
+
+
+def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator) -> list[Any] | None:
+    if isinstance(step.primitive, (Random, Scan, *HOST_STEPS)):
+        return None
+    if not all(operand in constants for operand in step.operands) or not _is_worthwhile(step):
+        return None
+    try:
+        return evaluator.evaluate(step.primitive, [constants[operand] for operand in step.operands], _types(step))
+    except (WeftError, KeyError):  # an error of the data belongs to the run, and only if the step is needed
+        return None
+
+
+def _is_worthwhile(step: Step) -> bool:
+    sizes = [_bytes(value) for value in step.results]
+    if any(size is None for size in sizes):
+        return False
+    if isinstance(step.primitive, Map) and isinstance(step.primitive.expression, Literal):
+        return True
+    given = sum(_bytes(value) or 0 for value in step.operands)
+    return all(size is not None and size <= max(SMALL, GROWTH * given) for size in sizes)
+
+
+def _bytes(value: Value) -> int | None:
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return None
+    size = dims.product(value.type.shape)
+    return size * value.type.dtype.numpy.itemsize if isinstance(size, int) else None
+
+
+def _types(step: Step) -> list[Any]:
+    return [value.type for value in step.results]

@@ -1,0 +1,61 @@
+"""What passes share: replacing values in steps, and reaching into bodies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from weft.ir.program import Branch, Loop, Primitive, Scan, Step, TensorProgram, Value, bodies
+from weft.ops.trace import Evaluator
+
+Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
+
+
+def everywhere(apply: Pass, program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """The program with a pass applied to the bodies inside its steps (which apply it to theirs)."""
+    steps = tuple(
+        replace(step, primitive=_with_bodies(step.primitive, lambda body: apply(body, evaluator)))
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
+def _with_bodies(primitive: Primitive, change: Callable[[TensorProgram], TensorProgram]) -> Primitive:
+    match primitive:
+        case Scan(body) | Loop(body):
+            return replace(primitive, body=change(body))
+        case Branch(then, otherwise):
+            return Branch(change(then), change(otherwise))
+        case _:
+            return primitive
+
+
+def redirect(step: Step, replaced: Mapping[Value, Value]) -> Step:
+    """The step with its operands replaced."""
+    if not any(operand in replaced for operand in step.operands):
+        return step
+    return replace(step, operands=tuple(replaced.get(operand, operand) for operand in step.operands))
+
+
+def redirect_outputs(program: TensorProgram, replaced: Mapping[Value, Value]) -> tuple[Value, ...]:
+    return tuple(replaced.get(output, output) for output in program.outputs)
+
+
+def count_uses(program: TensorProgram) -> Counter[Value]:
+    """How often each value is read; an output counts as a reader."""
+    uses = Counter(operand for step in program.steps for operand in step.operands)
+    uses.update(program.outputs)
+    return uses
+
+
+def next_number(program: TensorProgram) -> int:
+    """A value number above all in use, in bodies too."""
+    highest = -1
+    pending = [program]
+    while pending:
+        current = pending.pop()
+        values = [*current.inputs, *current.constants, *(value for step in current.steps for value in step.results)]
+        highest = max([highest, *(value.number for value in values)])
+        pending += [body for step in current.steps for body in bodies(step.primitive)]
+    return highest + 1

@@ -1,0 +1,213 @@
+"""Scales after a convolution, batch normalisation above all, go into its weights.
+
+A chain of maps after a convolution, each used once, that computes a[c] * x + b[c] with constants a and b per output
+channel becomes a convolution with weights scaled by a, and one map that adds b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Axis
+from weft.ir.dtypes import DType
+from weft.ir.program import Convolve, Map, Step, TensorProgram, Value
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
+from weft.ir.types import TensorType
+from weft.ops.trace import Evaluator
+from weft.passes.rewrite import count_uses, everywhere, next_number
+
+Array = np.ndarray[Any, Any]
+CHANNEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """a * x + b; a is None where x does not occur."""
+
+    a: Scalar | None
+    b: Scalar | None
+
+
+def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """Fold per-channel factors into the weights of the convolutions before them."""
+    program = everywhere(fold_scales, program, evaluator)
+    uses = count_uses(program)
+    readers = {operand: step for step in program.steps for operand in step.operands if uses[operand] == 1}
+    number = next_number(program)
+    constants: dict[Value, Any] = dict(program.constants)
+    changed: dict[Value, list[Step]] = {}  # by the first result that a new run of steps replaces
+    gone: set[Value] = set()
+    for step in program.steps:
+        if not isinstance(step.primitive, Convolve) or step.operands[1] not in constants:
+            continue
+        chain, factor, offset = _affine_chain(step, readers, constants, evaluator)
+        if not chain or factor is None:
+            continue
+        weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
+        middle = Value(number + 2, step.results[0].type)
+        number += 3
+        constants[weights] = _scale(constants[step.operands[1]], factor, step.primitive)
+        constants[shift] = offset
+        scaled = replace(step, operands=(step.operands[0], weights), results=(middle,))
+        added = Step(_add_channel(middle), (middle, shift), chain[-1].results, chain[-1].origin)
+        changed[step.results[0]] = [scaled, added]
+        gone.update(result for link in chain for result in link.results)
+    steps: list[Step] = []
+    for step in program.steps:
+        if step.results and step.results[0] in changed:
+            steps.extend(changed[step.results[0]])
+        elif not (step.results and step.results[0] in gone):
+            steps.append(step)
+    return replace(program, steps=tuple(steps), constants=constants)
+
+
+def _affine_chain(
+    step: Step, readers: dict[Value, Step], constants: dict[Value, Any], evaluator: Evaluator
+) -> tuple[list[Step], Array | None, Array]:
+    """The maps after a convolution that scale and shift channels, and their total effect (factor None: only shifts)."""
+    dtype, channels = _dtype(step), _channels(step)
+    if not isinstance(channels, int) or dtype not in (DType.float32, DType.float64, DType.float16, DType.bfloat16):
+        return [], None, np.zeros(0)
+    factor, offset = np.ones(channels), np.zeros(channels)
+    scales = False
+    chain: list[Step] = []
+    current = step.results[0]
+    while current in readers:
+        link = readers[current]
+        if not isinstance(link.primitive, Map) or link.results[0].type != current.type:
+            break
+        affine = _affine(link.primitive.expression, link, current, constants)
+        if affine is None or affine.a is None:
+            break
+        a = _per_channel(affine.a, link, channels, constants, evaluator)
+        b = np.zeros(channels) if affine.b is None else _per_channel(affine.b, link, channels, constants, evaluator)
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            break
+        factor, offset = factor * a, offset * a + b
+        scales |= bool((a != 1.0).any())
+        chain.append(link)
+        current = link.results[0]
+    return chain, factor if scales else None, offset.astype(dtype.numpy)
+
+
+def _affine(scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any]) -> Affine | None:
+    """`scalar` as a * x + b with a and b free of x and dependent on the channel alone; None if it is not that."""
+    match scalar:
+        case Load(operand, indices, dtype) if link.operands[operand] == x:
+            shape = x.type.shape if isinstance(x.type, TensorType) and x.type.shape is not None else ()
+            plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
+            return Affine(Literal(1.0, dtype), None) if indices == plain else None
+        case Apply("add" | "subtract", (left, right), dtype):
+            first, second = _affine(left, link, x, constants), _affine(right, link, x, constants)
+            if first is None or second is None:
+                return None
+            return Affine(
+                _combine(scalar.function, first.a, second.a, dtype), _combine(scalar.function, first.b, second.b, dtype)
+            )
+        case Apply("multiply" | "divide", (left, right), dtype):
+            first, second = _affine(left, link, x, constants), _affine(right, link, x, constants)
+            if scalar.function == "multiply" and first is not None and first.a is None:
+                first, second = second, first
+            if first is None or second is None or second.a is not None or second.b is None:
+                return None
+            factor = second.b
+            a, b = (
+                None if part is None else Apply(scalar.function, (part, factor), dtype) for part in (first.a, first.b)
+            )
+            return Affine(a, b)
+        case _:
+            return Affine(None, scalar) if _depends_on_channel_alone(scalar, link, constants) else None
+
+
+def _combine(function: str, left: Scalar | None, right: Scalar | None, dtype: DType) -> Scalar | None:
+    if right is None:
+        return left
+    if left is None:
+        return right if function == "add" else Apply("negate", (right,), dtype)
+    return Apply(function, (left, right), dtype)
+
+
+def _depends_on_channel_alone(scalar: Scalar, link: Step, constants: dict[Value, Any]) -> bool:
+    for node in walk(scalar):
+        match node:
+            case Load(operand) if link.operands[operand] not in constants:
+                return False
+            case Index(value) if dims.symbols(value) or any(
+                isinstance(atom, Axis) and atom.position != CHANNEL for atom in dims.atoms(value)
+            ):
+                return False
+    return True
+
+
+def _per_channel(scalar: Scalar, link: Step, channels: int, constants: dict[Value, Any], evaluator: Evaluator) -> Array:
+    """The values of a scalar for all channels, in float64."""
+    order: list[int] = []
+
+    def renumber(load: Load) -> Scalar:
+        if load.operand not in order:
+            order.append(load.operand)
+        return Load(order.index(load.operand), load.indices, load.dtype, load.checked)
+
+    channel = dims.axis(0, channels)
+    expression = rebuild(scalar, renumber, lambda atom: channel if isinstance(atom, Axis) else 0)
+    operands = [constants[link.operands[number]] for number in order]
+    wide = [operand.astype(np.float64) if operand.dtype.kind in "fV" else operand for operand in operands]
+    result = evaluator.evaluate(Map(_widen(expression)), wide, [TensorType(DType.float64, (channels,))])[0]
+    return np.asarray(result, np.float64)
+
+
+def _widen(scalar: Scalar) -> Scalar:
+    """The same expression in float64."""
+    wide = DType.float64 if scalar.dtype.is_float else scalar.dtype
+    match scalar:
+        case Literal(value):
+            return Literal(value, wide)
+        case Load(operand, indices, _, checked):
+            return Load(operand, indices, wide, checked)
+        case Apply(function, arguments):
+            return Apply(function, tuple(_widen(argument) for argument in arguments), wide)
+        case _:
+            return scalar
+
+
+def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
+    """Weights [M, C/g, *K], or [C, M/g, *K] of a transposed convolution, with output channel m scaled by factor[m]."""
+    wide = weights.astype(np.float64)
+    if not primitive.transposed:
+        plain: Array = wide * factor.reshape(-1, *(1,) * (weights.ndim - 1))
+        return plain.astype(weights.dtype)
+    groups = factor.size // weights.shape[1]
+    split = wide.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
+    scaled = split * factor.reshape(groups, 1, weights.shape[1], *(1,) * (weights.ndim - 2))
+    return np.asarray(scaled, weights.dtype).reshape(weights.shape)
+
+
+def _add_channel(middle: Value) -> Map:
+    assert isinstance(middle.type, TensorType) and middle.type.shape is not None
+    axes = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(middle.type.shape))
+    dtype = middle.type.dtype
+    return Map(Apply("add", (Load(0, axes, dtype), Load(1, (axes[CHANNEL],), dtype)), dtype))
+
+
+def _dtype(step: Step) -> DType:
+    assert isinstance(step.results[0].type, TensorType)
+    return step.results[0].type.dtype
+
+
+def _channels(step: Step) -> dims.Dim:
+    type = step.results[0].type
+    assert isinstance(type, TensorType) and type.shape is not None
+    return type.shape[CHANNEL]
+
+
+def _weight_type(step: Step) -> TensorType:
+    assert isinstance(step.operands[1].type, TensorType)
+    return step.operands[1].type
+
+
+def _channel_type(step: Step) -> TensorType:
+    return TensorType(_dtype(step), (_channels(step),))

@@ -1,0 +1,86 @@
+"""Damaged files: each gives a model or a weft error, quickly, and never hides a mistake of ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from frontend import samples
+
+from weft.errors import WeftError
+from weft.frontend import read_model
+
+SEED = 20240611
+FLIPS = 1500
+SLOWEST = 5.0
+EXPECTED_CAUSES = {"DecodeError", "UnicodeDecodeError", "OSError", "FileNotFoundError", "ValueError"}
+"""What protobuf, the file system and numpy raise for damaged data; anything else would be our own mistake."""
+
+MODELS: dict[str, Callable[[], bytes]] = {
+    "branching": lambda: samples.branching().SerializeToString(),
+    "calling": lambda: samples.calling().SerializeToString(),
+    "raw dtypes": lambda: samples.every_dtype(raw=True).SerializeToString(),
+    "listed dtypes": lambda: samples.every_dtype(raw=False).SerializeToString(),
+    "large": lambda: samples.large_weights(300).SerializeToString(),
+}
+
+
+def check(source: object, what: str) -> None:
+    start = time.monotonic()
+    try:
+        read_model(source)
+    except WeftError as error:
+        cause = error.__cause__
+        assert cause is None or type(cause).__name__ in EXPECTED_CAUSES, (what, repr(cause))
+    assert time.monotonic() - start < SLOWEST, what
+
+
+def flipped(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        damaged = bytearray(content)
+        for place in rng.integers(0, len(content), rng.integers(1, 5)):
+            damaged[place] ^= 1 << rng.integers(0, 8)
+        yield bytes(damaged)
+
+
+def spliced(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
+    """Pieces removed, repeated and replaced."""
+    for _ in range(count):
+        start, stop = sorted(rng.integers(0, len(content), 2))
+        stop = min(stop, start + 64)
+        match rng.integers(0, 3):
+            case 0:
+                yield content[:start] + content[stop:]
+            case 1:
+                yield content[:stop] + content[start:]
+            case _:
+                yield content[:start] + rng.bytes(int(stop - start)) + content[stop:]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_truncated(name: str) -> None:
+    content = MODELS[name]()
+    for end in sorted({*range(0, len(content), max(1, len(content) // 500)), *range(len(content) - 50, len(content))}):
+        check(content[:end], f"{name} truncated to {end} bytes")
+
+
+@pytest.mark.parametrize("damage", [flipped, spliced])
+@pytest.mark.parametrize("name", MODELS)
+def test_damaged(name: str, damage: Callable[..., Iterator[bytes]]) -> None:
+    print(f"seed {SEED}")
+    content = MODELS[name]()
+    read_model(content)
+    for number, damaged in enumerate(damage(content, np.random.default_rng(SEED), FLIPS)):
+        check(damaged, f"{name} {damage.__name__}, seed {SEED}, number {number}")
+
+
+def test_damaged_with_external_data(tmp_path: Path) -> None:
+    print(f"seed {SEED}")
+    path = samples.with_external(tmp_path)
+    content = path.read_bytes()
+    for number, damaged in enumerate(flipped(content, np.random.default_rng(SEED), FLIPS)):
+        path.write_bytes(damaged)
+        check(path, f"external, seed {SEED}, number {number}")
