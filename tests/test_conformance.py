@@ -6,7 +6,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -135,8 +134,8 @@ class TestIsolation:
         seen: list[str] = []
         found = run_suite(
             "reference",
-            kinds=["node"],
-            pattern="^test_a(bs|cos|cosh|sin|sinh|tan|tanh)$",
+            kinds=["simple"],
+            pattern="^test_(expand_shape_model|shrink|sign_model|single_relu_model)",
             timeout=4,
             loader="conformance.loaders:hostile",
             progress=lambda case, total: seen.append(f"{case.name} of {total}"),
@@ -147,25 +146,25 @@ class TestIsolation:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("test_abs", "crashed with SIGSEGV"),
-            ("test_acos", "no answer within 4 s"),
-            ("test_acosh", "ended its process with status 3"),
+            ("test_expand_shape_model1", "crashed with SIGSEGV"),
+            ("test_expand_shape_model2", "no answer within 4 s"),
+            ("test_expand_shape_model3", "ended its process with status 3"),
         ],
     )
     def test_a_lost_worker_is_a_failure(self, hostile: dict[str, CaseResult], name: str, reason: str) -> None:
         assert (hostile[name].status, hostile[name].reason) == ("failed", reason)
 
     def test_what_a_library_prints_is_no_answer(self, hostile: dict[str, CaseResult]) -> None:
-        assert hostile["test_asin"].status == "passed"
+        assert hostile["test_expand_shape_model4"].status == "passed"
 
     def test_reasons_are_one_line(self, hostile: dict[str, CaseResult]) -> None:
-        assert hostile["test_asinh"].reason.startswith("ValueError: first line second line long")
-        assert len(hostile["test_asinh"].reason) < 400
-        assert hostile["test_atan"].reason.startswith("output 'y' differs in 60 of 60 elements")
+        assert hostile["test_shrink"].reason.startswith("ValueError: first line second line long")
+        assert len(hostile["test_shrink"].reason) < 400
+        assert hostile["test_sign_model"].reason.startswith("output 'y' differs in")
 
     def test_the_run_goes_on(self, hostile: dict[str, CaseResult]) -> None:
-        assert hostile["test_atanh"].status == "passed"
-        assert hostile["test_atanh"].ops == ("Atanh",)
+        assert hostile["test_single_relu_model"].status == "passed"
+        assert hostile["test_single_relu_model"].ops == ("Relu",)
 
     def test_an_interrupted_run_ends_at_once(self) -> None:
         def interrupt(case: CaseResult, total: int) -> None:
@@ -175,8 +174,8 @@ class TestIsolation:
         with pytest.raises(KeyboardInterrupt):
             run_suite(
                 "reference",
-                kinds=["node"],
-                pattern="^test_(acos|asin)$",
+                kinds=["simple"],
+                pattern="^test_expand_shape_model[24]$",
                 loader="conformance.loaders:hostile",
                 progress=interrupt,
             )
@@ -240,9 +239,6 @@ class TestCommand:
     )
 
     def run(self, monkeypatch: pytest.MonkeyPatch, cases: tuple[CaseResult, ...], *options: str) -> int:
-        devices = [SimpleNamespace(name="reference", available=True, description="numpy")]
-        devices.append(SimpleNamespace(name="moon", available=False, description="too far"))
-        monkeypatch.setattr(command.weft, "devices", lambda: devices, raising=False)
         monkeypatch.setattr(command, "run_suite", lambda *_, **__: report(*cases))
         parser = argparse.ArgumentParser()
         command.add_parser(parser.add_subparsers())
@@ -293,10 +289,9 @@ class TestCommand:
         path.write_text("")
         assert self.run(monkeypatch, self.CASES, "--known-failures", str(path)) == 1
 
-    @pytest.mark.parametrize(("name", "reason"), [("moon", "'moon' here: too far"), ("sun", "no device 'sun' here")])
-    def test_missing_device(self, monkeypatch: pytest.MonkeyPatch, name: str, reason: str) -> None:
-        with pytest.raises(DeviceError, match=reason):
-            self.run(monkeypatch, self.CASES, "--device", name)
+    def test_missing_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(DeviceError, match="no device 'moon'"):
+            self.run(monkeypatch, self.CASES, "--device", "moon")
 
     @pytest.mark.parametrize("option", [("--workers", "0"), ("--timeout", "-1"), ("--timeout", "nan")])
     def test_bad_options(self, monkeypatch: pytest.MonkeyPatch, option: tuple[str, str]) -> None:

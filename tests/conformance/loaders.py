@@ -29,22 +29,22 @@ def evaluator(source: onnx.ModelProto | Path, device: str) -> EvaluatorModel:
     return EvaluatorModel(onnx.load(source) if isinstance(source, Path) else source)
 
 
-def hostile(source: onnx.ModelProto, device: str) -> Any:
+def hostile(source: Path, device: str) -> Any:
     """Crashes, hangs, leaves, prints, raises or miscalculates, depending on the case."""
-    match source.graph.name:
-        case "test_abs":
+    match source.parent.name:
+        case "test_expand_shape_model1":
             os.kill(os.getpid(), signal.SIGSEGV)
-        case "test_acos":
+        case "test_expand_shape_model2":
             time.sleep(3600)
-        case "test_acosh":
+        case "test_expand_shape_model3":
             os._exit(3)
-        case "test_asin":
+        case "test_expand_shape_model4":
             print('{"status": "passed"}', flush=True)
             os.write(1, b"noise\n")
-        case "test_asinh":
+        case "test_shrink":
             raise ValueError("first line\nsecond line " + "long " * 200)
-        case "test_atan":
-            return Miscalculating(source)
+        case "test_sign_model":
+            return Miscalculating(onnx.load(source))
     return evaluator(source, device)
 
 

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import weft
 from weft.cli import output
 from weft.compat.conformance import KINDS, CaseResult, Report, Tally, judge, read_known_failures, run_suite
-from weft.errors import DeviceError
+from weft.runtime.devices import choose
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,9 +47,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the suite as asked; 0 where nothing failed, or nothing but the known failures."""
     known = {} if args.known_failures is None else read_known_failures(args.known_failures)
-    _check_device(args.device)
+    device = choose(args.device).name  # one that is not here would make every case fail for the same reason
     kinds = [kind.strip() for kind in args.kind.split(",") if kind.strip()]
-    report = _run_with_progress(args, kinds)
+    report = _run_with_progress(device, args, kinds)
     console = _error_console() if args.json == "-" else output.console()
     _print_report(console, report, verbose=args.verbose)
     whole = not args.pattern and set(kinds) == set(KINDS)
@@ -64,18 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _check_device(name: str) -> None:
-    """A device that is not here would make every case fail for the same reason: say it once."""
-    devices = weft.devices()
-    found = next((device for device in devices if device.name == name.partition(":")[0]), None)
-    if found is None or not found.available:
-        raise DeviceError(
-            f"there is no device {name!r} here" + (f": {found.description}" if found else ""),
-            hint=f"choose from {', '.join(device.name for device in devices if device.available)}",
-        )
-
-
-def _run_with_progress(args: argparse.Namespace, kinds: list[str]) -> Report:
+def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) -> Report:
     options: dict[str, Any] = {
         "kinds": kinds,
         "pattern": args.pattern,
@@ -84,7 +72,7 @@ def _run_with_progress(args: argparse.Namespace, kinds: list[str]) -> Report:
     }
     terminal = _error_console()
     if not terminal.is_terminal:
-        return run_suite(args.device, **options)
+        return run_suite(device, **options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True) as bar:
         task = bar.add_task("starting", total=None)
@@ -92,7 +80,7 @@ def _run_with_progress(args: argparse.Namespace, kinds: list[str]) -> Report:
         def advance(result: CaseResult, total: int) -> None:
             bar.update(task, advance=1, total=total, description=result.name)
 
-        return run_suite(args.device, **options, progress=advance)
+        return run_suite(device, **options, progress=advance)
 
 
 def _error_console() -> Console:

@@ -1,7 +1,7 @@
 """weft as a backend of onnx: what onnx's own test runner, and code written for that interface, can drive.
 
-onnx names devices its own way ("CPU", "CUDA:1"). Its device is ours of the same name where that exists here; "CPU" is
-otherwise weft's default device, which needs no other hardware.
+onnx names devices its own way ("CPU", "CUDA:1"). Its device is ours of the same name where that is available; "CPU" is
+otherwise the last of weft's devices, which needs no other hardware.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WeftBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = _ALWAYS_THERE, **kwargs: Any) -> WeftBackendRep:
         """Load a model; of the keywords, those that `weft.load` knows are passed on."""
         options = {name: kwargs[name] for name in _LOAD_OPTIONS if name in kwargs}
-        return WeftBackendRep(model, weft.load(model, **_device_option(device), **options))
+        return WeftBackendRep(model, weft.load(model, device=_device_name(device), **options))
 
     @classmethod
     def run_model(
@@ -85,20 +85,20 @@ class WeftBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Whether there is such a device here."""
         try:
-            _device_option(device)
+            _device_name(device)
         except DeviceError:
             return False
         return True
 
 
-def _device_option(device: str) -> dict[str, str]:
+def _device_name(device: str) -> str:
     kind, _, number = device.partition(":")
-    name = kind.lower()
+    available = [found.name for found in weft.devices() if found.available]
     if number in ("", "0"):
-        if any(found.name == name and found.available for found in weft.devices()):
-            return {"device": name}
+        if kind.lower() in available:
+            return kind.lower()
         if kind == _ALWAYS_THERE:
-            return {}
+            return available[-1]
     raise DeviceError(f"there is no device {device!r} here", hint="weft.devices() tells what is here")
 
 

@@ -67,7 +67,7 @@ def _read_tensor(storage: Storage, tensor: onnx.TensorProto) -> Array:
         raise InvalidModelError("strings cannot be stored as raw data")
     array = _read_fields(tensor, dtype) if content is None else _from_bytes(content, dtype, count, dims)
     padded = _byte_size(dtype, count) * 8 // dtype.bits if dtype.bits else count
-    if array.size != padded:
+    if array.size not in (count, padded):
         raise _mismatch(dims, f"{count} elements", f"{array.size}")
     array = array[:count].reshape(dims)
     array.flags.writeable = False
@@ -107,6 +107,10 @@ def _from_bytes(content: memoryview, dtype: DType, count: int, dims: tuple[int, 
 def _unpack(packed: Array, dtype: DType) -> Array:
     """One element a byte from elements packed from the low bits up."""
     bits = dtype.bits
+    if 8 % bits:  # elements that cross byte borders
+        stream = np.unpackbits(packed, bitorder="little")
+        columns = stream[: stream.size // bits * bits].reshape(-1, bits)
+        return np.packbits(columns, axis=1, bitorder="little").reshape(-1).view(dtype.numpy)
     numbers = np.arange(1 << bits, dtype=np.uint8)
     if dtype.is_float:
         values = numbers.view(dtype.numpy)
@@ -144,7 +148,7 @@ def _read_fields(tensor: onnx.TensorProto, dtype: DType) -> Array:
 
 def _from_int32(numbers: Array, dtype: DType) -> Array:
     """What int32_data means: small integers as they are, other types as their bits."""
-    if dtype.bits < 8:
+    if dtype.bits < 8 and 8 % dtype.bits == 0:
         return _unpack(numbers.astype(np.uint8), dtype)
     if dtype.is_float:
         return numbers.astype(f"u{dtype.numpy.itemsize}").view(dtype.numpy)

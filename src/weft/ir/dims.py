@@ -18,6 +18,10 @@ Monomial = tuple["Atom", ...]
 Interval = tuple["int | None", "int | None"]
 
 
+LARGEST_SIZE = 10**9 - 1
+"""What a named size is assumed not to exceed, so that "to the end" in a slice is recognised as such."""
+
+
 class UndecidedError(Exception):
     """A question about symbolic integers has different answers for different sizes."""
 
@@ -148,8 +152,8 @@ class Expr:
     __repr__ = __str__
 
 
-def symbol(name: str, low: int | None = 1, high: int | None = None) -> Expr:
-    """A named size. Sizes are at least 1 unless `low` says otherwise; a program guards that assumption."""
+def symbol(name: str, low: int | None = 1, high: int | None = LARGEST_SIZE) -> Expr:
+    """A named size within [low, high]; a run checks that its inputs keep to that."""
     return Expr((((Symbol(name, low, high),), 1),))
 
 
@@ -256,9 +260,9 @@ def bounds(dim: Dim) -> Interval:
     low, high = _interval(dim)
     loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
     if low is None and loops:  # i < n is lost in plain interval arithmetic: put the extremes in instead
-        low = bounds(_at_extreme(dim, loops, lowest=True))[0]
+        low = _interval(_at_extreme(dim, loops, lowest=True))[0]
     if high is None and loops:
-        high = bounds(_at_extreme(dim, loops, lowest=False))[1]
+        high = _interval(_at_extreme(dim, loops, lowest=False))[1]
     return low, high
 
 
@@ -445,24 +449,24 @@ def _top_atoms(dim: Expr) -> list[Atom]:
 
 
 def _at_extreme(dim: Expr, loops: list[Axis], *, lowest: bool) -> Dim:
-    """`dim` with each loop variable at the end of its range that makes it least (or greatest)."""
+    """`dim` with each loop variable at the end of its range that makes it least (or greatest), where that is certain."""
     total: Dim = 0
     for monomial, coefficient in dim.terms:
-        falls = (coefficient < 0) == lowest
-        term: Dim = coefficient
-        for atom in monomial:
-            if isinstance(atom, Axis) and atom in loops:
-                term = term * ((atom.size - 1) if falls else 0)
-            else:
-                term = term * Expr((((atom,), 1),))
-        total = total + term
+        looping = [atom for atom in monomial if isinstance(atom, Axis) and atom in loops]
+        others = _from_terms({tuple(atom for atom in monomial if atom not in looping): coefficient})
+        low, high = _interval(others)
+        rises, falls = low is not None and low >= 0, high is not None and high <= 0
+        if not looping or not (rises or falls):
+            total = total + _from_terms({monomial: coefficient})
+        elif rises != lowest:  # the last iteration; the first adds nothing
+            total = total + others * product(atom.size - 1 for atom in looping)
     return total
 
 
-def _interval(dim: Expr) -> Interval:
+def _interval(dim: Dim) -> Interval:
     low: int | None = 0
     high: int | None = 0
-    for monomial, coefficient in dim.terms:
+    for monomial, coefficient in _terms(dim):
         term: Interval = (coefficient, coefficient)
         for atom in monomial:
             term = _multiply(term, _atom_interval(atom))
@@ -504,7 +508,9 @@ def _atom_interval(atom: Atom) -> Interval:
                 return None, None
             if isinstance(right, int):
                 return (None if low is None else low // right), (None if high is None else high // right)
-            return (0, high) if low is not None and low >= 0 else (None, high)
+            if high is not None and high < 0:  # the larger the divisor, the nearer to 0, but never there
+                return low, -1
+            return (0, high) if low is not None and low >= 0 else (low, high)
         case Compound(operation, left, right):
             lows, highs = zip(bounds(left), bounds(right))
             known_lows = [x for x in lows if x is not None]

@@ -25,6 +25,8 @@ class DType(str, Enum):
     float8e5m2 = "float8e5m2"
     float8e5m2fnuz = "float8e5m2fnuz"
     float8e8m0 = "float8e8m0"
+    float6e2m3 = "float6e2m3"
+    float6e3m2 = "float6e3m2"
     float4e2m1 = "float4e2m1"
     int2 = "int2"
     int4 = "int4"
@@ -83,6 +85,8 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.float8e5m2: np.dtype(ml_dtypes.float8_e5m2),
     DType.float8e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
     DType.float8e8m0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    DType.float6e2m3: np.dtype(ml_dtypes.float6_e2m3fn),
+    DType.float6e3m2: np.dtype(ml_dtypes.float6_e3m2fn),
     DType.float4e2m1: np.dtype(ml_dtypes.float4_e2m1fn),
     DType.int2: np.dtype(ml_dtypes.int2),
     DType.int4: np.dtype(ml_dtypes.int4),
@@ -93,7 +97,15 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
 for _plain in DType:
     _NUMPY.setdefault(_plain, np.dtype(_plain.value) if _plain not in _NUMPY else _NUMPY[_plain])
 
-_PACKED_BITS = {DType.float4e2m1: 4, DType.int4: 4, DType.uint4: 4, DType.int2: 2, DType.uint2: 2}
+_PACKED_BITS = {
+    DType.float6e2m3: 6,
+    DType.float6e3m2: 6,
+    DType.float4e2m1: 4,
+    DType.int4: 4,
+    DType.uint4: 4,
+    DType.int2: 2,
+    DType.uint2: 2,
+}
 
 _ONNX_ORDER = (
     "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128 "

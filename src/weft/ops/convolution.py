@@ -81,9 +81,10 @@ def _transposed_layout(
     rank = len(sizes)
     same = is_same(auto_pad)
     if output_shape or same:
-        given = [size * stride for size, stride in zip(sizes, strides)] if not output_shape else list(output_shape)
-        wanted: list[Dim] = given[-rank:] if rank else []
-        require(len(wanted) == rank, f"output_shape {tuple(wanted)} does not fit {rank} axes")
+        wanted: list[Dim] = [size * stride for size, stride in zip(sizes, strides)]
+        if output_shape:
+            wanted = list(output_shape[len(output_shape) - rank :])
+        require(len(wanted) == rank, f"output_shape {output_shape} does not fit {rank} axes")
         around = [halve(full_size - size, auto_pad) for full_size, size in zip(whole, wanted)]
         return wanted, around
     edges: list[tuple[Dim, Dim]] = list(explicit_pads(pads, rank)) if auto_pad == "NOTSET" else [(0, 0)] * rank

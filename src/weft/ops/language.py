@@ -52,8 +52,8 @@ from weft.ops.trace import Trace
 __all__ = [
     "Element", "Number", "Tensor", "arg_reduce", "assume_equal", "branch", "broadcast_shapes", "build", "concat",
     "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand", "expand_dims", "flip",
-    "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean", "pad", "pool", "random",
-    "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split", "squeeze", "stack", "transpose",
+    "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean", "observe", "pad", "pool",
+    "random", "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split", "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
 
@@ -79,6 +79,11 @@ def dims_tensor(values: Sequence[Dim], shape: Sequence[int] | None = None, dtype
 def fresh_symbol(hint: str, low: int | None = 0) -> Dim:
     """A size that only the run reveals: for the result types of host steps."""
     return current_trace.get().fresh_symbol(hint, low)
+
+
+def observe(x: Tensor, hint: str) -> tuple[Dim, ...]:
+    """The elements of an integer tensor as sizes, bound at run time where they are not known earlier."""
+    return current_trace.get().observe(x, hint)
 
 
 def assume_equal(left: Dim, right: Dim, why: str) -> None:
@@ -192,15 +197,20 @@ def pad(x: Tensor, pads: Sequence[tuple[Dim, Dim]], value: Element | Number = 0)
 
     def element(*i: Element) -> Element:
         source = [k - before for k, (before, _) in zip(i, pads)]
-        inside: Element | None = None
-        for k, size, (before, after) in zip(source, x.shape, pads):
-            for needed, test in ((before, lambda k, _: k >= 0), (after, lambda k, size: k < size)):
-                if not (isinstance(needed, int) and needed <= 0):
-                    inside = test(k, size) if inside is None else inside & test(k, size)
-        loaded = x.at(*source)
-        return loaded if inside is None else where(inside, loaded, value)
+        tests = [k >= 0 for k, (before, _) in zip(source, pads) if not _never_positive(before)]
+        tests += [k < size for k, size, (_, after) in zip(source, x.shape, pads) if not _never_positive(after)]
+        if not tests:
+            return x.at(*source)
+        inside = tests[0]
+        for test in tests[1:]:
+            inside = inside & test
+        return where(inside, x.at(*source), value)  # type: ignore[no-any-return]
 
     return build(shape, element)
+
+
+def _never_positive(dim: Dim) -> bool:
+    return isinstance(dim, int) and dim <= 0
 
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -208,9 +218,13 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     axis = normalize_axis(axis, x.rank)
     size = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    lone = indices.known.item() if indices.known is not None and indices.size == 1 else None
 
     def element(*i: Element) -> Element:
-        position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
+        if isinstance(lone, int):
+            position = index(lone + size if lone < 0 else lone)
+        else:
+            position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
         return x.at(*i[:axis], position, *i[axis + indices.rank :], checked=True)
 
     return build(shape, element)

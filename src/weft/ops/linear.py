@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from typing import Any
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -32,6 +33,21 @@ def matmul_(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+@op("Gemm")
+def gemm_1(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    broadcast: int = 0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    return gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
 @op("Gemm", since=7)
 def gemm(
     a: Tensor,
@@ -45,11 +61,14 @@ def gemm(
 ) -> Tensor:
     require(a.rank == 2 and b.rank == 2, f"operands {a.type} and {b.type} must be matrices")
     product = contract(a, b, "km" if transA else "mk", "nk" if transB else "kn", "mn")
-    scaled = lambda v, factor: v if factor == 1.0 else v * factor  # noqa: E731
     if c is None or beta == 0.0:
-        return product if alpha == 1.0 else elementwise(lambda v: scaled(v, alpha), product)
+        return product if alpha == 1.0 else elementwise(lambda v: v * alpha, product)
     require(c.rank <= 2, f"the addend {c.type} does not broadcast to a matrix")
-    return elementwise(lambda v, w: scaled(v, alpha) + scaled(w, beta), product, c)
+    return elementwise(lambda v, w: _scaled(v, alpha) + _scaled(w, beta), product, c)
+
+
+def _scaled(value: Element, factor: float) -> Any:
+    return value if factor == 1.0 else value * factor
 
 
 @op("Einsum", since=12)
@@ -98,7 +117,7 @@ def _diagonal(x: Tensor, labels: str) -> tuple[Tensor, str]:
     distinct = "".join(dict.fromkeys(labels))
     if len(distinct) == len(labels):
         return x, labels
-    sizes = {}
+    sizes: dict[str, Dim] = {}
     for label, size in zip(labels, x.shape):
         assume_equal(sizes.setdefault(label, size), size, "dimensions of a diagonal")
     shape = [sizes[label] for label in distinct]
@@ -140,7 +159,7 @@ def determinant(x: Tensor) -> Tensor:
         swapped = build((count, size, size), exchanged)
         pivot = build((count,), lambda b: swapped.at(b, k, k))
 
-        def reduced(b: Element, i: Element, j: Element) -> Element:
+        def reduced(b: Element, i: Element, j: Element) -> Any:
             divisor = where(equal(pivot.at(b), 0.0), 1.0, pivot.at(b))
             factor = where(i > k, swapped.at(b, i, k) / divisor, 0.0)
             return swapped.at(b, i, j) - factor * swapped.at(b, k, j)

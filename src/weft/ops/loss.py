@@ -54,7 +54,7 @@ def _negative_log_likelihood(
     def factor(*i: Element) -> Element:
         label, counts = chosen(*i)
         value = literal(1.0, wide) if weight is None else cast(weight.at(label, checked=True), wide)
-        return value if counts is None else where(counts, value, 0.0)  # type: ignore[no-any-return]
+        return value if counts is None else where(counts, value, 0.0)
 
     def loss(*i: Element) -> Element:
         label, _ = chosen(*i)

@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
-from weft.ops.functions import maximum, minimum, where
+from weft.ir.dtypes import DType, from_number
+from weft.ops.functions import cast, ceil, equal, maximum, minimum, where
 from weft.ops.language import (
     Element,
-    Number,
     Tensor,
     broadcast_shapes,
     build,
     concat,
     expand,
-    index,
     literal,
+    observe,
     pad,
     reshape,
     slice_axis,
     split,
     transpose,
+    wrap_index,
 )
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axes, normalize_axis, op, require
 
@@ -168,9 +168,7 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
     for axis, (before, after) in enumerate(amounts):
         first, last = dims.maximum(-before, 0), dims.maximum(-after, 0)
         x = slice_axis(x, axis, first, x.shape[axis] - first - last)
-    shape = [
-        size + dims.maximum(before, 0) + dims.maximum(after, 0) for size, (before, after) in zip(x.shape, amounts)
-    ]
+    shape = [size + dims.maximum(before, 0) + dims.maximum(after, 0) for size, (before, after) in zip(x.shape, amounts)]
 
     def element(*i: Element) -> Element:
         sources = [k - dims.maximum(before, 0) for k, (before, _) in zip(i, amounts)]
@@ -205,3 +203,115 @@ def tile(x: Tensor, repeats: Sizes) -> Tensor:
 @op("Expand", since=8)
 def expand_(x: Tensor, shape: Sizes) -> Tensor:
     return expand(x, broadcast_shapes(x.shape, shape))
+
+
+@op("CenterCropPad", since=18)
+def center_crop_pad(x: Tensor, shape: Sizes, *, axes: tuple[int, ...] | None = None) -> Tensor:
+    places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
+    require(len(shape) == len(places), f"{len(shape)} sizes for {len(places)} axes")
+    amounts: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
+    for axis, wanted in zip(places, shape):
+        more, less = dims.maximum(wanted - x.shape[axis], 0), dims.maximum(x.shape[axis] - wanted, 0)
+        before = dims.floordiv(more, 2) - dims.floordiv(less, 2)
+        amounts[axis] = (before, wanted - x.shape[axis] - before)
+    return pad(x, amounts, literal("" if x.dtype is DType.string else 0, x.dtype))
+
+
+# -- rearranging -----------------------------------------------------------------------------------------------------
+
+
+@op("DepthToSpace")
+def depth_to_space(x: Tensor, *, blocksize: int = REQUIRED, mode: str = "DCR") -> Tensor:
+    batch, depth, height, width = _image_shape(x)
+    require(blocksize > 0, f"blocksize is {blocksize}")
+    channels = dims.floordiv(depth, blocksize * blocksize)
+    if _is_depth_first(mode):
+        blocks = reshape(x, [batch, blocksize, blocksize, channels, height, width])
+        blocks = transpose(blocks, [0, 3, 4, 1, 5, 2])
+    else:
+        blocks = reshape(x, [batch, channels, blocksize, blocksize, height, width])
+        blocks = transpose(blocks, [0, 1, 4, 2, 5, 3])
+    return reshape(blocks, [batch, channels, height * blocksize, width * blocksize])
+
+
+@op("SpaceToDepth")
+def space_to_depth(x: Tensor, *, blocksize: int = REQUIRED, mode: str = "DCR") -> Tensor:
+    batch, channels, height, width = _image_shape(x)
+    require(blocksize > 0, f"blocksize is {blocksize}")
+    rows, columns = dims.floordiv(height, blocksize), dims.floordiv(width, blocksize)
+    blocks = reshape(x, [batch, channels, rows, blocksize, columns, blocksize])
+    blocks = transpose(blocks, [0, 3, 5, 1, 2, 4] if _is_depth_first(mode) else [0, 1, 3, 5, 2, 4])
+    return reshape(blocks, [batch, channels * blocksize * blocksize, rows, columns])
+
+
+def _image_shape(x: Tensor) -> tuple[Dim, ...]:
+    require(x.rank == 4, f"the input must be [N, C, H, W], not of rank {x.rank}")
+    return x.shape
+
+
+def _is_depth_first(mode: str) -> bool:
+    require(mode in ("DCR", "CRD"), f"mode is {mode!r}, not DCR or CRD")
+    return mode == "DCR"
+
+
+@op("ReverseSequence", since=10)
+def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
+    batch_axis, time_axis = normalize_axes((batch_axis, time_axis), x.rank)
+
+    def element(*i: Element) -> Element:
+        length, time = cast(sequence_lens.at(i[batch_axis]), DType.int64), i[time_axis]
+        source = where(time < length, length - 1 - time, time)
+        return x.at(*i[:time_axis], source, *i[time_axis + 1 :])
+
+    return build(x.shape, element)
+
+
+@op("Trilu", since=14)
+def trilu(x: Tensor, k: Sizes | None = None, *, upper: int = 1) -> Tensor:
+    require(x.rank >= 2, f"the input must have at least two dimensions, not {x.rank}")
+    diagonal = k[0] if k else 0
+
+    def element(*i: Element) -> Element:
+        place = i[-1] - i[-2]
+        return where(place >= diagonal if upper else place <= diagonal, x.at(*i), 0)  # type: ignore[no-any-return]
+
+    return build(x.shape, element)
+
+
+# -- making ----------------------------------------------------------------------------------------------------------
+
+
+@op("EyeLike", since=9)
+def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    require(x.rank == 2, f"the input must have two dimensions, not {x.rank}")
+    kind = x.dtype if dtype is None else from_number(dtype)
+    return build(x.shape, lambda row, column: cast(equal(column - row, k), kind))
+
+
+@op("Range", since=11)
+def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+    start, limit, delta = (reshape(bound, ()) for bound in (start, limit, delta))
+    dtype = start.dtype
+    if dtype.is_integer:
+        (first,), (end,), (step,) = observe(start, "start"), observe(limit, "limit"), observe(delta, "delta")
+        require(step != 0, "the delta of a range is 0")
+        count = dims.maximum(dims.ceildiv(end - first, step), 0)
+        return build((count,), lambda i: cast(i * step + first, dtype))
+    wide = from_number(stash_type) if dtype in (DType.float16, DType.bfloat16) else dtype
+    start, limit, delta = (cast(bound, wide) for bound in (start, limit, delta))
+    spans = cast(limit - start, DType.float64) / cast(delta, DType.float64)
+    (count,) = observe(cast(maximum(ceil(spans), 0.0), DType.int64), "count")
+    return build((count,), lambda i: cast(start.at() + cast(i, wide) * delta.at(), dtype))
+
+
+@op("OneHot", since=9)
+def one_hot(indices: Tensor, depth: Sizes, values: Tensor, *, axis: int = -1) -> Tensor:
+    require(len(depth) == 1, f"depth must be one number, not {len(depth)}")
+    axis = normalize_axis(axis, indices.rank + 1)
+    shape = (*indices.shape[:axis], depth[0], *indices.shape[axis:])
+
+    def element(*i: Element) -> Element:
+        hot = wrap_index(indices.at(*i[:axis], *i[axis + 1 :]), depth[0])
+        return where(equal(hot, i[axis]), values.at(1), values.at(0))  # type: ignore[no-any-return]
+
+    return build(shape, element)

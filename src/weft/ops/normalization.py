@@ -25,8 +25,8 @@ from weft.ops.registry import REQUIRED, normalize_axes, normalize_axis, op, requ
 FLOAT32_EPSILON = 1e-05
 
 
-@op("BatchNormalization", since=7)
-def batch_normalization_7(
+@op("BatchNormalization")
+def batch_normalization_1(
     x: Tensor,
     scale: Tensor,
     bias: Tensor,
@@ -36,13 +36,17 @@ def batch_normalization_7(
     epsilon: float = FLOAT32_EPSILON,
     momentum: float = 0.9,
     spatial: int = 1,
+    is_test: int = 0,
+    consumed_inputs: tuple[int, ...] | None = None,
     output_count: int = 1,
 ) -> list[Tensor]:
     if spatial:
         return _batch_normalization(x, scale, bias, mean, variance, epsilon, momentum, output_count)
     count = dims.product(x.shape[1:])
-    flat = [reshape(tensor, [count]) for tensor in (scale, bias, mean, variance)]
-    results = _batch_normalization(reshape(x, [x.shape[0], count]), *flat, epsilon, momentum, output_count)
+    flat = lambda tensor: reshape(tensor, [count])  # noqa: E731
+    statistics = flat(mean), flat(variance)
+    rows = reshape(x, [x.shape[0], count])
+    results = _batch_normalization(rows, flat(scale), flat(bias), *statistics, epsilon, momentum, output_count)
     return [reshape(results[0], x.shape), *(reshape(result, scale.shape) for result in results[1:])]
 
 
@@ -127,3 +131,144 @@ def moments(x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor,
     if keep:
         return average, spread
     return reshape(average, spread.shape), spread
+
+
+@op("InstanceNormalization")
+def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = FLOAT32_EPSILON) -> Tensor:
+    require(x.rank >= 2, f"instance normalisation of {x.type}")
+    for tensor in (scale, bias):
+        assume_equal(tensor.size, x.shape[1], "one number per channel")
+    wide = wide_dtype(x.dtype)
+    average, inverse = _standard(cast(x, wide), range(2, x.rank), epsilon)
+
+    def element(*i: Element) -> Any:
+        place: tuple[Element | int, ...] = (*i[:2], *(0 for _ in i[2:]))
+        normalized = (cast(x.at(*i), wide) - average.at(*place)) * inverse.at(*place)
+        return cast(normalized * cast(scale.at(i[1]), wide) + cast(bias.at(i[1]), wide), x.dtype)
+
+    return build(x.shape, element)
+
+
+@op("LayerNormalization", since=17)
+def layer_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = FLOAT32_EPSILON,
+    stash_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    stash = from_number(stash_type)
+    wide = _stage_one(x.dtype, stash)
+    axes = range(normalize_axis(axis, x.rank), x.rank)
+    average, inverse = _standard(cast(x, wide), axes, epsilon)
+
+    def element(v: Element, m: Element, r: Element, s: Element, *b: Element) -> Any:
+        scaled = cast((cast(v, wide) - m) * r, x.dtype) * s
+        return scaled + b[0] if b else scaled
+
+    result = elementwise(element, x, average, inverse, scale, *(() if bias is None else (bias,)))
+    return result, cast(average, stash), cast(inverse, stash)
+
+
+@op("RMSNormalization", since=23)
+def rms_normalization(
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = FLOAT32_EPSILON, stash_type: int = 1
+) -> Tensor:
+    wide = _stage_one(x.dtype, from_number(stash_type))
+    axes = range(normalize_axis(axis, x.rank), x.rank)
+    squares = mean(elementwise(lambda v: cast(v, wide) * cast(v, wide), x), axes, keep=True)
+    root = elementwise(lambda v: sqrt(v + epsilon), squares)
+    return elementwise(lambda v, r, s: cast(cast(v, wide) / r, x.dtype) * s, x, root, scale)
+
+
+@op("GroupNormalization", since=18)
+def group_normalization_18(
+    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = FLOAT32_EPSILON, num_groups: int = REQUIRED
+) -> Tensor:
+    shape = (1, num_groups, 1, 1)
+    return _group_normalization(x, reshape(scale, shape), reshape(bias, shape), epsilon, num_groups, DType.float32)
+
+
+@op("GroupNormalization", since=21)
+def group_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float = FLOAT32_EPSILON,
+    num_groups: int = REQUIRED,
+    stash_type: int = 1,
+) -> Tensor:
+    require(num_groups > 0, f"num_groups is {num_groups}")
+    shape = (1, num_groups, dims.floordiv(x.shape[1], num_groups), 1)
+    stash = from_number(stash_type)
+    return _group_normalization(x, reshape(scale, shape), reshape(bias, shape), epsilon, num_groups, stash)
+
+
+def _group_normalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float, groups: int, stash: DType) -> Tensor:
+    require(x.rank >= 2 and groups > 0, f"{groups} groups of the channels of {x.type}")
+    wide = _stage_one(x.dtype, stash)
+    channels = dims.floordiv(x.shape[1], groups)
+    grouped = reshape(x, (x.shape[0], groups, channels, dims.product(x.shape[2:])))
+    average, inverse = _standard(cast(grouped, wide), (2, 3), epsilon)
+    result = elementwise(
+        lambda v, m, r, s, b: cast((cast(v, wide) - m) * r, x.dtype) * s + b, grouped, average, inverse, scale, bias
+    )
+    return reshape(result, x.shape)
+
+
+@op("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Tensor:
+    wide = wide_dtype(x.dtype)
+    average, variance = moments(cast(x, wide), normalize_axes(axes, x.rank), keep=True)
+    return elementwise(lambda v, m, s: cast((cast(v, wide) - m) / (sqrt(s) + 1e-9), x.dtype), x, average, variance)
+
+
+@op("LpNormalization")
+def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Division by the norm; where that is 0, so is the result."""
+    require(p in (1, 2), f"p is {p}", "only 1 and 2 are allowed")
+    wide = wide_dtype(x.dtype)
+    power = (lambda v: absolute(cast(v, wide))) if p == 1 else (lambda v: cast(v, wide) * cast(v, wide))
+    total = reduce("sum", elementwise(power, x), [normalize_axis(axis, x.rank)], keep=True)
+    norm = total if p == 1 else elementwise(sqrt, total)
+    return elementwise(
+        lambda v, n: cast(where(equal(n, 0.0), 0.0, cast(v, wide) / where(equal(n, 0.0), 1.0, n)), x.dtype), x, norm
+    )
+
+
+@op("LRN")
+def local_response_normalization(
+    x: Tensor, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int = REQUIRED
+) -> Tensor:
+    require(x.rank >= 2 and size > 0, f"a window of {size} channels of {x.type}")
+    wide = wide_dtype(x.dtype)
+    batch, channels = x.shape[:2]
+    squares = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
+    before = (size - 1) // 2
+    total = pool(
+        "sum",
+        reshape(squares, (batch, 1, channels, dims.product(x.shape[2:]))),
+        window=(size, 1),
+        strides=(1, 1),
+        dilations=(1, 1),
+        pads=((before, size - 1 - before), (0, 0)),
+        spatial=(channels, dims.product(x.shape[2:])),
+    )
+    return elementwise(
+        lambda v, t: cast(cast(v, wide) / (t * (alpha / size) + bias) ** beta, x.dtype), x, reshape(total, x.shape)
+    )
+
+
+def _standard(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Mean and reciprocal of the standard deviation along `axes`, which keep size 1."""
+    average, variance = moments(x, axes, keep=True)
+    return average, elementwise(lambda v: 1.0 / sqrt(v + epsilon), variance)
+
+
+def _stage_one(dtype: DType, stash: DType) -> DType:
+    """Where statistics are computed: in the stash type, but never in less than the input's own precision."""
+    require(stash.is_float, f"stash_type {stash} is no floating-point type")
+    return stash if stash.bits >= dtype.bits else dtype

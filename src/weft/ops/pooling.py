@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
 from weft.ops.functions import absolute, cast, clamp, maximum, sqrt, wide_dtype
 from weft.ops.language import Element, Tensor, build, elementwise, index, mean, pool, reduce
 from weft.ops.registry import REQUIRED, op, require
 from weft.ops.windows import Windows, windows
 
 
-@op("AveragePool", since=7)
+@op("AveragePool")
 def average_pool(
     x: Tensor,
     *,
@@ -33,11 +33,11 @@ def average_pool(
         size = float(dims.product(layout.window))  # type: ignore[arg-type]
         return cast(elementwise(lambda v: v / size, total), x.dtype)  # type: ignore[no-any-return]
 
-    def element(*i: Element) -> Element:
-        count: Element | int = 1
+    def element(*i: Element) -> Any:
+        count: Any = 1
         for axis, position in enumerate(i[2:]):
             count = count * _taps(position, x.shape[2 + axis], layout, axis, padded)
-        return cast(total.at(*i) / cast(count, wide.dtype), x.dtype)  # type: ignore[no-any-return]
+        return cast(total.at(*i) / cast(count, wide.dtype), x.dtype)
 
     return build(total.shape, element)
 
@@ -76,11 +76,12 @@ def _flat_positions(places: Tensor, x: Tensor, *, column_major: bool) -> Tensor:
     """Positions within *S as positions within the whole tensor."""
     spatial = x.shape[2:]
 
-    def element(*i: Element) -> Element:
+    def element(*i: Element) -> Any:
         place = places.at(*i)
         if column_major:
-            rest, place, stride = place, index(0), 1
-            coordinates = []
+            rest, place = place, index(0)
+            stride: Dim = 1
+            coordinates: list[Element] = []
             for size in reversed(spatial):
                 coordinates.append(rest % index(size))
                 rest = rest / index(size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ops.language import Tensor, dims_tensor, expand_dims, reshape, squeeze
@@ -36,14 +38,18 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
 
 @op("Squeeze")
 def squeeze_1(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
-    if axes is None:
-        axes = tuple(axis for axis, size in enumerate(x.shape) if dims.decide_equal(size, 1))
-    return squeeze(x, axes)
+    return _squeeze(x, axes)
 
 
 @op("Squeeze", since=13)
 def squeeze_13(x: Tensor, axes: Static | None = None) -> Tensor:
-    return squeeze_1(x, axes=None if axes is None else tuple(axes.reshape(-1).tolist()))
+    return _squeeze(x, None if axes is None else axes.reshape(-1).tolist())
+
+
+def _squeeze(x: Tensor, axes: Sequence[int] | None) -> Tensor:
+    if axes is None:
+        axes = [axis for axis, size in enumerate(x.shape) if dims.decide_equal(size, 1)]
+    return squeeze(x, axes)
 
 
 @op("Unsqueeze")

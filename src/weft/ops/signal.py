@@ -27,6 +27,7 @@ from weft.ops.language import (
 from weft.ops.registry import Sizes, Static, normalize_axis, op, require
 
 LARGEST_RADIX = 32
+UNSPLIT_TERMS = 16  # sums up to this long gain nothing from splitting
 
 
 @op("DFT", since=17)
@@ -88,7 +89,7 @@ def transform(x: Tensor, count: Dim, *, inverse: bool) -> Tensor:
 
 
 def _split_transform(x: Tensor, count: Dim, sign: int) -> Tensor:
-    radix = _radix(count) if isinstance(count, int) else None
+    radix = _radix(count, 1 if x.shape[2] == 1 else 2) if isinstance(count, int) else None
     if radix is None:
         return contract(x, _matrix(count, x.shape[2], sign, x.dtype), "bjd", "jdkc", "bkc")
     rest = dims.floordiv(count, radix)
@@ -100,14 +101,13 @@ def _split_transform(x: Tensor, count: Dim, sign: int) -> Tensor:
     return reshape(transpose(second, [0, 2, 1, 3]), (rows, count, 2))
 
 
-def _radix(count: int) -> int | None:
-    """The largest factor that is worth a step of its own; None where the length is small or prime."""
-    if count <= LARGEST_RADIX:
+def _radix(count: int, parts: int) -> int | None:
+    """A factor near the square root to split off, but no larger than needed; None for small and prime lengths."""
+    if count * parts <= UNSPLIT_TERMS:
         return None
-    small = [radix for radix in range(2, LARGEST_RADIX + 1) if count % radix == 0]
-    if small:
-        return small[-1]
-    return next((radix for radix in range(LARGEST_RADIX + 1, isqrt(count) + 1) if count % radix == 0), None)
+    divisors = [radix for radix in range(2, isqrt(count) + 1) if count % radix == 0]
+    small = [radix for radix in divisors if radix <= LARGEST_RADIX]
+    return small[-1] if small else divisors[0] if divisors else None
 
 
 def _matrix(count: Dim, parts: Dim, sign: int, dtype: DType) -> Tensor:
@@ -158,7 +158,7 @@ def stft(
 
     def element(b: Element, frame: Element, i: Element, part: Element) -> Element:
         sample = signal.at(b, frame * step + i, part)
-        return sample if window is None else sample * window.at(i)  # type: ignore[no-any-return]
+        return sample if window is None else sample * window.at(i)
 
     frames = reshape(build((batch, count, size, parts), element), (batch * count, size, parts))
     result = transform(frames, size, inverse=False)

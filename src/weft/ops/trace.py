@@ -96,7 +96,7 @@ class Trace:
                 break
             name = f"{base}.{attempt}"
         root.symbol_names.add(name)
-        return dims.symbol(name, low)
+        return dims.symbol(name, low, None)
 
     # -- emitting steps ----------------------------------------------------------------------------------------------
 

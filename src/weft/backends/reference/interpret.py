@@ -273,6 +273,10 @@ def _bind(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
     for dim, size in zip(type.shape, content.shape):
         symbol = dims.as_symbol(dim)
         if symbol is not None and (rebind or symbol.name not in sizes):
+            if symbol.low is not None and size < symbol.low:
+                raise GuardError(Guard(dim, symbol.low, "", at_least=True), size, symbol.low)
+            if symbol.high is not None and size > symbol.high:
+                raise GuardError(Guard(symbol.high, dim, "", at_least=True), symbol.high, size)
             sizes[symbol.name] = size
 
 

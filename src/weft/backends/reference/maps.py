@@ -115,6 +115,8 @@ class _Evaluation:
 
     def load(self, load: Load) -> Array:
         source = self.operands[load.operand]
+        if source.size == 0 and not load.checked:  # whatever a guarded load gives is not used
+            return np.full([1] * len(self.shape), "" if source.dtype == object else 0, source.dtype)
         strided = [self.strided(index, size) for index, size in zip(load.indices, source.shape)]
         used = [position for _, position in (entry for entry in strided if entry) if position is not None]
         if len(set(used)) != len(used):
