@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from weft.cli import output
-from weft.compat.conformance import KINDS, CaseResult, Report, Tally, judge, read_known_failures, run_suite
+from weft.compat.conformance import (
+    KINDS,
+    CaseResult,
+    Report,
+    Tally,
+    new_failures,
+    read_known_failures,
+    run_suite,
+    stale_entries,
+)
 from weft.runtime.devices import choose
 
 
@@ -51,16 +61,14 @@ def run(args: argparse.Namespace) -> int:
     kinds = [kind.strip() for kind in args.kind.split(",") if kind.strip()]
     report = _run_with_progress(device, args, kinds)
     console = _error_console() if args.json == "-" else output.console()
-    _print_report(console, report, verbose=args.verbose)
-    whole = not args.pattern and set(kinds) == set(KINDS)
-    problems = judge(report, known, whole=whole) if args.known_failures is not None else []
-    for problem in problems:
-        console.print(output.printable(problem), soft_wrap=True)
+    _print_report(console, report, known, verbose=args.verbose)
+    stale = stale_entries(report, known, whole=not args.pattern and set(kinds) == set(KINDS))
+    for line in stale:
+        console.print(output.printable(line), soft_wrap=True)
     if args.json is not None:
         _write_json(args.json, report)
     console.print(str(report.tally))
-    failed = bool(problems) if args.known_failures is not None else report.failed > 0
-    return 1 if failed else 0
+    return 1 if stale or new_failures(report, known) else 0
 
 
 def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) -> Report:
@@ -87,7 +95,7 @@ def _error_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def _print_report(console: Console, report: Report, *, verbose: bool) -> None:
+def _print_report(console: Console, report: Report, known: Mapping[str, str], *, verbose: bool) -> None:
     title = f"onnx {report.onnx_version} on {report.device}, {report.seconds:.1f} s"
     console.print(_table(title, "kind", report.by_kind()))
     ops = {op: tally for op, tally in report.by_op().items() if verbose or tally.failed}
@@ -95,7 +103,8 @@ def _print_report(console: Console, report: Report, *, verbose: bool) -> None:
         console.print(_table("every op" if verbose else "ops in cases that failed", "op", ops))
     for case in report.cases:
         if case.status != "passed":
-            console.print(output.printable(f"{case.status}: {case.name}: {case.reason}"), soft_wrap=True)
+            label = "known failure" if case.status == "failed" and case.name in known else case.status
+            console.print(output.printable(f"{label}: {case.name}: {case.reason}"), soft_wrap=True)
 
 
 def _table(title: str, key: str, tallies: dict[str, Tally]) -> Table:

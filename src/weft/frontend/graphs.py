@@ -7,7 +7,7 @@ one, so that in the result a name means one thing wherever it can be seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
+from weft.errors import InvalidModelError, WeftError
 from weft.frontend.attributes import read_attribute
 from weft.frontend.declarations import Symbols, collect_names, read_type
 from weft.frontend.instantiate import is_alias, node_label
@@ -64,17 +64,16 @@ class Scope:
 
 
 def read_main_graph(context: Context, proto: onnx.GraphProto) -> Graph:
-    """The model's graph, whose inputs must all have a type, and whose outputs must keep their names."""
+    """The model's graph, whose inputs must all have a type, and whose outputs keep their names."""
     graph = read_graph(context, None, proto)
-    for declared, value in zip(proto.output, graph.outputs, strict=True):
-        if declared.name != value.name:
-            raise UnsupportedModelError(
-                f"a function hands its input {value.name!r} on unchanged as the model's output", value=declared.name
-            )
     for value in graph.inputs:
         if value.type is None:
             raise InvalidModelError("the input has no declared type", value=value.name)
-    return graph
+    outputs = (
+        value if declared.name == value.name else replace(value, name=declared.name, shows=value.name)
+        for declared, value in zip(proto.output, graph.outputs, strict=True)
+    )
+    return replace(graph, outputs=tuple(outputs))
 
 
 def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -> Graph:

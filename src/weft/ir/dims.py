@@ -141,7 +141,7 @@ class Expr:
     def __str__(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms:
-            factors = [_factor(atom, alone=len(monomial) == 1 and abs(coefficient) == 1) for atom in monomial]
+            factors = [_factor(atom, alone=len(monomial) == 1 and coefficient == 1) for atom in monomial]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
             sign = "-" if coefficient < 0 else "+"
@@ -259,10 +259,11 @@ def bounds(dim: Dim) -> Interval:
         return dim, dim
     low, high = _interval(dim)
     loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
-    if low is None and loops:  # i < n is lost in plain interval arithmetic: put the extremes in instead
-        low = _interval(_at_extreme(dim, loops, lowest=True))[0]
-    if high is None and loops:
-        high = _interval(_at_extreme(dim, loops, lowest=False))[1]
+    if loops:  # i < n is lost in plain interval arithmetic: put the extremes in, too
+        lows = low, _interval(_at_extreme(dim, loops, lowest=True))[0]
+        highs = high, _interval(_at_extreme(dim, loops, lowest=False))[1]
+        low = max((bound for bound in lows if bound is not None), default=None)
+        high = min((bound for bound in highs if bound is not None), default=None)
     return low, high
 
 
@@ -527,4 +528,4 @@ def _factor(atom: Atom, *, alone: bool) -> str:
 
 def _parenthesized(dim: Dim) -> str:
     text = str(dim)
-    return f"({text})" if " " in text or text.startswith("-") else text
+    return f"({text})" if " " in text or "*" in text or text.startswith("-") else text

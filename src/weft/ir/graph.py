@@ -53,6 +53,7 @@ class GraphValue:
 
     name: str
     type: Type | None
+    shows: str = ""  # for an output: the value it stands for, where that has another name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,7 +49,7 @@ def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
     exponent = bit_and(shift_right(bits, literal(fraction_bits, word)), 2 * bias + 1)
     one = 1 << fraction_bits
     fraction = bit_and(bits, one - 1)
-    fraction = where(equal_zero(exponent), fraction * 2 - one, fraction)  # subnormal: as if the exponent went on
+    fraction = where(functions.equal(exponent, 0), fraction * 2 - one, fraction)  # subnormal: as if the exponent went on
     code = exponent - (bias - 127)
     if round_mode != "down":
         least = 1 if round_mode == "up" else one // 2
@@ -61,10 +61,6 @@ def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
         code = where(lost, 255, code)
     code = where(is_nan(v), 255, code)
     return bitcast(functions.cast(code, DType.uint8), DType.float8e8m0)  # type: ignore[no-any-return]
-
-
-def equal_zero(v: Element) -> Element:
-    return functions.equal(v, 0)  # type: ignore[no-any-return]
 
 
 _LAYOUTS = {False: (DType.float32, DType.int32, 23, 127), True: (DType.float64, DType.int64, 52, 1023)}

@@ -100,7 +100,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
         for name in last_use.get(number, ()):
             _forget(trace, scope, name)
     trace.origin = enclosing
-    return [_find(scope, value.name, graph.name) for value in graph.outputs]
+    return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
 
 
 def _trace_node(node: Node, scope: Scope) -> None:
@@ -165,7 +165,7 @@ def _last_uses(graph: Graph) -> dict[int, list[str]]:
     if any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values()):
         return {}
     last = {name: number for number, node in enumerate(graph.nodes) for name in (*node.inputs, *node.outputs)}
-    kept = {"", *graph.initializers, *(value.name for value in graph.outputs)}
+    kept = {"", *graph.initializers, *(value.shows or value.name for value in graph.outputs)}
     result: dict[int, list[str]] = {}
     for name, number in last.items():
         if name not in kept:

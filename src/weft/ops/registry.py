@@ -1,6 +1,6 @@
 """How an op is defined and found: a function whose signature is its schema.
 
-Positional parameters are inputs (default None: optional; `*name`: variadic), keyword-only parameters are attributes
+Positional parameters are inputs (`| None`: optional; `*name`: variadic), keyword-only parameters are attributes
 (a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array that must be known
 while compiling; one annotated `Sizes` as a tuple of dims, bound at run time where they are not known earlier. A
 keyword-only `output_count` receives the number of outputs that the node asks for.
@@ -208,7 +208,8 @@ def _describe(function: Callable[..., Any], name: str, since: int, domain: str) 
                 attributes.append(AttributeParameter(parameter.name, annotation, parameter.default))
             case _:
                 kind = {"Static": "static", "Sizes": "sizes"}.get(annotation, "tensor")
-                inputs.append(Parameter(parameter.name, kind, parameter.default is None))
+                optional = parameter.default is None or str(parameter.annotation).endswith("| None")
+                inputs.append(Parameter(parameter.name, kind, optional))
     return Definition(domain, name, since, function, tuple(inputs), variadic, tuple(attributes), counts_outputs)
 
 

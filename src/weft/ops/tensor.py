@@ -101,15 +101,17 @@ class Tensor(_Operators):
     """A value of the trace: a tensor, or a sequence, optional or map on its way through host steps.
 
     `known` is its content where the trace knows it: an array of numbers, or an object array of dims for the integer
-    tensors that shapes are computed with.
+    tensors that shapes are computed with. `elements` are the parts of a sequence, or what an optional holds (nothing
+    if it is empty), where the trace knows them one by one.
     """
 
-    __slots__ = ("known", "trace", "value")
+    __slots__ = ("elements", "known", "trace", "value")
 
     def __init__(self, trace: Trace, value: Value, known: Any = None) -> None:
         self.trace = trace
         self.value = value
         self.known = known
+        self.elements: tuple[Tensor, ...] | None = None
 
     @property
     def type(self) -> Type:

@@ -144,7 +144,9 @@ class Trace:
                 self.captured[number] = (tensor, inner)
                 return inner
             value = Value(next(self.numbers), tensor.type, tensor.value.name)
-            self.captured[number] = (tensor, self._register(Tensor(self, value, tensor.known)))
+            inner = self._register(Tensor(self, value, tensor.known))
+            inner.elements = tensor.elements
+            self.captured[number] = (tensor, inner)
         return self.captured[number][1]
 
     def assume_equal(self, left: Dim, right: Dim, why: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from weft.backends.reference.special import erf
 from weft.ir import dims
 from weft.ir.dims import Expr, UndecidedError
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, from_numpy
 
 Array = np.ndarray[Any, Any]
 
@@ -42,60 +42,71 @@ def apply_symbolic(name: str, arguments: list[Array], dtype: DType) -> Array:
 
 def cast(x: Array, dtype: DType) -> Array:
     """Numpy's conversion, by way of types that each pair of dtypes supports, and of text for strings."""
-    target = dtype.numpy
-    if x.dtype == target:
+    source = from_numpy(x.dtype)
+    if source is dtype:
         return x
-    if x.dtype == object:
+    if source is DType.string:
         return _parse(x, dtype)
     if dtype is DType.string:
-        return _format(x)
+        return _format(x, source)
     if dtype is DType.bool:
         return x != np.zeros((), x.dtype)
-    if x.dtype.kind == "c" and target.kind != "c":
-        x = x.real
-    if target.kind in "iu" and x.dtype.kind in "fV":
-        return _float_to_integer(x, target)
-    if "V" in (x.dtype.kind, target.kind) and x.dtype.kind not in "f" and x.dtype != np.float32:
-        x = x.astype(np.float32) if dtype.is_float else x
-    return x.astype(target)
+    if source.is_complex and not dtype.is_complex:
+        x, source = x.real, from_numpy(x.real.dtype)
+    if source.is_float and dtype.is_integer:
+        return _float_to_integer(x, dtype)
+    if "V" in (x.dtype.kind, dtype.numpy.kind) and not source.is_float:
+        x = x.astype(np.float64 if dtype.is_float else np.int64)
+    return x.astype(dtype.numpy)
 
 
-def _float_to_integer(x: Array, target: np.dtype[Any]) -> Array:
+def _float_to_integer(x: Array, dtype: DType) -> Array:
     """Truncate; a number that does not fit wraps around through int64 instead of trapping."""
-    wide = np.trunc(x.astype(np.float64)) if x.dtype != np.float64 else np.trunc(x)
-    limit = float(2**63)
-    if target == np.uint64:
-        return np.where(wide >= limit, (wide - limit).astype(np.int64).view(np.uint64) + np.uint64(2**63), 0).astype(
-            np.uint64
-        ) + np.where(wide < limit, wide, 0).astype(np.int64).view(np.uint64)
-    return wide.astype(np.int64).astype(target)
+    wide = np.trunc(x.astype(np.float64))
+    if dtype is DType.uint64:
+        half = float(2**63)
+        upper = wide >= half
+        low = np.where(upper, wide - half, wide).astype(np.int64).astype(np.uint64)
+        return low + np.where(upper, np.uint64(2**63), np.uint64(0))
+    return wide.astype(np.int64).astype(dtype.numpy)
 
 
 def _parse(x: Array, dtype: DType) -> Array:
-    if dtype is DType.string:
-        return x
-    convert: Callable[[str], Any] = float if dtype.is_float else int
-    numbers = [convert(str(text)) for text in x.reshape(-1)]
-    return np.array(numbers, np.float64 if dtype.is_float else dtype.numpy).reshape(x.shape).astype(dtype.numpy)
+    if dtype.is_float or dtype.is_complex:
+        read: Callable[[str], Any] = complex if dtype.is_complex else float
+        numbers = np.array([read(str(text)) for text in x.flat], np.complex128 if dtype.is_complex else np.float64)
+    else:
+        numbers = np.array([_parse_integer(str(text)) for text in x.flat], np.uint64)
+    return cast(numbers, dtype).reshape(x.shape)
 
 
-def _format(x: Array) -> Array:
-    result = np.empty(x.shape, object)
-    result.reshape(-1)[:] = [_text(value) for value in np.ascontiguousarray(x).reshape(-1)]
-    return result
+def _parse_integer(text: str) -> int:
+    """The integer as 64 bits of two's complement; a fraction is cut off."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = int(float(text))
+    return number & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, (bool, np.bool_, int, np.integer)):
-        return str(int(value)) if not isinstance(value, (bool, np.bool_)) else str(bool(value))
+def _format(x: Array, dtype: DType) -> Array:
+    result = np.empty(x.size, object)
+    result[:] = [_text(value, dtype) for value in x.flat]
+    return result.reshape(x.shape)
+
+
+def _text(value: Any, dtype: DType) -> str:
+    """Integers plainly, bools as 0 and 1, floats with the digits that matter."""
+    if dtype.is_complex:
+        return str(value)
+    if not dtype.is_float:
+        return str(int(value))
     number = float(value)
     if np.isnan(number):
         return "NaN"
     if np.isinf(number):
         return "INF" if number > 0 else "-INF"
-    text = f"{number:.8g}" if np.asarray(value).dtype != np.float64 else f"{number:.17g}"
-    shortest = str(np.asarray(value).dtype.type(value)) if np.asarray(value).dtype.kind == "f" else text
-    return shortest if len(shortest) <= len(text) else text
+    return repr(number).removesuffix(".0") if dtype is DType.float64 else f"{number:.8g}"
 
 
 def _divide(a: Array, b: Array) -> Array:

@@ -3,8 +3,18 @@
 `run_suite` goes in, a `Report` comes out. Only the workers import onnx, so a crash of any library costs one case.
 """
 
-from weft.compat.conformance.known import judge, read_known_failures
+from weft.compat.conformance.known import judge, new_failures, read_known_failures, stale_entries
 from weft.compat.conformance.records import KINDS, CaseResult, Report, Tally
 from weft.compat.conformance.run import run_suite
 
-__all__ = ["KINDS", "CaseResult", "Report", "Tally", "judge", "read_known_failures", "run_suite"]
+__all__ = [
+    "KINDS",
+    "CaseResult",
+    "Report",
+    "Tally",
+    "judge",
+    "new_failures",
+    "read_known_failures",
+    "run_suite",
+    "stale_entries",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from weft.compat.conformance.records import Report
+from weft.compat.conformance.records import CaseResult, Report
 from weft.errors import InputError
 
 _BY_CHANCE = "random:"
@@ -41,15 +41,23 @@ def judge(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]
 
     `whole` says that the run covered the suite, so that an entry without a case is an error too.
     """
-    problems: list[str] = []
-    for case in report.cases:
-        if case.status == "failed" and case.name not in known:
-            problems.append(f"{case.name}: failed and is not a known failure: {case.reason}")
-        elif case.status == "passed" and case.name in known and not known[case.name].startswith(_BY_CHANCE):
-            problems.append(f"{case.name}: passes now, remove it from the list of known failures")
-    if whole:
-        missing = known.keys() - {case.name for case in report.cases}
-        problems.extend(
-            f"{name}: the suite has no such case, remove it from the list of known failures" for name in sorted(missing)
-        )
-    return problems
+    new = [f"failed: {case.name}: {case.reason}" for case in new_failures(report, known)]
+    return new + stale_entries(report, known, whole=whole)
+
+
+def new_failures(report: Report, known: Mapping[str, str]) -> list[CaseResult]:
+    """The failures that are not in the list."""
+    return [case for case in report.cases if case.status == "failed" and case.name not in known]
+
+
+def stale_entries(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]:
+    """The entries that must leave the list, a line for each."""
+    passed = {case.name for case in report.cases if case.status == "passed"}
+    run = {case.name for case in report.cases}
+    lines: list[str] = []
+    for name, reason in known.items():
+        if name in passed and not reason.startswith(_BY_CHANCE):
+            lines.append(f"{name}: passes now, remove it from the list of known failures")
+        elif whole and name not in run:
+            lines.append(f"{name}: the suite has no such case, remove it from the list of known failures")
+    return lines

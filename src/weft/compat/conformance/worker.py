@@ -84,7 +84,7 @@ def _write(answers: TextIO, message: dict[str, Any]) -> None:
 def _describe(error: Exception) -> str:
     text = str(error)
     if isinstance(error, WeftError):
-        text = text.partition("\n  hint: ")[0]
+        text = text.removeprefix(f"{error.file}: ").partition("\n  hint: ")[0]
     line = " ".join(text.split())
     if len(line) > _LONGEST_REASON:
         line = line[:_LONGEST_REASON] + "…"

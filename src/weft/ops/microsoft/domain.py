@@ -1,0 +1,15 @@
+"""The domain that onnxruntime's own ops live in, and how they are defined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.ops import registry
+
+DOMAIN = "com.microsoft"
+
+
+def op(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the meaning of `name` in the domain, which has known one version only."""
+    return registry.op(name, domain=DOMAIN)
