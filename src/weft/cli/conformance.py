@@ -18,6 +18,7 @@ from weft.compat.conformance import (
     CaseResult,
     Report,
     Tally,
+    is_known,
     new_failures,
     read_known_failures,
     run_suite,
@@ -103,7 +104,7 @@ def _print_report(console: Console, report: Report, known: Mapping[str, str], *,
         console.print(_table("every op" if verbose else "ops in cases that failed", "op", ops))
     for case in report.cases:
         if case.status != "passed":
-            label = "known failure" if case.status == "failed" and case.name in known else case.status
+            label = "known failure" if case.status == "failed" and is_known(case, known) else case.status
             console.print(output.printable(f"{label}: {case.name}: {case.reason}"), soft_wrap=True)
 
 

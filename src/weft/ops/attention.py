@@ -146,7 +146,7 @@ def attention_25(
         key, value = concat([past_key, key], 2), concat([past_value, value], 2)
     rules = Mask(mask, bool(is_causal), left_window_size, right_window_size, offset, nonpad_kv_seqlen)
     products = multiply_heads(query, key)
-    factor = default_scale(query.shape[3]) if scale is None else scale
+    factor = default_scale(query.shape[3], products.dtype) if scale is None else scale
     scores = _scores(products, factor, softcap, rules, 2)
     precision = wide_dtype(q.dtype) if softmax_precision is None else from_number(softmax_precision)
     weights = softmax_of_visible(cast(scores, precision))
@@ -214,11 +214,11 @@ def softmax_of_visible(scores: Tensor) -> Tensor:
     return elementwise(lambda p, t: cast(p / where(equal(t, 0.0), 1.0, t), scores.dtype), powers, total)
 
 
-def default_scale(size: Dim) -> Any:
+def default_scale(size: Dim, dtype: DType) -> Any:
     """1 / sqrt(size), as a number or, for a symbolic size, an element."""
     if isinstance(size, int):
         return 1.0 / max(size, 1) ** 0.5
-    return 1.0 / sqrt(cast(index(size), DType.float32))
+    return 1.0 / sqrt(cast(index(size), dtype))
 
 
 @op("FlexAttention", domain="ai.onnx.preview")
@@ -236,7 +236,7 @@ def flex_attention(
         require(tensor.rank == 4, f"FlexAttention needs tensors of rank 4, not {tensor.type}")
     precision = wide_dtype(q.dtype) if softmax_precision is None else from_number(softmax_precision)
     products = multiply_heads(q, k)
-    factor = default_scale(q.shape[3]) if scale is None else scale
+    factor = default_scale(q.shape[3], products.dtype) if scale is None else scale
     scores = elementwise(lambda p: cast(p * factor, precision), products)
     weights = softmax_of_visible(_modify(scores, score_mod, "score_mod"))
     weights = _modify(weights, prob_mod, "prob_mod")
@@ -300,7 +300,7 @@ def rotate(
     def element(*i: Element) -> Any:
         batch, step, place = i[0], i[2] if heads_first else i[1], i[3]
         if interleaved:
-            angle, partner, second = place // 2, place + 1 - (place % 2) * 2, equal(place % 2, 1)
+            angle, partner, second = (place // 2) % half, place + 1 - (place % 2) * 2, equal(place % 2, 1)
         else:
             angle, partner, second = place % half, (place + half) % size, place >= half
         row: list[Any] = [batch, step] if positions is None else [positions.at(batch, step)]
@@ -365,7 +365,7 @@ def linear_attention(
     shape = (*heads, depth, width)
     start = full(shape, 0.0, wide) if past_state is None else reshape(cast(past_state, wide), shape)
     (state,), (outputs,) = scan(step, [start], sequences)
-    factor = scale if scale != 0.0 else default_scale(depth)
+    factor = scale if scale != 0.0 else default_scale(depth, wide)
     scaled = build(
         (batch, length, kv_num_heads, group, width),
         lambda b, t, h, g, j: cast(outputs.at(t, b, h, g, j) * factor, query.dtype),

@@ -43,10 +43,9 @@ def batch_normalization_1(
     if spatial:
         return _batch_normalization(x, scale, bias, mean, variance, epsilon, momentum, output_count)
     count = dims.product(x.shape[1:])
-    flat = lambda tensor: reshape(tensor, [count])  # noqa: E731
-    statistics = flat(mean), flat(variance)
     rows = reshape(x, [x.shape[0], count])
-    results = _batch_normalization(rows, flat(scale), flat(bias), *statistics, epsilon, momentum, output_count)
+    factor, offset, average, spread = (reshape(tensor, [count]) for tensor in (scale, bias, mean, variance))
+    results = _batch_normalization(rows, factor, offset, average, spread, epsilon, momentum, output_count)
     return [reshape(results[0], x.shape), *(reshape(result, scale.shape) for result in results[1:])]
 
 

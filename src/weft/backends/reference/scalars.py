@@ -55,8 +55,8 @@ def cast(x: Array, dtype: DType) -> Array:
         x, source = x.real, from_numpy(x.real.dtype)
     if source.is_float and dtype.is_integer:
         return _float_to_integer(x, dtype)
-    if "V" in (x.dtype.kind, dtype.numpy.kind) and not source.is_float:
-        x = x.astype(np.float64 if dtype.is_float else np.int64)
+    if "V" in (x.dtype.kind, dtype.numpy.kind):
+        x = x.astype(np.int64 if dtype.is_integer else np.float64)
     return x.astype(dtype.numpy)
 
 

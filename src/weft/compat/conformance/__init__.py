@@ -3,7 +3,7 @@
 `run_suite` goes in, a `Report` comes out. Only the workers import onnx, so a crash of any library costs one case.
 """
 
-from weft.compat.conformance.known import judge, new_failures, read_known_failures, stale_entries
+from weft.compat.conformance.known import is_known, judge, new_failures, read_known_failures, stale_entries
 from weft.compat.conformance.records import KINDS, CaseResult, Report, Tally
 from weft.compat.conformance.run import run_suite
 
@@ -12,6 +12,7 @@ __all__ = [
     "CaseResult",
     "Report",
     "Tally",
+    "is_known",
     "judge",
     "new_failures",
     "read_known_failures",

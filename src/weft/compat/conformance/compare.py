@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+DIFFERS = "differs in"  # says that elements are wrong, in a tensor of the right shape and dtype
+
 _BFLOAT16_RTOL = 2.0**-6
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -70,7 +72,7 @@ def _tensor_difference(actual: Array, expected: Array, rtol: float, atol: float)
         return None
     place = tuple(int(index) for index in np.argwhere(wrong)[0])
     return (
-        f"differs in {int(wrong.sum())} of {wrong.size} elements, first at {list(place)}: "
+        f"{DIFFERS} {int(wrong.sum())} of {wrong.size} elements, first at {list(place)}: "
         f"{actual[place]!s}, expected {expected[place]!s}"
     )
 

@@ -1,7 +1,8 @@
 """The checked-in list of known failures, which may only shrink.
 
 Each line is `name  # reason`; empty lines and lines that start with `#` are comments. A reason that starts with
-`random:` is for a case that expects one particular draw of random numbers, and may pass by chance.
+`random:` is for a case that expects one particular draw of random numbers: it may pass by chance, and fail only by
+other numbers in a tensor of the right shape and dtype.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from weft.compat.conformance.compare import DIFFERS
 from weft.compat.conformance.records import CaseResult, Report
 from weft.errors import InputError
 
@@ -46,8 +48,14 @@ def judge(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]
 
 
 def new_failures(report: Report, known: Mapping[str, str]) -> list[CaseResult]:
-    """The failures that are not in the list."""
-    return [case for case in report.cases if case.status == "failed" and case.name not in known]
+    """The failures that the list does not excuse."""
+    return [case for case in report.cases if case.status == "failed" and not is_known(case, known)]
+
+
+def is_known(case: CaseResult, known: Mapping[str, str]) -> bool:
+    """Whether the list excuses this failure."""
+    reason = known.get(case.name)
+    return reason is not None and (not reason.startswith(_BY_CHANCE) or DIFFERS in case.reason)
 
 
 def stale_entries(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]:
