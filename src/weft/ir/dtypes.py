@@ -109,7 +109,8 @@ _PACKED_BITS = {
 
 _ONNX_ORDER = (
     "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128 "
-    "bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 uint2 int2"
+    "bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 uint2 int2 "
+    "float6e2m3 float6e3m2"
 )
 _FROM_NUMBER = {number: DType(name) for number, name in enumerate(_ONNX_ORDER.split(), start=1)}
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ops.functions import cast
-from weft.ops.language import Tensor, branch, flip, loop, reshape, scan, transpose
+from weft.ir.types import AnyType, SequenceType
+from weft.ops.functions import cast, where
+from weft.ops.language import Tensor, branch, build, dims_tensor, expand, flip, loop, reshape, scan, transpose
 from weft.ops.registry import REQUIRED, normalize_axis, op, require
+from weft.ops.sequences import construct, empty_sequence, sequence_at, sequence_insert, sequence_length
 
 
 @op("If")
@@ -60,6 +63,70 @@ def scan_(
         axis = normalize_axis(scan_output_axes[number] if scan_output_axes else 0, output.rank)
         stacked.append(_move_axis(output, 0, axis))
     return [*final, *stacked]
+
+
+@op("Scan", since=8)
+def scan_8(
+    lengths: Tensor | None = None,
+    *inputs: Tensor,
+    body: Any = REQUIRED,
+    num_scan_inputs: int = REQUIRED,
+    directions: tuple[int, ...] | None = None,
+) -> list[Tensor]:
+    """One scan over the batch, whose body scans along time; states stand still once a sequence has ended."""
+    require(0 < num_scan_inputs <= len(inputs), f"num_scan_inputs is {num_scan_inputs} with {len(inputs)} inputs")
+    count = len(inputs) - num_scan_inputs
+    batch, longest = inputs[-1].shape[:2]
+    ends = dims_tensor([longest], ()) if lengths is None else cast(lengths, DType.int64)
+    ends = expand(ends, (batch,))
+    times = build((longest,), lambda t: t)
+
+    def one_sequence(end: Tensor, *parts: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        sequences = [
+            _reverse_until(part, end, longest) if directions and directions[number] else part
+            for number, part in enumerate(parts[count:])
+        ]
+
+        def step(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+            states, time, slices = arguments[:count], arguments[count], arguments[count + 1 :]
+            results = body(*states, *slices)
+            if lengths is None:
+                return results[:count], results[count:]
+            going = time < end
+            kept = [where(going, new, old) for new, old in zip(results, states)]
+            return kept, [where(going, output, 0) for output in results[count:]]
+
+        final, outputs = scan(step, parts[:count], [times, *sequences])
+        return (), [*final, *outputs]
+
+    _, results = scan(one_sequence, (), [ends, *inputs])
+    return results
+
+
+def _reverse_until(x: Tensor, end: Tensor, longest: Dim) -> Tensor:
+    """The first `end` rows in reverse order; what follows them has no meaning."""
+    return build((longest, *x.shape[1:]), lambda t, *i: x.at(end.at() - 1 - t, *i))
+
+
+@op("SequenceMap", since=17)
+def sequence_map(sequence: Tensor, *others: Tensor, body: Any = REQUIRED) -> list[Tensor]:
+    inputs = (sequence, *others)
+    lists = [isinstance(x.type, SequenceType) for x in inputs]
+    declared = [AnyType() if value.type is None else value.type for value in body.outputs]
+    if all(x.elements is not None for x, is_list in zip(inputs, lists) if is_list):
+        rows = [
+            body(*(x.elements[i] if x.elements is not None and is_list else x for x, is_list in zip(inputs, lists)))
+            for i in range(len(sequence.elements or ()))
+        ]
+        columns: Any = zip(*rows) if rows else [()] * len(declared)
+        return [construct(column, type) for column, type in zip(columns, declared)]
+
+    def step(number: Tensor, going: Tensor, *results: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        arguments = [sequence_at(x, number) if is_list else x for x, is_list in zip(inputs, lists)]
+        return going, [sequence_insert(row, new) for row, new in zip(results, body(*arguments))], ()
+
+    final, _ = loop(sequence_length(sequence), None, [empty_sequence(type) for type in declared], step)
+    return final
 
 
 def _move_axis(x: Tensor, source: int, target: int) -> Tensor:

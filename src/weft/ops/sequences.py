@@ -40,7 +40,7 @@ def construct(elements: Sequence[Tensor], empty: Type | None = None) -> Tensor:
         return empty_sequence(empty or AnyType())
     type = SequenceType(_common_type(elements))
     sequence = host("sequence_construct", elements, [type])[0]
-    sequence.elements = tuple(elements)
+    sequence.elements = None if current_trace.get().eager else tuple(elements)
     return sequence
 
 

@@ -13,6 +13,7 @@ from weft.backends.reference.interpret import GuardError, run
 from weft.errors import InputError, ModelError, WeftError
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
+from weft.ir.types import AnyType, Type
 from weft.passes.drop import with_outputs
 from weft.runtime.inputs import Bound, bind_inputs
 from weft.runtime.specs import TensorSpec, spec
@@ -39,7 +40,8 @@ class Model:
             spec(value.name, value.type) for value in source.graph.defaults if value.type is not None
         )
         self.outputs: tuple[TensorSpec, ...] = tuple(
-            spec(declared.name, value.type) for declared, value in zip(source.graph.outputs, program.outputs)
+            spec(declared.name, _better_known(value.type, declared.type))
+            for declared, value in zip(source.graph.outputs, program.outputs)
         )
         self._compile = compile
         self._eager = eager
@@ -128,6 +130,11 @@ class Model:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
+
+
+def _better_known(traced: Type, declared: Type | None) -> Type:
+    """The traced type, which is right where files often are not, unless tracing could not tell."""
+    return declared if isinstance(traced, AnyType) and declared is not None else traced
 
 
 def _own(result: Any, given: Mapping[str, Any]) -> Any:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from weft.ops.convolution import conv, conv_transpose_with_pads
-from weft.ops.functions import cast
-from weft.ops.language import Tensor, elementwise, mean, transpose
+from weft.ops.convolution import conv, conv_transpose
+from weft.ops.language import Tensor, mean, transpose
 from weft.ops.microsoft.activations import activate
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.scales import dequantized, quantized
@@ -138,6 +135,35 @@ def channels_last_max_pool(
         strides=strides,
     )
     return channels_last(result)
+
+
+@op("ConvTransposeWithDynamicPads")
+def conv_transpose_with_dynamic_pads(
+    x: Tensor,
+    w: Tensor,
+    pads: Sizes | None = None,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    output_padding: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    result: Tensor = conv_transpose(
+        x,
+        w,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        output_padding=output_padding,
+        pads=pads,
+        strides=strides,
+    )
+    return result
 
 
 @op("QLinearConv")

@@ -25,6 +25,7 @@ from weft.ops.language import (
     reshape,
 )
 from weft.ops.microsoft.domain import op
+from weft.ops.microsoft.scales import dequantized
 from weft.ops.normalization import layer_normalization, moments
 from weft.ops.registry import REQUIRED, normalize_axis, require
 
@@ -43,7 +44,9 @@ def simplified_layer_normalization(
     return _scaled(x, inverse, scale), inverse
 
 
-def _scaled(x: Tensor, inverse: Tensor, scale: Tensor, average: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+def _scaled(
+    x: Tensor, inverse: Tensor, scale: Tensor, average: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
     """(x - average) * inverse * scale + bias, in the dtype of the statistics, as x's own."""
     wide = inverse.dtype
     present = [tensor for tensor in (average, bias) if tensor is not None]
@@ -197,7 +200,9 @@ def group_norm(
 
     def element(*i: Element) -> Any:
         channel = i[axis]
-        place = [index if a in (0, axis) else 0 for a, index in enumerate((*i[:axis], channel // size, 0, *i[axis + 1 :]))]
+        place = [
+            index if a in (0, axis) else 0 for a, index in enumerate((*i[:axis], channel // size, 0, *i[axis + 1 :]))
+        ]
         centred = cast(x.at(*i), DType.float32) - average.at(*place)
         scale = cast(gamma.at(channel), DType.float32) / sqrt(variance.at(*place) + epsilon)
         result = centred * scale + cast(beta.at(channel), DType.float32)

@@ -10,5 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.backends.reference.host.selection import SELECTION
+from weft.backends.reference.host.sequences import SEQUENCES
+from weft.backends.reference.host.text import TEXT
 
-HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {**SELECTION}
+HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {**SELECTION, **SEQUENCES, **TEXT}
