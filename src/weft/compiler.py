@@ -95,7 +95,7 @@ def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -
 
 
 def _check_options(threads: int | None, precision: str) -> None:
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise DeviceError(f"threads must be a positive number, not {threads!r}")
     if precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"

@@ -522,8 +522,8 @@ def _atom_interval(atom: Atom) -> Interval:
 
 
 def _factor(atom: Atom, *, alone: bool) -> str:
-    text = str(atom)
-    return f"({text})" if " " in text and not alone and not text.startswith(("min(", "max(")) else text
+    divides = isinstance(atom, Compound) and atom.operation in ("//", "%")
+    return f"({atom})" if divides and not alone else str(atom)
 
 
 def _parenthesized(dim: Dim) -> str:

@@ -58,6 +58,13 @@ class DType(str, Enum):
         return _PACKED_BITS.get(self, 0 if self is DType.string else self.numpy.itemsize * 8)
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the greatest finite number; integers come as ints."""
+        describe: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
+        info = describe(self.numpy)
+        return (int(info.min), int(info.max)) if self.is_integer else (float(info.min), float(info.max))
+
+    @property
     def is_float(self) -> _Bool:
         return self.value.startswith(("float", "bfloat"))
 

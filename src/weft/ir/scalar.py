@@ -131,10 +131,14 @@ Scalar = Union[Literal, Index, Load, Apply]
 
 
 def walk(scalar: Scalar) -> Iterator[Scalar]:
-    """Every node of the tree, parents first."""
+    """Every node of the tree, parents first; a subtree that occurs in several places, as one object, only once."""
     pending = [scalar]
+    seen: set[int] = set()
     while pending:
         node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         yield node
         match node:
             case Load(_, indices):
@@ -152,14 +156,26 @@ def rebuild(
     load: Callable[[Load], Scalar] | None = None,
     atom: Callable[[Symbol | Axis], Dim] | None = None,
 ) -> Scalar:
-    """A copy in which `load` replaces each load (its indices rebuilt already) and `atom` each symbol and axis."""
-    match scalar:
-        case Literal():
-            return scalar
-        case Index(value):
-            return scalar if atom is None else Index(substitute(value, atom))
-        case Load(operand, indices, dtype, checked):
-            copy = Load(operand, tuple(rebuild(index, load, atom) for index in indices), dtype, checked)
-            return copy if load is None else load(copy)
-        case Apply(function, arguments, dtype):
-            return Apply(function, tuple(rebuild(argument, load, atom) for argument in arguments), dtype)
+    """A copy in which `load` replaces each load (its indices rebuilt already) and `atom` each symbol and axis.
+
+    Subtrees that are one object in several places stay so: large expressions are graphs rather than trees.
+    """
+    done: dict[int, Scalar] = {}
+
+    def copy(node: Scalar) -> Scalar:
+        known = done.get(id(node))
+        if known is None:
+            match node:
+                case Literal():
+                    known = node
+                case Index(value):
+                    known = node if atom is None else Index(substitute(value, atom))
+                case Load(operand, indices, dtype, checked):
+                    known = Load(operand, tuple(map(copy, indices)), dtype, checked)
+                    known = known if load is None else load(known)
+                case Apply(function, arguments, dtype):
+                    known = Apply(function, tuple(map(copy, arguments)), dtype)
+            done[id(node)] = known
+        return known
+
+    return copy(scalar)

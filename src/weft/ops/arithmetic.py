@@ -85,7 +85,7 @@ def min_(*candidates: Tensor) -> Tensor:
 def clip_to_attributes(x: Tensor, *, min: float | None = None, max: float | None = None) -> Tensor:
     def element(v: Element) -> Element:
         v = v if min is None else maximum(v, min)
-        return v if max is None else minimum(v, max)  # type: ignore[no-any-return]
+        return v if max is None else minimum(v, max)
 
     return elementwise(element, x)
 

@@ -47,11 +47,11 @@ class Mask:
     offset: Dim = 0
     valid: Tensor | None = None
 
-    def apply(self, score: Element, place: Sequence[Element], queries: Dim) -> Any:
+    def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Any:
         """The score at (batch, head, query, key), -inf where the key is hidden."""
         batch, _, query, key = place
         if self.bias is not None:
-            score = self._add_bias(score, self.bias, place)
+            score = self._add_bias(score, self.bias, place, keys)
         position: Any = query + self.offset
         if self.valid is not None:
             count = cast(self.valid.at(batch), DType.int64)
@@ -66,14 +66,15 @@ class Mask:
         return score
 
     @staticmethod
-    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element]) -> Any:
+    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Any:
         """Broadcast along all but the keys, of which those past the end of the mask are hidden."""
         *outer, key = place[len(place) - bias.rank :]
         picked = bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, outer)), key)
-        inside = key < bias.shape[-1]
         if bias.dtype is DType.bool:
-            return where(inside & picked, score, -inf)
-        return where(inside, score + cast(picked, score.dtype), -inf)
+            score = where(picked, score, -inf)
+        else:
+            score = score + cast(picked, score.dtype)
+        return score if bias.shape[-1] == keys else where(key < bias.shape[-1], score, -inf)
 
 
 @op("Attention", since=23)
@@ -169,7 +170,7 @@ def _scores(products: Tensor, factor: Any, softcap: float, mask: Mask, stage: in
         score = products.at(*place) * factor
         if stage >= 1 and softcap > 0.0:
             score = tanh(score / softcap) * softcap
-        return mask.apply(score, place, products.shape[2]) if stage == 2 else score
+        return mask.apply(score, place, *products.shape[2:]) if stage == 2 else score
 
     return build(products.shape, element)
 

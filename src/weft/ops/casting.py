@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
-
 from weft.ir.dtypes import DType, from_number
 from weft.ops import functions
 from weft.ops.functions import bit_and, bitcast, clamp, is_nan, shift_right, where
@@ -35,8 +33,7 @@ def convert(v: Element, dtype: DType, saturate: bool = True, round_mode: str = "
         return _to_power_of_two(v, saturate, round_mode)
     if dtype in _OVERFLOWING and saturate and v.dtype is not DType.bool:
         v = v if v.dtype.is_float and v.dtype.bits > 8 else functions.cast(v, DType.float32)
-        largest = float(ml_dtypes.finfo(dtype.numpy).max)
-        v = clamp(v, -largest, largest)
+        v = clamp(v, *dtype.limits)
     return functions.cast(v, dtype)  # type: ignore[no-any-return]
 
 
@@ -49,7 +46,9 @@ def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
     exponent = bit_and(shift_right(bits, literal(fraction_bits, word)), 2 * bias + 1)
     one = 1 << fraction_bits
     fraction = bit_and(bits, one - 1)
-    fraction = where(functions.equal(exponent, 0), fraction * 2 - one, fraction)  # subnormal: as if the exponent went on
+    fraction = where(
+        functions.equal(exponent, 0), fraction * 2 - one, fraction
+    )  # subnormal: as if the exponent went on
     code = exponent - (bias - 127)
     if round_mode != "down":
         least = 1 if round_mode == "up" else one // 2

@@ -70,6 +70,6 @@ def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> 
         infinite: Element = functions.is_inf(v)
         if not detect_negative:
             infinite = infinite & (v > 0)
-        return infinite if detect_positive else infinite & (v < 0)  # type: ignore[no-any-return]
+        return infinite if detect_positive else infinite & (v < 0)
 
     return elementwise(element, x)

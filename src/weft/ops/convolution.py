@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.types import Shape
-from weft.ops.functions import sigmoid
+from weft.ops.functions import cast, sigmoid, wide_dtype
 from weft.ops.language import Tensor, assume_equal, build, concat, convolve, elementwise, full, slice_axis
 from weft.ops.registry import op, require
 from weft.ops.windows import explicit_pads, halve, is_same, per_axis, windows
@@ -85,8 +85,9 @@ def _transposed_layout(
         if output_shape:
             wanted = list(output_shape[len(output_shape) - rank :])
         require(len(wanted) == rank, f"output_shape {output_shape} does not fit {rank} axes")
-        around = [halve(full_size - size, auto_pad) for full_size, size in zip(whole, wanted)]
+        around = [halve(dims.maximum(given - size, 0), auto_pad) for given, size in zip(whole, wanted)]
         return wanted, around
+    require(min(pads or (0,)) >= 0, f"pads {pads} may not be negative")
     edges: list[tuple[Dim, Dim]] = list(explicit_pads(pads, rank)) if auto_pad == "NOTSET" else [(0, 0)] * rank
     return [dims.maximum(size - before - after, 0) for size, (before, after) in zip(whole, edges)], edges
 
@@ -113,7 +114,8 @@ def causal_convolution_with_state(
     if bias is not None:
         result = add_bias(result, bias)
     if activation != "none":
-        result = elementwise(lambda v: v * sigmoid(v), result)
+        wide = wide_dtype(x.dtype)
+        result = elementwise(lambda v: cast(cast(v, wide) * sigmoid(cast(v, wide)), x.dtype), result)
     return result, slice_axis(whole, 2, length, kept)
 
 
@@ -126,6 +128,7 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
 def _check_weights(x: Tensor, w: Tensor, group: int, kernel_shape: Sequence[int] | None) -> None:
     require(x.rank >= 2 and x.rank == w.rank, f"input {x.type} and weights {w.type} must have the same rank")
     require(group > 0, f"group is {group}")
+    assume_equal(dims.mod(w.shape[0], group), 0, f"{w.shape[0]} channels do not make {group} equal groups")
     if kernel_shape:
         require(len(kernel_shape) == w.rank - 2, f"kernel_shape {kernel_shape} does not fit weights {w.type}")
         for size, declared in zip(w.shape[2:], kernel_shape):

@@ -57,4 +57,5 @@ for _name, _modern in {
 @op("PRelu")
 def prelu_1(x: Tensor, slope: Tensor, *, consumed_inputs: tuple[int, ...] | None = None) -> Tensor:
     """One slope for all, or one per channel."""
-    return parametric_relu(x, slope if slope.size == 1 else _align(x, reshape(slope, [slope.size]), min(1, x.rank - 1)))
+    per_channel = slope if slope.size == 1 else _align(x, reshape(slope, [slope.size]), min(1, x.rank - 1))
+    return parametric_relu(x, per_channel)  # type: ignore[no-any-return]

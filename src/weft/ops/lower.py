@@ -51,6 +51,25 @@ class Subgraph:
         return trace_graph(self.graph, ChainMap(inner, self.scope))
 
 
+@dataclass(frozen=True, slots=True)
+class Enclosing:
+    """The graph that a node stands in."""
+
+    graph: Graph
+    scope: Scope = field(repr=False)
+
+    def between(self, inputs: Sequence[str], output: str) -> Subgraph:
+        """The part of the graph that computes `output`, as a function of `inputs`."""
+        needed = {output} - set(inputs)
+        nodes: list[Node] = []
+        for node in reversed(self.graph.nodes):
+            if needed & set(node.outputs):
+                nodes.insert(0, node)
+                needed |= set(node.inputs) - set(inputs)
+        values = tuple(GraphValue(name, None) for name in inputs)
+        return Subgraph(Graph(self.graph.name, tuple(nodes), values, (GraphValue(output, None),), {}), self.scope)
+
+
 def lower(
     graph: Graph,
     evaluator: Evaluator,
@@ -94,7 +113,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
     last_use = _last_uses(graph) if trace.eager else {}
     for number, node in enumerate(graph.nodes):
         trace.origin = node.name
-        _trace_node(node, scope)
+        _trace_node(node, scope, graph)
         if progress is not None:
             progress((number + 1) / len(graph.nodes))
         for name in last_use.get(number, ()):
@@ -103,7 +122,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
     return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
 
 
-def _trace_node(node: Node, scope: Scope) -> None:
+def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     definition = registry.find(node.domain, node.op, node.version)
     if definition is None:
         raise _unknown(node)
@@ -115,7 +134,8 @@ def _trace_node(node: Node, scope: Scope) -> None:
         inputs.pop()
     wanted = [number + 1 for number, name in enumerate(node.outputs) if name]
     try:
-        outputs = registry.call(definition, inputs, attributes, max(wanted, default=0), node.version)
+        count = max(wanted, default=0)
+        outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:

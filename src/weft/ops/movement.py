@@ -107,20 +107,22 @@ def _slice(
 
 
 def slice_bounds(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, Dim]:
-    """(first, count) of Python's slice(start, end, step) over `size` elements, without asking for signs."""
+    """(first, count) of a slice over `size` elements, without asking for signs of starts and ends.
+
+    Like Python's, but a start before the front is the front, and a far end is the end that the step heads for.
+    """
     require(step != 0, "the step of a slice is 0")
-    if step > 0:
-        low, high = 0, size
-    else:
-        low, high = -1, size - 1
+    low, high = (0, size) if step > 0 else (-1, size - 1)
     first = _clamp(_from_front(start, size), 0, high)
     last = _clamp(_from_front(end, size), low, high)
+    if step < 0:
+        last = last - dims.minimum(dims.maximum(end - (FAR - 1), 0), 1) * (last + 1)
     return first, dims.maximum(dims.ceildiv(last - first, step), 0)
 
 
 def _from_front(position: Dim, size: Dim) -> Dim:
     """A position that may count from the end, counted from the front."""
-    if isinstance(position, int) and abs(position) >= FAR:
+    if _is_far(position):
         return position
     if dims.is_at_least(position, 0):
         return position
@@ -131,9 +133,13 @@ def _from_front(position: Dim, size: Dim) -> Dim:
 
 
 def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
-    if isinstance(position, int) and abs(position) >= FAR:
+    if _is_far(position):
         return high if position > 0 else low
     return dims.minimum(dims.maximum(position, low), high)
+
+
+def _is_far(position: Dim) -> bool:
+    return isinstance(position, int) and abs(position) >= FAR
 
 
 # -- padding and repeating -------------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ def _edge(position: Element, size: Dim) -> Element:
 
 
 def _wrap(position: Element, size: Dim) -> Element:
-    return position % size  # type: ignore[no-any-return]
+    return position % dims.maximum(size, 1)  # type: ignore[no-any-return]
 
 
 _REPEATING: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect, "edge": _edge, "wrap": _wrap}
@@ -197,7 +203,7 @@ _REPEATING: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect,
 def tile(x: Tensor, repeats: Sizes) -> Tensor:
     require(len(repeats) == x.rank, f"{len(repeats)} repeats for rank {x.rank}")
     shape = [size * times for size, times in zip(x.shape, repeats)]
-    return build(shape, lambda *i: x.at(*(k % size for k, size in zip(i, x.shape))))
+    return build(shape, lambda *i: x.at(*(k % dims.maximum(size, 1) for k, size in zip(i, x.shape))))
 
 
 @op("Expand", since=8)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import ml_dtypes
-
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_number
 from weft.ops.casting import convert
@@ -53,10 +51,9 @@ def _division_type(x: DType, scale: DType) -> DType:
 def quantize(v: Element, zero: Element | None, dtype: DType, saturate: bool = True) -> Element:
     """A number that was divided by its scale as a quantized one: rounded to even, moved, kept within bounds."""
     if dtype.is_integer:
-        limits = ml_dtypes.iinfo(dtype.numpy)
         rounded = cast(round_half_even(v), DType.float32)
         moved = rounded if zero is None else rounded + cast(zero, DType.float32)
-        return cast(clamp(moved, float(limits.min), float(limits.max)), dtype)  # type: ignore[no-any-return]
+        return cast(clamp(moved, *dtype.limits), dtype)  # type: ignore[no-any-return]
     return convert(v if zero is None else v + cast(zero, v.dtype), dtype, saturate)
 
 
@@ -99,7 +96,7 @@ def picker(parameter: Tensor, x: Tensor, axis: int, block_size: int) -> Pick:
     """
     if parameter.rank == 0 or parameter.shape == (1,):
         single = reshape(parameter, ())
-        return lambda i: single.at()
+        return lambda _: single.at()
     if block_size:
         return _block_picker(parameter, x, normalize_axis(axis, x.rank), block_size)
     require(parameter.rank == 1, f"a scale or zero point {parameter.type} without blocks must be a scalar or a vector")
@@ -110,7 +107,9 @@ def picker(parameter: Tensor, x: Tensor, axis: int, block_size: int) -> Pick:
 
 def _block_picker(parameter: Tensor, x: Tensor, axis: int, block_size: int) -> Pick:
     require(block_size > 0, f"block_size is {block_size}")
-    require(parameter.rank == x.rank, f"blocks of {x.type} need scales and zero points of its rank, not {parameter.type}")
+    require(
+        parameter.rank == x.rank, f"blocks of {x.type} need scales and zero points of its rank, not {parameter.type}"
+    )
     for position, (size, own) in enumerate(zip(x.shape, parameter.shape)):
         expected = dims.ceildiv(size, block_size) if position == axis else size
         assume_equal(own, expected, f"scales or zero points for blocks of {block_size} along axis {axis}")

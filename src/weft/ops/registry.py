@@ -3,7 +3,8 @@
 Positional parameters are inputs (`| None`: optional; `*name`: variadic), keyword-only parameters are attributes
 (a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array that must be known
 while compiling; one annotated `Sizes` as a tuple of dims, bound at run time where they are not known earlier. A
-keyword-only `output_count` receives the number of outputs that the node asks for.
+keyword-only `output_count` receives the number of outputs that the node asks for, and `enclosing` the graph that the
+node stands in, for an op that speaks about other nodes.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Definition:
     variadic: bool
     attributes: tuple[AttributeParameter, ...]
     counts_outputs: bool
+    sees_graph: bool
 
     @property
     def qualified_name(self) -> str:
@@ -104,17 +106,20 @@ def call(
     attributes: Mapping[str, Any],
     output_count: int,
     version: int,
+    enclosing: Any = None,
 ) -> list[Tensor | None]:
     """Run a definition on traced tensors. Where it needs what only the run knows, the whole op is put off to then."""
     keywords = _check_attributes(definition, attributes)
     if definition.counts_outputs:
         keywords["output_count"] = output_count
+    if definition.sees_graph:
+        keywords["enclosing"] = enclosing
     guards = len(current_trace.get().guards)
     try:
         result = definition.function(*_bind_inputs(definition, inputs), **keywords)
     except (NotStaticError, UndecidedError) as reason:
         trace = current_trace.get()
-        if trace.eager or any(callable(value) for value in attributes.values()):
+        if trace.eager or definition.sees_graph or any(callable(value) for value in attributes.values()):
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
         del trace.guards[guards:]
         return _put_off(definition, inputs, attributes, output_count, version)
@@ -196,7 +201,7 @@ def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
 def _describe(function: Callable[..., Any], name: str, since: int, domain: str) -> Definition:
     inputs: list[Parameter] = []
     attributes: list[AttributeParameter] = []
-    variadic = counts_outputs = False
+    variadic = counts_outputs = sees_graph = False
     for parameter in inspect.signature(function).parameters.values():
         annotation = str(parameter.annotation).replace(" | None", "")
         match parameter.kind:
@@ -204,13 +209,16 @@ def _describe(function: Callable[..., Any], name: str, since: int, domain: str) 
                 variadic = True
             case inspect.Parameter.KEYWORD_ONLY if parameter.name == "output_count":
                 counts_outputs = True
+            case inspect.Parameter.KEYWORD_ONLY if parameter.name == "enclosing":
+                sees_graph = True
             case inspect.Parameter.KEYWORD_ONLY:
                 attributes.append(AttributeParameter(parameter.name, annotation, parameter.default))
             case _:
                 kind = {"Static": "static", "Sizes": "sizes"}.get(annotation, "tensor")
                 optional = parameter.default is None or str(parameter.annotation).endswith("| None")
                 inputs.append(Parameter(parameter.name, kind, optional))
-    return Definition(domain, name, since, function, tuple(inputs), variadic, tuple(attributes), counts_outputs)
+    schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph)
+    return Definition(domain, name, since, function, *schema)
 
 
 def require(condition: bool, problem: str, hint: str | None = None) -> None:

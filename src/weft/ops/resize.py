@@ -17,14 +17,13 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
-from weft.ops.language import Element, Tensor, build, index, literal, observe, reduce
+from weft.ops.language import Element, Tensor, assume_equal, build, index, literal, observe, reduce
 from weft.ops.ratio import Ratio, simplest
 from weft.ops.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.ops.tensor import NotStaticError
 from weft.ops.trace import is_symbolic
 
 HALF = Fraction(1, 2)
-Lift = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def upsample_7(x: Tensor, *, scales: tuple[float, ...] = REQUIRED, mode: str = "
 @op("Upsample", since=9)
 @op("Resize", since=10)
 def upsample_9(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    return _resize(x, _lines_from_scales(x, range(x.rank), _numbers(scales), None), _simple(mode))
+    return _resize(x, _lines_from_scales(x, range(x.rank), _numbers(scales, x.rank), None), _simple(mode))
 
 
 def _simple(mode: str) -> Sampling:
@@ -110,12 +109,13 @@ def resize(
     places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
     crops = coordinate_transformation_mode == "tf_crop_and_resize"
     require(roi is not None or not crops, "tf_crop_and_resize needs the input 'roi'")
-    region = _numbers(roi) if crops and roi is not None else None
-    if scales is not None and scales.size != 0:
-        lines = _lines_from_scales(x, places, _numbers(scales), region)
+    region = _numbers(roi, 2 * len(places)) if crops and roi is not None else None
+    if sizes:
+        lines = _lines_from_sizes(x, places, sizes, region, keep_aspect_ratio_policy)
     else:
-        require(sizes is not None and len(sizes) > 0, "one of 'scales' and 'sizes' must be given")
-        lines = _lines_from_sizes(x, places, sizes or (), region, keep_aspect_ratio_policy)
+        require(scales is not None, "one of 'scales' and 'sizes' must be given")
+        assert scales is not None
+        lines = _lines_from_scales(x, places, _numbers(scales, len(places)), region)
     sampling = Sampling(
         mode,
         coordinate_transformation_mode,
@@ -131,12 +131,12 @@ def resize(
 # -- how each axis is resized ----------------------------------------------------------------------------------------
 
 
-def _numbers(x: Tensor) -> list[Ratio] | list[Element]:
+def _numbers(x: Tensor, count: int) -> list[Ratio] | list[Element]:
     """The elements of a float vector: ratios where they are known, else loads."""
+    assume_equal(x.size, count, f"{count} numbers are needed, one for each axis")
     if x.known is not None and not is_symbolic(x):
         return [simplest(float(number)) for number in x.known.reshape(-1)]
-    require(isinstance(x.size, int), f"the number of elements of a tensor of shape {x.shape} must be known")
-    return [cast(x.at(number), DType.float32) for number in range(int(x.size))]  # type: ignore[call-overload]
+    return [cast(x.at(number), DType.float32) for number in range(count)]
 
 
 def _lines_from_scales(
@@ -190,15 +190,15 @@ def _common_scale(sizes: Sequence[Dim], wanted: Sequence[Dim], smallest: bool) -
 def _region(region: Sequence[Any] | None, number: int, count: int) -> tuple[Any, Any] | None:
     if region is None:
         return None
-    require(len(region) == 2 * count, f"roi has {len(region)} numbers for {count} axes")
     return region[number], region[count + number]
 
 
 def _line(axis: int, size: Dim, wanted: Dim, scale: Any, width: Any, region: tuple[Any, Any] | None) -> Line:
     start, end = region or (Ratio(0), Ratio(1))
     if all(isinstance(number, Ratio) for number in (scale, start, end)):
-        return Line(axis, size, wanted, scale, width, start, end, exact=True)
-    return Line(axis, size, wanted, *(_approximate(number) for number in (scale, width, start, end)), exact=False)
+        return Line(axis, size, wanted, scale, width, start, end, True)
+    scale, width, start, end = (_approximate(number) for number in (scale, width, start, end))
+    return Line(axis, size, wanted, scale, width, start, end, False)
 
 
 def _approximate(number: Ratio | Element) -> Element:
@@ -289,8 +289,8 @@ def _half(line: Line) -> Any:
 ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
     "round_prefer_floor": lambda line, x: _up(x - _half(line)),
     "round_prefer_ceil": lambda line, x: _down(x + _half(line)),
-    "floor": lambda line, x: _down(x),
-    "ceil": lambda line, x: _up(x),
+    "floor": lambda _, x: _down(x),
+    "ceil": lambda _, x: _up(x),
     "away_from_scale": _away_from_scale,
 }
 
@@ -364,7 +364,7 @@ def _resize_axis(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
     def element(*i: Element) -> Element:
         coordinate = _coordinate(line, sampling, i[axis])
         first, part = _down(coordinate), _fraction(coordinate, x.dtype)
-        weights = _linear(part) if sampling.mode == "linear" else _cubic(part, sampling.cubic)
+        weights = linear_weights(part) if sampling.mode == "linear" else cubic_weights(part, sampling.cubic)
         places = [first + (number - len(weights) // 2 + 1) for number in range(len(weights))]
         if sampling.exclude_outside:
             weights = [where(_is_inside(place, line.size), weight, 0.0) for place, weight in zip(places, weights)]
@@ -387,11 +387,11 @@ def _is_inside(place: Element, size: Dim) -> Element:
     return (place >= 0) & (place < size)  # type: ignore[no-any-return]
 
 
-def _linear(part: Element) -> list[Element]:
+def linear_weights(part: Element) -> list[Element]:
     return [1.0 - part, part]
 
 
-def _cubic(part: Element, a: float) -> list[Element]:
+def cubic_weights(part: Element, a: float) -> list[Element]:
     """Weights of the four neighbours, the second of which lies `part` before the sample."""
     return [_cubic_kernel(distance, a) for distance in (part + 1.0, part, 1.0 - part, 2.0 - part)]
 

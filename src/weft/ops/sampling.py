@@ -1,1 +1,397 @@
-"""Sampling at computed positions: grids, regions, deformed windows."""
+"""Sampling images at positions that tensors hold: grids, regions of interest, deformed kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ops.functions import cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
+from weft.ops.language import (
+    Element,
+    Tensor,
+    assume_equal,
+    build,
+    contract,
+    elementwise,
+    index,
+    literal,
+    observe,
+    reduce,
+    reshape,
+    window_count,
+)
+from weft.ops.registry import REQUIRED, Sizes, op, require
+from weft.ops.resize import cubic_weights, linear_weights
+
+CUBIC = -0.75
+
+
+def _wide(dtype: DType) -> DType:
+    """The float type that values and coordinates of `dtype` are computed in."""
+    return DType.float64 if dtype is DType.float64 else DType.float32
+
+
+def _number(value: Element | Dim, dtype: DType) -> Element:
+    return cast(value if isinstance(value, Element) else index(value), dtype)  # type: ignore[no-any-return]
+
+
+def _sum(terms: Sequence[Element]) -> Element:
+    return sum(terms[1:], terms[0])
+
+
+# -- grids -----------------------------------------------------------------------------------------------------------
+
+
+@op("GridSample", since=16)
+def grid_sample(
+    x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Tensor:
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    rank = x.rank - 2
+    require(mode in ("linear", "nearest", "cubic"), f"mode is {mode!r}, not linear, nearest or cubic")
+    require(padding_mode in _PADDINGS, f"padding_mode is {padding_mode!r}, not one of {', '.join(_PADDINGS)}")
+    require(rank >= 1 and grid.rank == x.rank, f"a grid of rank {grid.rank} for an input of rank {x.rank}")
+    assume_equal(grid.shape[-1], rank, "the grid must hold one coordinate for each spatial axis")
+    assume_equal(grid.shape[0], x.shape[0], "input and grid must have the same batch size")
+    shape = (x.shape[0], x.shape[1], *grid.shape[1:-1])
+    borders = [_Border(size, bool(align_corners), padding_mode) for size in x.shape[2:]]
+    wide = _wide(x.dtype)
+
+    def element(*i: Element) -> Element:
+        coordinates = []
+        for axis, border in enumerate(borders):
+            place = grid.at(i[0], *i[2:], rank - 1 - axis)
+            coordinate = border.scaled(cast(place, _wide(grid.dtype)))
+            coordinates.append(border.pulled_in(round_half_even(coordinate) if mode == "nearest" else coordinate))
+        if mode == "nearest":
+            return _pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
+        firsts = [cast(floor(c), DType.int64) for c in coordinates]
+        parts = [cast(c - floor(c), wide) for c in coordinates]
+        weights = [linear_weights(part) if mode == "linear" else cubic_weights(part, CUBIC) for part in parts]
+        terms = []
+        for taps in product(range(len(weights[0])), repeat=rank):
+            places = [first + (tap - len(weights[0]) // 2 + 1) for first, tap in zip(firsts, taps)]
+            term = cast(_pixel(x, i[:2], places, borders), wide)
+            for tap, weight in zip(taps, weights):
+                term = term * weight[tap]
+            terms.append(term)
+        return cast(_sum(terms), x.dtype)  # type: ignore[no-any-return]
+
+    return build(shape, element)
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """One spatial axis of a sampled image, and what lies beyond its ends."""
+
+    size: Dim
+    aligned: bool
+    padding: str
+
+    def scaled(self, place: Element) -> Element:
+        """From [-1, 1] to positions."""
+        if self.aligned:
+            return (place + 1.0) / 2.0 * _number(self.size - 1, place.dtype)  # type: ignore[no-any-return]
+        return ((place + 1.0) * _number(self.size, place.dtype) - 1.0) / 2.0  # type: ignore[no-any-return]
+
+    def pulled_in(self, position: Element) -> Element:
+        """A position beyond the ends, brought back as the padding asks."""
+        edge = 0.0 if self.aligned else 0.5
+        low, high = -edge, _number(self.size - 1, position.dtype) + edge
+        if self.padding == "zeros":
+            return position
+        if self.padding == "border":
+            back = clamp(position, 0.0, _number(self.size - 1, position.dtype))
+        else:
+            span = _number(dims.maximum(self.size - 1, 1) if self.aligned else self.size, position.dtype)
+            away = (position - low) % (span * 2.0)
+            back = minimum(away, span * 2.0 - away) + low
+        return where((position < low) | (position > high), back, position)  # type: ignore[no-any-return]
+
+    def inside(self, position: Element) -> tuple[Element, Element | None]:
+        """The element to read for a whole position, and where it counts."""
+        return _PADDINGS[self.padding](position, self)
+
+
+def _zeros(position: Element, border: _Border) -> tuple[Element, Element | None]:
+    return position, (position >= 0) & (position < border.size)
+
+
+def _clamped(position: Element, border: _Border) -> tuple[Element, Element | None]:
+    return clamp(position, 0, border.size - 1), None
+
+
+def _reflected(position: Element, border: _Border) -> tuple[Element, Element | None]:
+    last = 2 * border.size - (2 if border.aligned else 1)
+    place = position % dims.maximum(2 * border.size - (2 if border.aligned else 0), 1)
+    return minimum(place, last - place), None
+
+
+_PADDINGS: dict[str, Callable[[Element, _Border], tuple[Element, Element | None]]] = {
+    "zeros": _zeros,
+    "border": _clamped,
+    "reflection": _reflected,
+}
+
+
+def _pixel(x: Tensor, outer: Sequence[Element], places: Sequence[Element], borders: Sequence[_Border]) -> Element:
+    found = [border.inside(place) for border, place in zip(borders, places)]
+    loaded = x.at(*outer, *(place for place, _ in found))
+    for _, counts in found:
+        if counts is not None:
+            loaded = where(counts, loaded, literal("" if x.dtype is DType.string else 0, x.dtype))
+    return loaded
+
+
+@op("AffineGrid", since=20)
+def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor:
+    rank = len(size) - 2
+    require(rank in (2, 3), f"size must be [N, C, H, W] or [N, C, D, H, W], not of length {len(size)}")
+    require(theta.rank == 3, f"theta must have three dimensions, not {theta.rank}")
+    for axis, wanted in enumerate((size[0], rank, rank + 1)):
+        assume_equal(theta.shape[axis], wanted, "theta must hold one matrix [D, D + 1] for each image")
+
+    def along(position: Element, length: Dim) -> Element:
+        if align_corners:
+            return _number(position * 2 - (length - 1), theta.dtype) / _number(dims.maximum(length - 1, 1), theta.dtype)  # type: ignore[no-any-return]
+        return _number(position * 2 + 1 - length, theta.dtype) / _number(length, theta.dtype)  # type: ignore[no-any-return]
+
+    def element(*i: Element) -> Element:
+        batch, places, row = i[0], i[1:-1], i[-1]
+        terms = [theta.at(batch, row, rank)]
+        for axis, (position, length) in enumerate(zip(places, size[2:])):
+            terms.append(theta.at(batch, row, rank - 1 - axis) * along(position, length))
+        return _sum(terms)
+
+    return build((size[0], *size[2:], rank), element)
+
+
+# -- regions of interest ---------------------------------------------------------------------------------------------
+
+
+@op("RoiAlign", since=10)
+def roi_align_10(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    return _roi_align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, False)
+
+
+@op("RoiAlign", since=16)
+def roi_align_16(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    kinds = ("half_pixel", "output_half_pixel")
+    require(
+        coordinate_transformation_mode in kinds,
+        f"coordinate_transformation_mode is {coordinate_transformation_mode!r}, not one of {', '.join(kinds)}",
+    )
+    shift = coordinate_transformation_mode == "half_pixel"
+    return _roi_align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift)
+
+
+def _roi_align(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    mode: str,
+    bins: tuple[int, int],
+    ratio: int,
+    scale: float,
+    shift: bool,
+) -> Tensor:
+    """Bilinear samples on a grid in every bin, averaged, or their largest weighted corner."""
+    require(mode in ("avg", "max"), f"mode is {mode!r}, not avg or max")
+    require(x.rank == 4 and rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {rois.rank}")
+    wide = _wide(x.dtype)
+    rois = cast(rois, wide)
+    offset = 0.5 if shift else 0.0
+
+    def start(roi: Element, axis: int) -> Element:
+        return rois.at(roi, 1 - axis) * scale - offset  # type: ignore[no-any-return]
+
+    def bin_size(roi: Element, axis: int) -> Element:
+        extent = rois.at(roi, 3 - axis) * scale - offset - start(roi, axis)
+        return (extent if shift else maximum(extent, 1.0)) / float(bins[axis])  # type: ignore[no-any-return]
+
+    count = rois.shape[0]
+    if ratio > 0:
+        grids = [build((count,), lambda _: literal(float(ratio), wide)) for _ in range(2)]
+        taps: list[Dim] = [ratio, ratio]
+    else:
+        grids = [build((count,), lambda roi, axis=axis: ceil(bin_size(roi, axis))) for axis in range(2)]
+        taps = [_largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
+
+    def sample(roi: Element, channel: Element, *place: Element) -> Element:
+        counts: list[Element] = []
+        ends: list[list[tuple[Element, Element]]] = []
+        for axis in range(2):
+            size, grid = x.shape[2 + axis], grids[axis].at(roi)
+            tap, step = cast(place[2 + axis], wide), bin_size(roi, axis)
+            position = start(roi, axis) + cast(place[axis], wide) * step + (tap + 0.5) * step / maximum(grid, 1.0)
+            limit = _number(size, wide)
+            counts.append((position >= -1.0) & (position <= limit))
+            position = clamp(position, 0.0, limit - 1.0)
+            part, first = position - floor(position), cast(floor(position), DType.int64)
+            ends.append([(first, 1.0 - part), (minimum(first + 1, size - 1), part)])
+        image = cast(batch_indices.at(roi), DType.int64)
+        corners = [
+            cast(x.at(image, channel, row, column), wide) * (down * across)
+            for (row, down), (column, across) in product(*ends)
+        ]
+        combined = _sum(corners)
+        if mode == "max":
+            combined = maximum(maximum(corners[0], corners[1]), maximum(corners[2], corners[3]))
+        found = where(counts[0] & counts[1], combined, 0.0)
+        taken = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
+        return where(taken, found, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
+
+    samples = build((count, x.shape[1], *bins, *taps), sample)
+    if mode == "max":
+        largest = reduce("maximum", samples, [4, 5])
+        return elementwise(lambda v: cast(where(v > -inf, v, 0.0), x.dtype), largest)
+    total = reduce("sum", samples, [4, 5])
+    return build(
+        total.shape,
+        lambda *i: cast(total.at(*i) / maximum(grids[0].at(i[0]) * grids[1].at(i[0]), 1.0), x.dtype),
+    )
+
+
+def _largest(counts: Tensor, hint: str) -> Dim:
+    """The largest number in a float vector, at least 1, as a size."""
+    largest = reduce("maximum", counts, [0])
+    return observe(elementwise(lambda v: cast(maximum(v, 1.0), DType.int64), largest), hint)[0]
+
+
+@op("MaxRoiPool")
+def max_roi_pool(
+    x: Tensor, rois: Tensor, *, pooled_shape: tuple[int, ...] = REQUIRED, spatial_scale: float = 1.0
+) -> Tensor:
+    require(x.rank == 4 and rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {rois.rank}")
+    require(len(pooled_shape) == 2 and min(pooled_shape) > 0, f"pooled_shape is {pooled_shape}")
+    wide = _wide(x.dtype)
+    rois = cast(rois, wide)
+
+    def corner(roi: Element, number: int) -> Element:
+        return floor(rois.at(roi, number) * spatial_scale + 0.5)  # type: ignore[no-any-return]
+
+    def bin_size(roi: Element, axis: int) -> Element:
+        extent = corner(roi, 4 - axis) - corner(roi, 2 - axis) + 1.0
+        return maximum(extent, 1.0) / float(pooled_shape[axis])  # type: ignore[no-any-return]
+
+    count = rois.shape[0]
+    reaches = [
+        _largest(build((count,), lambda roi, axis=axis: ceil(bin_size(roi, axis)) + 1.0), f"reach{axis}")
+        for axis in range(2)
+    ]
+
+    def pixel(roi: Element, channel: Element, *place: Element) -> Element:
+        positions: list[Element] = []
+        taken: Element | None = None
+        for axis in range(2):
+            number, step, offset = cast(place[axis], wide), bin_size(roi, axis), corner(roi, 2 - axis)
+            limit = _number(x.shape[2 + axis], wide)
+            first = clamp(floor(number * step) + offset, 0.0, limit)
+            last = clamp(ceil((number + 1.0) * step) + offset, 0.0, limit)
+            position = first + cast(place[2 + axis], wide)
+            taken = position < last if taken is None else taken & (position < last)
+            positions.append(cast(position, DType.int64))
+        image = cast(rois.at(roi, 0), DType.int64)
+        return where(taken, cast(x.at(image, channel, *positions), wide), -inf)  # type: ignore[no-any-return]
+
+    windows = build((count, x.shape[1], *pooled_shape, *reaches), pixel)
+    largest = reduce("maximum", windows, [4, 5])
+    return elementwise(lambda v: cast(where(v > -inf, v, 0.0), x.dtype), largest)
+
+
+# -- deformed kernels ------------------------------------------------------------------------------------------------
+
+
+@op("DeformConv", since=19)
+def deform_conv(
+    x: Tensor,
+    w: Tensor,
+    offset: Tensor,
+    b: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    offset_group: int = 1,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    rank = x.rank - 2
+    require(rank >= 1 and w.rank == x.rank, f"weights of rank {w.rank} for an input of rank {x.rank}")
+    dilations, strides = dilations or (1,) * rank, strides or (1,) * rank
+    pads = pads or (0,) * (2 * rank)
+    kernel = w.shape[2:] if kernel_shape is None else kernel_shape
+    spatial = [
+        window_count(x.shape[2 + axis], kernel[axis], strides[axis], dilations[axis], (pads[axis], pads[rank + axis]))
+        for axis in range(rank)
+    ]
+    for found, wanted in zip(offset.shape[2:], spatial):
+        assume_equal(found, wanted, "there must be offsets for every output position")
+    batch, channels = x.shape[:2]
+    wide = _wide(x.dtype)
+    offset = reshape(offset, (batch, offset_group, *kernel, rank, *spatial))
+    mask = None if mask is None else reshape(mask, (batch, offset_group, *kernel, *spatial))
+    per_offset = dims.floordiv(channels, offset_group)
+
+    def sample(image: Element, channel: Element, *i: Element) -> Element:
+        inside, outside = i[:rank], i[rank:]
+        group_number = channel // per_offset
+        ends: list[list[tuple[Element, Element]]] = []
+        for axis in range(rank):
+            moved = offset.at(image, group_number, *inside, axis, *outside)
+            base = outside[axis] * strides[axis] + inside[axis] * dilations[axis] - pads[axis]
+            position = _number(base, wide) + cast(moved, wide)
+            part, first = position - floor(position), cast(floor(position), DType.int64)
+            ends.append(
+                [
+                    (place, where((place >= 0) & (place < x.shape[2 + axis]), weight, 0.0))
+                    for place, weight in ((first, 1.0 - part), (first + 1, part))
+                ]
+            )
+        terms = []
+        for corner in product(*ends):
+            term = cast(x.at(image, channel, *(place for place, _ in corner)), wide)
+            for _, weight in corner:
+                term = term * weight
+            terms.append(term)
+        total = _sum(terms)
+        if mask is not None:
+            total = total * cast(mask.at(image, group_number, *inside, *outside), wide)
+        return total
+
+    columns = build((batch, channels, *kernel, *spatial), sample)
+    taps, places = dims.product(kernel), dims.product(spatial)
+    columns = reshape(columns, (batch, group, dims.floordiv(channels, group), taps, places))
+    weights = reshape(cast(w, wide), (group, dims.floordiv(w.shape[0], group), w.shape[1], taps))
+    result = contract(columns, weights, "ngckp", "gmck", "ngmp")
+    result = reshape(result, (batch, w.shape[0], *spatial))
+    if b is None:
+        return cast(result, x.dtype)  # type: ignore[no-any-return]
+    return build(result.shape, lambda *i: cast(result.at(*i) + cast(b.at(i[1]), wide), x.dtype))

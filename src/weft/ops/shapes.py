@@ -27,6 +27,8 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
         if size == 0 and not allowzero:
             require(axis < x.rank, f"a 0 at {axis} copies a dimension that the input of rank {x.rank} lacks")
             sizes[axis] = x.shape[axis]
+    if allowzero and 0 in sizes and not isinstance(x.size, int):
+        raise dims.UndecidedError(f"whether {x.size} elements are none")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:

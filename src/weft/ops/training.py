@@ -1,14 +1,29 @@
-"""Optimiser steps (ai.onnx.preview.training)."""
+"""Gradients and optimiser steps (ai.onnx.preview.training)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from weft.ops.differentiate import gradients
 from weft.ops.functions import cast, sqrt, where
 from weft.ops.language import Element, Tensor, elementwise, literal
 from weft.ops.registry import REQUIRED, op, require
 
 DOMAIN = "ai.onnx.preview.training"
+
+
+@op("Gradient", domain=DOMAIN)
+def gradient(
+    *point: Tensor,
+    xs: tuple[str, ...] = REQUIRED,
+    y: str = REQUIRED,
+    zs: tuple[str, ...] | None = None,
+    enclosing: Any,
+) -> list[Tensor]:
+    names = (*xs, *(zs or ()))
+    require(len(point) == len(names), f"{len(point)} inputs for the {len(names)} tensors named in xs and zs")
+    return gradients(enclosing.between(names, y), point, len(xs))
 
 
 @op("Adagrad", domain=DOMAIN)

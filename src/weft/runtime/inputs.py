@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from weft.errors import InputError, UnsupportedModelError
@@ -135,6 +136,10 @@ def _from_python(content: Any, dtype: DType) -> Array:
         raise ValueError(f"{array.dtype} is not a number")
     if array.dtype.kind in "fc" and not (dtype.is_float or dtype.is_complex):
         raise ValueError(f"fractional numbers do not fit {dtype}")
+    if dtype.is_integer and array.size:
+        limits = ml_dtypes.iinfo(dtype.numpy)
+        if not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
+            raise ValueError(f"some numbers lie outside the range of {dtype}")
     return array.astype(dtype.numpy)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product as cartesian
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
 from weft.ir.program import Contract, Convolve
 
 Array = np.ndarray[Any, Any]
+Places = tuple[Union[slice, int], ...]
 _EXACT = float(2**53)  # integers up to here are exact in float64
 
 
@@ -24,7 +25,10 @@ def contract(primitive: Contract, left: Array, right: Array) -> Array:
     rows = [label for label in left_labels if label not in shared]
     columns = [label for label in right_labels if label not in shared]
     sizes = dict(zip((*left_labels, *right_labels), (*left.shape, *right.shape)))
-    size = lambda labels: int(np.prod([sizes[label] for label in labels], dtype=np.int64))  # noqa: E731
+
+    def size(labels: list[int]) -> int:
+        return int(np.prod([sizes[label] for label in labels], dtype=np.int64))
+
     a = _arrange(left, left_labels, [*batch, *rows, *summed]).reshape(size(batch), size(rows), size(summed))
     b = _arrange(right, right_labels, [*batch, *summed, *columns]).reshape(size(batch), size(summed), size(columns))
     result = in_wide_type(np.matmul, a, b, size(summed)).reshape([sizes[x] for x in (*batch, *rows, *columns)])
@@ -60,7 +64,8 @@ def _sum_private(x: Array, labels: tuple[int, ...], needed: set[int]) -> tuple[A
 
 
 def _arrange(x: Array, labels: tuple[int, ...] | list[int], order: tuple[int, ...] | list[int]) -> Array:
-    return x.transpose([list(labels).index(label) for label in order])
+    arranged: Array = x.transpose([list(labels).index(label) for label in order])
+    return arranged
 
 
 def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: Any) -> Array:
@@ -85,12 +90,16 @@ def _direct(
         return np.zeros(shape, x.dtype)
     if channels == groups == w.shape[0]:
         return _depthwise(primitive, padded, w, shape)
-    result = np.empty((batch, groups, w.shape[0] // groups, int(np.prod(spatial))), x.dtype)
     weights = np.ascontiguousarray(w).reshape(groups, w.shape[0] // groups, -1)
+    if np.prod(kernel) == 1:  # a matrix product as it stands
+        window = padded[_positions(primitive, (0,) * len(kernel), spatial)]
+        product: Array = np.matmul(weights, window.reshape(batch, groups, channels // groups, -1))
+        return product.reshape(shape)
+    result = np.empty((batch, groups, w.shape[0] // groups, int(np.prod(spatial))), x.dtype)
     for image in range(batch):
         columns = np.empty((groups, channels // groups, int(np.prod(kernel)), *spatial), x.dtype)
         for number, offset in enumerate(np.ndindex(*kernel)):
-            window = padded[(image, slice(None), *_positions(primitive, offset, spatial))]
+            window = padded[image][_positions(primitive, offset, spatial)[1:]]
             columns[:, :, number] = window.reshape(groups, channels // groups, *spatial)
         np.matmul(weights, columns.reshape(groups, weights.shape[2], -1), out=result[image])
     return result.reshape(shape)
@@ -100,14 +109,16 @@ def _depthwise(primitive: Convolve, padded: Array, w: Array, shape: tuple[int, .
     result = np.zeros(shape, padded.dtype)
     ones = (1,) * len(shape[2:])
     for offset in np.ndindex(*w.shape[2:]):
-        factor = w[(slice(None), 0, *offset)].reshape(1, -1, *ones)
-        result += padded[(slice(None), slice(None), *_positions(primitive, offset, shape[2:]))] * factor
+        factor = w[_all_channels(offset)].reshape(1, -1, *ones)
+        result += padded[_positions(primitive, offset, shape[2:])] * factor
     return result
 
 
 def _transposed(
     primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: tuple[int, ...]
 ) -> Array:
+    if 0 in shape or 0 in x.shape:
+        return np.zeros(shape, x.dtype)
     batch, channels = x.shape[:2]
     kernel = w.shape[2:]
     per_group = w.shape[1]
@@ -122,23 +133,27 @@ def _transposed(
     ]
     result = np.zeros((batch, groups * per_group, *full), x.dtype)
     for offset in cartesian(*map(range, kernel)):
-        place = _positions(primitive, offset, x.shape[2:])
-        result[(slice(None), slice(None), *place)] += columns[(slice(None), slice(None), *offset)]
-    crop = tuple(slice(before, before + wanted) for (before, _), wanted in zip(pads, shape[2:]))
-    return result[(slice(None), slice(None), *crop)]
+        result[_positions(primitive, offset, x.shape[2:])] += columns[_all_channels(offset)]
+    crop = [slice(before, before + wanted) for (before, _), wanted in zip(pads, shape[2:])]
+    return result[_all_channels(crop)]
 
 
-def _positions(primitive: Convolve, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
+def _positions(primitive: Convolve, offset: tuple[int, ...], counts: tuple[int, ...]) -> Places:
     """Where the kernel element at `offset` meets the input, for all windows."""
-    return tuple(
+    return _all_channels(
         slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
         for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
     )
 
 
+def _all_channels(spatial: Iterable[slice | int]) -> Places:
+    """Places along the spatial axes, or one element of a kernel, for all batches and channels."""
+    return (slice(None), slice(None), *spatial)
+
+
 def _pad(x: Array, pads: list[tuple[int, int]]) -> Array:
     """Zeros around the spatial axes; negative pads crop."""
-    crop = tuple(slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(x.shape[2:], pads))
-    x = x[(slice(None), slice(None), *crop)]
+    crop = [slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(x.shape[2:], pads)]
+    x = x[_all_channels(crop)]
     grow = [(max(before, 0), max(after, 0)) for before, after in pads]
     return np.pad(x, [(0, 0), (0, 0), *grow]) if any(map(any, grow)) else x

@@ -81,26 +81,37 @@ def pool(primitive: Pool, x: Array, window: list[int], pads: list[tuple[int, int
     neutral = 0 if primitive.kind == "sum" else _extreme(x.dtype, lowest=True)
     padded = _fit(x, neutral, window, primitive, pads, shape[2:])
     result = np.full(shape, neutral, x.dtype)
-    positions = np.full(shape, -1, np.int64)
-    where = _fit(
-        np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:]), -1, window, primitive, pads, shape[2:]
-    )
+    if primitive.kind == "argmax":
+        return _pool_positions(primitive, x, padded, window, pads, result)
+    combine: Any = np.add if primitive.kind == "sum" else np.maximum
     for offset in np.ndindex(*window):
-        place = (slice(None), slice(None)) + tuple(
-            slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
-            for k, count, stride, dilation in zip(offset, shape[2:], primitive.strides, primitive.dilations)
-        )
-        part = padded[place]
-        if primitive.kind == "sum":
-            result += part
-        elif primitive.kind == "maximum":
-            np.maximum(result, part, out=result)
-        else:
-            here = np.broadcast_to(where[place], shape)
-            better = (here >= 0) & ((positions < 0) | (part > result))
-            result = np.where(better, part, result)
-            positions = np.where(better, here, positions)
-    return positions if primitive.kind == "argmax" else result
+        combine(result, padded[_places(primitive, offset, shape[2:])], out=result)
+    return result
+
+
+def _pool_positions(
+    primitive: Pool, x: Array, padded: Array, window: list[int], pads: list[tuple[int, int]], result: Array
+) -> Array:
+    """Where each window's first maximum lies; `result` starts as the neutral element."""
+    shape = result.shape
+    numbers = np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:])
+    where = _fit(numbers, -1, window, primitive, pads, shape[2:])
+    positions = np.full(shape, -1, np.int64)
+    for offset in np.ndindex(*window):
+        place = _places(primitive, offset, shape[2:])
+        part, here = padded[place], np.broadcast_to(where[place], shape)
+        better = (here >= 0) & ((positions < 0) | (part > result))
+        result = np.where(better, part, result)
+        positions = np.where(better, here, positions)
+    return positions
+
+
+def _places(primitive: Pool, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where the window element at `offset` meets the padded input, for all windows."""
+    return (slice(None), slice(None)) + tuple(
+        slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
+        for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
+    )
 
 
 def _fit(

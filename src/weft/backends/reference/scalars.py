@@ -50,7 +50,7 @@ def cast(x: Array, dtype: DType) -> Array:
     if dtype is DType.string:
         return _format(x, source)
     if dtype is DType.bool:
-        return x != np.zeros((), x.dtype)
+        return np.not_equal(x, np.zeros((), x.dtype))
     if source.is_complex and not dtype.is_complex:
         x, source = x.real, from_numpy(x.real.dtype)
     if source.is_float and dtype.is_integer:
@@ -67,7 +67,7 @@ def _float_to_integer(x: Array, dtype: DType) -> Array:
         half = float(2**63)
         upper = wide >= half
         low = np.where(upper, wide - half, wide).astype(np.int64).astype(np.uint64)
-        return low + np.where(upper, np.uint64(2**63), np.uint64(0))
+        return np.asarray(low + np.where(upper, np.uint64(2**63), np.uint64(0)))
     return wide.astype(np.int64).astype(dtype.numpy)
 
 
@@ -77,7 +77,7 @@ def _parse(x: Array, dtype: DType) -> Array:
         numbers = np.array([read(str(text)) for text in x.flat], np.complex128 if dtype.is_complex else np.float64)
     else:
         numbers = np.array([_parse_integer(str(text)) for text in x.flat], np.uint64)
-    return cast(numbers, dtype).reshape(x.shape)
+    return np.reshape(cast(numbers, dtype), x.shape)
 
 
 def _parse_integer(text: str) -> int:
@@ -92,7 +92,7 @@ def _parse_integer(text: str) -> int:
 def _format(x: Array, dtype: DType) -> Array:
     result = np.empty(x.size, object)
     result[:] = [_text(value, dtype) for value in x.flat]
-    return result.reshape(x.shape)
+    return np.reshape(result, x.shape)
 
 
 def _text(value: Any, dtype: DType) -> str:
@@ -149,7 +149,29 @@ def _through_float32(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 _VIA_FLOAT64 = frozenset(
-    ["floor", "ceil", "round_half_even", "truncate", "sqrt", "exp", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf"]
+    [
+        "floor",
+        "ceil",
+        "round_half_even",
+        "truncate",
+        "sqrt",
+        "exp",
+        "log",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+    ]
 )
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

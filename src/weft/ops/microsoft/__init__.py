@@ -1,23 +1,33 @@
-"""The ops of domain com.microsoft that exporters and onnxruntime's optimiser put into models; one module an idea."""
+"""The ops of onnxruntime's own domain that exporters and its optimiser put into models; one module an idea."""
 
 from weft.ops.microsoft import (
     activations,
+    attention,
     blocks,
     convolution,
+    grouped,
+    multi_head,
     normalization,
+    padding,
     products,
     quantized_elementwise,
     quantized_products,
+    rotary,
     scales,
 )
 
 FAMILIES = (
     activations,
+    attention,
     blocks,
     convolution,
+    grouped,
+    multi_head,
     normalization,
+    padding,
     products,
     quantized_elementwise,
     quantized_products,
+    rotary,
     scales,
 )

@@ -10,8 +10,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Index
 from weft.ops.functions import bit_and, cast, shift_right, where, wide_dtype
-from weft.ops.language import Element, Tensor, build, constant, contract, elementwise, index, reshape
-from weft.ops.language import wrap_index
+from weft.ops.language import Element, Tensor, build, constant, contract, elementwise, index, reshape, wrap_index
 from weft.ops.microsoft.domain import op
 from weft.ops.registry import REQUIRED, normalize_axis, require
 

@@ -200,9 +200,7 @@ def group_norm(
 
     def element(*i: Element) -> Any:
         channel = i[axis]
-        place = [
-            index if a in (0, axis) else 0 for a, index in enumerate((*i[:axis], channel // size, 0, *i[axis + 1 :]))
-        ]
+        place = [channel // size if a == axis else i[0] if a == 0 else 0 for a in range(grouped.rank)]
         centred = cast(x.at(*i), DType.float32) - average.at(*place)
         scale = cast(gamma.at(channel), DType.float32) / sqrt(variance.at(*place) + epsilon)
         result = centred * scale + cast(beta.at(channel), DType.float32)

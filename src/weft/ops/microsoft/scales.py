@@ -27,7 +27,7 @@ def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> T
     """(x - zero_point) * scale, in the scale's dtype; scale and zero point broadcast against x."""
 
     def element(v: Element, s: Element, *zero: Element) -> Any:
-        return cast(cast(centered(v, *(zero or (None,))), DType.float32) * cast(s, DType.float32), s.dtype)
+        return cast(cast(centered(v, zero[0] if zero else None), DType.float32) * cast(s, DType.float32), s.dtype)
 
     return elementwise(element, x, single(scale), *(() if zero_point is None else (single(zero_point),)))
 
@@ -36,7 +36,7 @@ def quantized(x: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: DType)
     """x / scale + zero_point, rounded and kept within the bounds of `dtype`."""
 
     def element(v: Element, s: Element, *zero: Element) -> Any:
-        return quantize(v / s, *(zero or (None,)), dtype=dtype)
+        return quantize(v / s, zero[0] if zero else None, dtype)
 
     return elementwise(element, x, single(scale), *(() if zero_point is None else (single(zero_point),)))
 

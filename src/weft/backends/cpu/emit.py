@@ -1,0 +1,378 @@
+"""Kernel -> LLVM IR.
+
+A kernel becomes `void name(i64 first, i64 last, ptr buffers, ptr parameters)`, which runs blocks first..last-1.
+`buffers` is an array of pointers in the order of the kernel's buffers that are not local, `parameters` one of int64.
+A varying value is a vector with one element a lane, a uniform one a scalar; registers are stack slots that LLVM's
+SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 is computed as float32 and rounded.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llvmlite import ir
+
+from weft.backends.cpu import functions
+from weft.backends.cpu.types import ELEMENT, INT64, POINTER, memory_type, register_type, vector
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Compound, Dim, Expr, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    BLOCK,
+    LANE,
+    Across,
+    Assign,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    Integer,
+    Kernel,
+    Number,
+    Put,
+    Register,
+    Repeat,
+    Statement,
+    When,
+    dims_vary,
+    is_varying,
+)
+
+Value = Any  # llvmlite's values are untyped
+
+
+def emit(kernel: Kernel, module: ir.Module) -> ir.Function:
+    """Add the kernel's function to an LLVM module."""
+    signature = ir.FunctionType(ir.VoidType(), [INT64, INT64, POINTER, POINTER])
+    function = ir.Function(module, signature, kernel.name)
+    function.attributes.add("nounwind")
+    for argument in function.args[2:]:
+        argument.add_attribute("noalias")
+    _Emitter(kernel, function).run()
+    return function
+
+
+class _Emitter:
+    def __init__(self, kernel: Kernel, function: ir.Function) -> None:
+        self.kernel = kernel
+        self.function = function
+        self.lanes = kernel.lanes
+        self.entry = function.append_basic_block("entry")
+        self.builder = ir.IRBuilder(self.entry)
+        self.variables: dict[str, Value] = {}
+        self.registers: dict[str, tuple[Value, DType, bool]] = {}
+        self.buffers: dict[str, Value] = {}
+        self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
+
+    def run(self) -> None:
+        first, last, buffers, parameters = self.function.args
+        builder = self.builder
+        shared = [buffer for buffer in self.kernel.buffers if buffer.local_size is None]
+        for number, buffer in enumerate(shared):
+            place = builder.gep(buffers, [INT64(number)], source_etype=POINTER)
+            self.buffers[buffer.name] = builder.load(place, typ=POINTER)
+        for buffer in self.kernel.buffers:
+            if buffer.local_size is not None:
+                slot = builder.alloca(ir.ArrayType(memory_type(buffer.dtype), buffer.local_size))
+                slot.align = 64
+                self.buffers[buffer.name] = slot
+        for number, name in enumerate(self.kernel.parameters):
+            place = builder.gep(parameters, [INT64(number)], source_etype=INT64)
+            self.variables[name] = builder.load(place, typ=INT64)
+        self.count(BLOCK, first, last, 1, lambda: self.body(self.kernel.body))
+        self.builder.ret_void()
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            match statement:
+                case Define(name, value, varying):
+                    self.define(name, value, varying)
+                case Assign(name, value):
+                    slot, dtype, varying = self.registers[name]
+                    self.builder.store(self.as_kind(self.code(value), varying), slot)
+                    del dtype
+                case Put():
+                    self.put(statement)
+                case Repeat():
+                    self.repeat(statement)
+                case When(condition, then, otherwise):
+                    self.when(condition, then, otherwise)
+
+    def define(self, name: str, value: Code, varying: bool) -> None:
+        kind = register_type(value.dtype)
+        with self.builder.goto_entry_block():
+            slot = self.builder.alloca(vector(kind, self.lanes) if varying else kind)
+        self.registers[name] = (slot, value.dtype, varying)
+        self.builder.store(self.as_kind(self.code(value), varying), slot)
+
+    def repeat(self, loop: Repeat) -> None:
+        start, stop = self.integer(loop.start), self.integer(loop.stop)
+        if loop.unroll == 1:
+            self.count(loop.variable, start, stop, loop.step, lambda: self.body(loop.body))
+            return
+        stride = loop.step * loop.unroll
+        room = self.builder.sub(stop, start)
+        whole = self.builder.mul(self.builder.sdiv(room, INT64(stride)), INT64(stride))
+        middle = self.builder.add(start, self.builder.select(
+            self.builder.icmp_signed(">", room, INT64(0)), whole, INT64(0)))  # fmt: skip
+
+        def unrolled() -> None:
+            base = self.variables[loop.variable]
+            for copy in range(loop.unroll):
+                self.variables[loop.variable] = self.builder.add(base, INT64(copy * loop.step))
+                with self.scope():
+                    self.body(loop.body)
+
+        self.count(loop.variable, start, middle, stride, unrolled)
+        self.count(loop.variable, middle, stop, loop.step, lambda: self.body(loop.body))
+
+    def count(self, name: str, start: Value, stop: Value, step: int, body: Callable[[], None]) -> None:
+        """A loop over an integer variable; nothing runs where start >= stop."""
+        builder = self.builder
+        before = builder.block
+        inside, after = self.function.append_basic_block(f"{name}.body"), self.function.append_basic_block(f"{name}.end")
+        builder.cbranch(builder.icmp_signed("<", start, stop), inside, after)
+        builder.position_at_end(inside)
+        number = builder.phi(INT64, name)
+        number.add_incoming(start, before)
+        hidden = self.variables.get(name)
+        self.variables[name] = number
+        with self.scope():
+            body()
+        following = builder.add(number, INT64(step), flags=["nsw"])
+        number.add_incoming(following, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
+        if hidden is None:
+            del self.variables[name]
+        else:
+            self.variables[name] = hidden
+        builder.position_at_end(after)
+
+    def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
+        test = self.code(condition)
+        if otherwise:
+            with self.builder.if_else(test) as (yes, no):
+                with yes, self.scope():
+                    self.body(then)
+                with no, self.scope():
+                    self.body(otherwise)
+        else:
+            with self.builder.if_then(test), self.scope():
+                self.body(then)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is computed inside is forgotten afterwards, since its block need not dominate what follows."""
+        known, registers = dict(self.known), dict(self.registers)
+        yield
+        self.known, self.registers = known, registers
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def put(self, put: Put) -> None:
+        dtype = self.buffer_dtype(put.buffer)
+        mask = None if put.mask is None else self.code(put.mask)
+        varies = dims_vary(put.offset) or (put.indirect is not None and is_varying(put.indirect))
+        value = self.to_memory(self.as_kind(self.code(put.value), varies), dtype, varies)
+        if not varies:
+            address = self.address(put.buffer, put.offset, put.indirect, dtype)
+            if mask is None:
+                self.builder.store(value, address, align=_size(dtype))
+            else:
+                with self.builder.if_then(mask):
+                    self.builder.store(value, address, align=_size(dtype))
+            return
+        base, stride = self.lane_stride(put.offset, put.indirect)
+        if stride == 1:
+            address = self.address(put.buffer, base, put.indirect, dtype)
+            if mask is None:
+                self.builder.store(value, address, align=_size(dtype))
+            else:
+                functions.masked_store(self.builder, value, address, self.as_kind(mask, True), _size(dtype))
+            return
+        addresses = self.addresses(put.buffer, put.offset, put.indirect, dtype)
+        functions.scatter(self.builder, value, addresses, self.lane_mask(mask), _size(dtype))
+
+    def fetch(self, fetch: Fetch) -> Value:
+        dtype = fetch.dtype
+        mask = None if fetch.mask is None else self.code(fetch.mask)
+        varies = dims_vary(fetch.offset) or (fetch.indirect is not None and is_varying(fetch.indirect))
+        if not varies:
+            if mask is not None:
+                return self.guarded_load(fetch, mask, dtype)
+            address = self.address(fetch.buffer, fetch.offset, fetch.indirect, dtype)
+            return self.from_memory(self.builder.load(address, align=_size(dtype), typ=memory_type(dtype)), dtype)
+        kind = vector(memory_type(dtype), self.lanes)
+        base, stride = self.lane_stride(fetch.offset, fetch.indirect)
+        if stride == 1:
+            address = self.address(fetch.buffer, base, fetch.indirect, dtype)
+            if mask is None:
+                loaded = self.builder.load(address, align=_size(dtype), typ=kind)
+            else:
+                loaded = functions.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
+        else:
+            addresses = self.addresses(fetch.buffer, fetch.offset, fetch.indirect, dtype)
+            loaded = functions.gather(self.builder, kind, addresses, self.lane_mask(mask), _size(dtype))
+        return self.from_memory(loaded, dtype)
+
+    def guarded_load(self, fetch: Fetch, mask: Value, dtype: DType) -> Value:
+        """A uniform load under a condition; a varying condition of a uniform place loads once and selects."""
+        zero = ir.Constant(register_type(dtype), None)
+        if isinstance(mask.type, ir.VectorType):
+            loaded = self.fetch(Fetch(fetch.buffer, fetch.offset, dtype, fetch.indirect))
+            return self.builder.select(mask, self.as_kind(loaded, True), self.as_kind(zero, True))
+        before = self.builder.block
+        with self.builder.if_then(mask):
+            address = self.address(fetch.buffer, fetch.offset, fetch.indirect, dtype)
+            loaded = self.from_memory(self.builder.load(address, align=_size(dtype), typ=memory_type(dtype)), dtype)
+            inside = self.builder.block
+        result = self.builder.phi(register_type(dtype))
+        result.add_incoming(zero, before)
+        result.add_incoming(loaded, inside)
+        return result
+
+    def lane_stride(self, offset: Dim, indirect: Code | None) -> tuple[Dim, Dim | None]:
+        """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
+        if indirect is not None and is_varying(indirect):
+            return offset, None
+        return split_lane(offset)
+
+    def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
+        place = self.integer(offset)
+        if indirect is not None:
+            place = self.builder.add(place, self.code(indirect))
+        return self.builder.gep(self.buffers[buffer], [place], source_etype=memory_type(dtype))
+
+    def addresses(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
+        places = self.as_kind(self.integer(offset), True)
+        if indirect is not None:
+            places = self.builder.add(places, self.as_kind(self.code(indirect), True))
+        return functions.vector_addresses(self.builder, self.buffers[buffer], places, memory_type(dtype))
+
+    def lane_mask(self, mask: Value | None) -> Value:
+        if mask is None:
+            return ir.Constant(vector(ir.IntType(1), self.lanes), [1] * self.lanes)
+        return self.as_kind(mask, True)
+
+    def buffer_dtype(self, name: str) -> DType:
+        return next(buffer.dtype for buffer in self.kernel.buffers if buffer.name == name)
+
+    def from_memory(self, value: Value, dtype: DType) -> Value:
+        if dtype is DType.bool:
+            return self.builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
+        if dtype is DType.bfloat16:
+            return functions.widen_bfloat16(self.builder, value)
+        return value
+
+    def to_memory(self, value: Value, dtype: DType, varies: bool) -> Value:
+        kind = vector(memory_type(dtype), self.lanes) if varies else memory_type(dtype)
+        if dtype is DType.bool:
+            return self.builder.zext(value, kind)
+        if dtype is DType.bfloat16:
+            return functions.narrow_bfloat16(self.builder, value)
+        return value
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def code(self, code: Code) -> Value:
+        match code:
+            case Number(value, dtype):
+                return constant(value, dtype)
+            case Integer(value):
+                return self.integer(value)
+            case Register(name):
+                return self.builder.load(self.registers[name][0])
+            case Fetch():
+                return self.fetch(code)
+            case Across(kind, value):
+                return functions.across(self.builder, kind, self.as_kind(self.code(value), True), value.dtype)
+            case Call(function, arguments, dtype):
+                varies = is_varying(code)
+                values = [self.as_kind(self.code(argument), varies) for argument in arguments]
+                return functions.apply(self.builder, function, values, [a.dtype for a in arguments], dtype)
+        raise InternalError(f"no code for {code}")
+
+    def as_kind(self, value: Value, varying: bool) -> Value:
+        """A uniform value as a vector, where one is needed."""
+        if not varying or isinstance(value.type, ir.VectorType):
+            return value
+        return functions.broadcast(self.builder, value, self.lanes)
+
+    def integer(self, value: Dim) -> Value:
+        """Index arithmetic; a vector where it varies."""
+        if isinstance(value, int):
+            return INT64(value)
+        if value in self.known:
+            return self.known[value]
+        result = self.polynomial(value)
+        self.known[value] = result
+        return result
+
+    def polynomial(self, value: Expr) -> Value:
+        varies = dims_vary(value)
+        total: Value | None = None
+        for monomial, coefficient in value.terms:
+            term: Value | None = None if coefficient == 1 and monomial else INT64(coefficient)
+            for atom in monomial:
+                factor = self.atom(atom)
+                if term is None:
+                    term = factor
+                else:
+                    wide = isinstance(term.type, ir.VectorType) or isinstance(factor.type, ir.VectorType)
+                    term = self.builder.mul(self.as_kind(term, wide), self.as_kind(factor, wide))
+            assert term is not None
+            if total is None:
+                total = self.as_kind(term, varies)
+            else:
+                total = self.builder.add(self.as_kind(total, varies), self.as_kind(term, varies))
+        assert total is not None
+        return total
+
+    def atom(self, atom: Any) -> Value:
+        match atom:
+            case Symbol(name) if name == LANE:
+                return ir.Constant(vector(INT64, self.lanes), list(range(self.lanes)))
+            case Symbol(name):
+                return self.variables[name]
+            case Compound(operation, left, right):
+                varies = dims_vary(left) or dims_vary(right)
+                a, b = self.as_kind(self.integer(left), varies), self.as_kind(self.integer(right), varies)
+                positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
+                return functions.integer_operation(self.builder, operation, a, b, positive)
+        raise InternalError(f"no code for {atom}")
+
+
+def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
+    """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
+    if isinstance(offset, int) or not dims_vary(offset):
+        return offset, 0
+    base: Dim = 0
+    stride: Dim = 0
+    for monomial, coefficient in offset.terms:
+        lanes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.name == LANE]
+        rest = [atom for atom in monomial if not (isinstance(atom, Symbol) and atom.name == LANE)]
+        if len(lanes) > 1 or any(isinstance(atom, Compound) and dims_vary(Expr((((atom,), 1),))) for atom in rest):
+            return offset, None
+        term: Dim = coefficient
+        for atom in rest:
+            term = term * Expr((((atom,), 1),))
+        if lanes:
+            stride = stride + term
+        else:
+            base = base + term
+    return base, stride
+
+
+def constant(value: Any, dtype: DType) -> Value:
+    if dtype.is_float:
+        return ir.Constant(register_type(dtype), float(value))
+    return ir.Constant(register_type(dtype), int(value))
+
+
+def _size(dtype: DType) -> int:
+    return ELEMENT[dtype].bytes

@@ -1,0 +1,109 @@
+"""Maps, string keys and iterative probabilities of classical models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from weft.backends.reference.host.text import text_array
+from weft.errors import ExecutionError
+from weft.ir.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+
+def text_positions(x: Array, keys: Array) -> tuple[Array]:
+    """The place of each string among the keys, the last one if a key is repeated; -1 for the others."""
+    places = {str(key): place for place, key in enumerate(keys)}
+    found = [places.get(str(text), -1) for text in x.flat]
+    return (np.array(found, np.int64).reshape(x.shape),)
+
+
+def map_to_row(content: dict[int, Any], *, dtype: str, size: int | None) -> tuple[Array]:
+    """The values in the order of their keys, or (with a size) each at its key, zero or empty elsewhere."""
+    target = DType(dtype)
+    converters: dict[DType, Callable[[Any], Any]] = {DType.string: _as_text, DType.int64: int}
+    convert = converters.get(target, float)
+    values = {int(key): convert(_plain(value)) for key, value in content.items()}
+    if size is None:
+        row = [values[key] for key in sorted(values)]
+    else:
+        outside = [key for key in values if not 0 <= key < size]
+        if outside:
+            raise ExecutionError(f"key {outside[0]} does not fit into a row of {size}")
+        row = [values.get(place, "" if target is DType.string else 0) for place in range(size)]
+    return (_row(row, target),)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:f}" if isinstance(value, float) else str(value)
+
+
+def _row(values: list[Any], dtype: DType) -> Array:
+    if dtype is DType.string:
+        return text_array(values, (1, len(values)))
+    return np.array(values, dtype.numpy).reshape(1, len(values))
+
+
+def map_to_vocabulary(content: dict[Any, Any], *, vocabulary: tuple[Any, ...], dtype: str) -> tuple[Array]:
+    target = DType(dtype)
+    missing = "" if target is DType.string else 0
+    return (_row([_plain(content.get(key, missing)) for key in vocabulary], target),)
+
+
+def zip_map(x: Array, *, keys: tuple[Any, ...]) -> tuple[list[dict[Any, Any]]]:
+    rows = x.reshape(-1, len(keys))
+    return ([dict(zip(keys, map(np.float32, row))) for row in rows],)
+
+
+def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:
+    """Wu, Lin and Weng's second method: class probabilities that agree best with those of all duels.
+
+    The iteration runs for all rows at once; a row that has converged stands still.
+    """
+    rows = chances.shape[0]
+    duels = np.zeros((rows, count, count), np.float64)
+    for number, (first, second) in enumerate(combinations(range(count), 2)):
+        duels[:, first, second] = chances[:, number]
+        duels[:, second, first] = 1.0 - chances[:, number]
+    form = -duels.transpose(0, 2, 1) * duels
+    diagonal = np.arange(count)
+    form[:, diagonal, diagonal] = (duels**2).sum(axis=1)
+    result = np.full((rows, count), 1.0 / count)
+    for _ in range(max(100, count)):
+        product = np.einsum("rij,rj->ri", form, result)
+        total = (result * product).sum(axis=1)
+        active = np.abs(product - total[:, None]).max(axis=1, initial=0.0) >= 0.005 / count
+        if not active.any():
+            break
+        result[active] = _improve(form[active], result[active], product[active], total[active])
+    return (result.astype(np.float32),)
+
+
+def _improve(form: Array, result: Array, product: Array, total: Array) -> Array:
+    """One sweep over the classes, each brought to the optimum given the others."""
+    for place in range(form.shape[1]):
+        pivot = form[:, place, place]
+        change = (total - product[:, place]) / pivot
+        result[:, place] += change
+        scale = 1.0 + change
+        total = (total + change * (change * pivot + 2.0 * product[:, place])) / scale**2
+        product = (product + change[:, None] * form[:, place]) / scale[:, None]
+        result = result / scale[:, None]
+    return result
+
+
+LEARNING: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "text_positions": text_positions,
+    "map_to_row": map_to_row,
+    "map_to_vocabulary": map_to_vocabulary,
+    "zip_map": zip_map,
+    "couple_probabilities": couple_probabilities,
+}

@@ -1,0 +1,356 @@
+"""Kernels: SPMD programs, a grid of independent blocks with a fixed number of lanes in each.
+
+On a GPU a block is a workgroup and a lane an invocation; on a CPU a block is a task and the lanes are SIMD lanes: a
+varying value is a vector, a uniform one a scalar. Indices are symbolic integers (`Dim`) over the kernel's parameters
+and variables, all of them symbols by name; `LANE` is the number of the lane. Whether a value varies follows from
+whether it depends on the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Dim, Expr
+from weft.ir.dtypes import DType
+
+BLOCK = "block"
+LANE = "lane"
+
+
+def variable(name: str, low: int | None = 0, high: int | None = None) -> Expr:
+    """A kernel's integer variable as a Dim; its bounds help the simplifier."""
+    return dims.symbol(name, low, high)
+
+
+def lane(count: int) -> Expr:
+    """The number of the lane, in a block of `count`."""
+    return dims.symbol(LANE, 0, count - 1)
+
+
+def block(low: int = 0) -> Expr:
+    """The number of the block."""
+    return dims.symbol(BLOCK, low, None)
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: bool | int | float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """Index arithmetic as an int64 value."""
+
+    value: Dim
+
+    @property
+    def dtype(self) -> DType:
+        return DType.int64
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """The present content of a register that `Define` introduced."""
+
+    name: str
+    dtype: DType
+    varying: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """An element of a buffer, at `offset` (+ `indirect`, an int64 that data decides) elements from its start.
+
+    Where `mask` is false nothing is read, and the value is 0.
+    """
+
+    buffer: str
+    offset: Dim
+    dtype: DType
+    indirect: Code | None = None
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A scalar function of `weft.ir.scalar.FUNCTIONS`, or `fma` (a * b + c)."""
+
+    function: str
+    arguments: tuple[Code, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """All lanes' values combined into a uniform one: sum, product, maximum or minimum."""
+
+    kind: str
+    value: Code
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+
+Code = Union[Number, Integer, Register, Fetch, Call, Across]
+
+
+# -- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Define:
+    """A new register; it may be assigned again, and keeps whether it varies."""
+
+    name: str
+    value: Code
+    varying: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    register: str
+    value: Code
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write an element of a buffer; lanes where `mask` is false write nothing."""
+
+    buffer: str
+    offset: Dim
+    value: Code
+    indirect: Code | None = None
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Run the body for variable = start, start + step, ... below stop; all lanes together."""
+
+    variable: str
+    start: Dim
+    stop: Dim
+    step: int
+    body: tuple[Statement, ...]
+    unroll: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Run the body where a uniform condition holds."""
+
+    condition: Code
+    body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
+
+
+Statement = Union[Define, Assign, Put, Repeat, When]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that a kernel is given. `local` memory of `size` elements belongs to each block alone."""
+
+    name: str
+    dtype: DType
+    written: bool
+    local_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`parameters` are int64 numbers that a launch passes, beside the buffers that are not local."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    parameters: tuple[str, ...]
+    lanes: int
+    body: tuple[Statement, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def is_varying(code: Code) -> bool:
+    """Whether a value may differ between the lanes of a block."""
+    match code:
+        case Number() | Across():
+            return False
+        case Integer(value):
+            return dims_vary(value)
+        case Register(_, _, varying):
+            return varying
+        case Fetch(_, offset, _, indirect, mask):
+            return dims_vary(offset) or any(part is not None and is_varying(part) for part in (indirect, mask))
+        case Call(_, arguments):
+            return any(is_varying(argument) for argument in arguments)
+
+
+def dims_vary(value: Dim) -> bool:
+    """Whether index arithmetic depends on the lane."""
+    return any(symbol.name == LANE for symbol in dims.symbols(value))
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raise InternalError unless every name is introduced before its use and written buffers may be written."""
+    buffers = {buffer.name: buffer for buffer in kernel.buffers}
+    if len(buffers) != len(kernel.buffers):
+        raise InternalError(f"kernel {kernel.name}: two buffers of one name")
+    _verify_body(kernel, kernel.body, buffers, {*kernel.parameters, BLOCK, LANE}, {})
+
+
+def _verify_body(
+    kernel: Kernel,
+    body: tuple[Statement, ...],
+    buffers: dict[str, Buffer],
+    variables: set[str],
+    registers: dict[str, bool],
+) -> None:
+    registers = dict(registers)
+    for statement in body:
+        for value in _indices(statement):
+            missing = {symbol.name for symbol in dims.symbols(value)} - variables
+            if missing:
+                raise InternalError(f"kernel {kernel.name}: {', '.join(sorted(missing))} is not defined")
+        for code in _codes(statement):
+            _verify_code(kernel, code, buffers, variables, registers)
+        match statement:
+            case Define(name, value, varying):
+                if is_varying(value) and not varying:
+                    raise InternalError(f"kernel {kernel.name}: uniform register {name} given a varying value")
+                registers[name] = varying
+            case Assign(name, value):
+                if name not in registers or (is_varying(value) and not registers[name]):
+                    raise InternalError(f"kernel {kernel.name}: register {name} cannot take this value")
+            case Put(name):
+                if name not in buffers or not (buffers[name].written or buffers[name].local_size is not None):
+                    raise InternalError(f"kernel {kernel.name}: buffer {name} is not to be written")
+            case Repeat(name, _, _, _, inner):
+                _verify_body(kernel, inner, buffers, variables | {name}, registers)
+            case When(condition, then, otherwise):
+                if is_varying(condition):
+                    raise InternalError(f"kernel {kernel.name}: a condition that varies")
+                _verify_body(kernel, then, buffers, variables, registers)
+                _verify_body(kernel, otherwise, buffers, variables, registers)
+
+
+def _verify_code(
+    kernel: Kernel, code: Code, buffers: dict[str, Buffer], variables: set[str], registers: dict[str, bool]
+) -> None:
+    for node in walk_code(code):
+        match node:
+            case Register(name, _, varying) if registers.get(name) is not varying:
+                raise InternalError(f"kernel {kernel.name}: register {name} is not defined so")
+            case Fetch(name, offset, dtype):
+                if name not in buffers or buffers[name].dtype is not dtype:
+                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
+                _verify_index(kernel, offset, variables)
+            case Integer(value):
+                _verify_index(kernel, value, variables)
+
+
+def _verify_index(kernel: Kernel, value: Dim, variables: set[str]) -> None:
+    missing = {symbol.name for symbol in dims.symbols(value)} - variables
+    if missing:
+        raise InternalError(f"kernel {kernel.name}: {', '.join(sorted(missing))} is not defined")
+
+
+def walk_code(code: Code) -> Iterator[Code]:
+    """Every node of a value, parents first."""
+    pending: list[Code] = [code]
+    while pending:
+        node = pending.pop()
+        yield node
+        match node:
+            case Fetch(_, _, _, indirect, mask):
+                pending.extend(part for part in (indirect, mask) if part is not None)
+            case Call(_, arguments):
+                pending.extend(arguments)
+            case Across(_, value):
+                pending.append(value)
+
+
+def _codes(statement: Statement) -> list[Code]:
+    match statement:
+        case Define(_, value) | Assign(_, value):
+            return [value]
+        case Put(_, _, value, indirect, mask):
+            return [value, *(part for part in (indirect, mask) if part is not None)]
+        case When(condition):
+            return [condition]
+        case Repeat():
+            return []
+
+
+def _indices(statement: Statement) -> list[Dim]:
+    match statement:
+        case Put(_, offset):
+            return [offset]
+        case Repeat(_, start, stop):
+            return [start, stop]
+        case _:
+            return []
+
+
+# -- printing --------------------------------------------------------------------------------------------------------
+
+
+def _lines(kernel: Kernel) -> Iterator[str]:
+    yield f"kernel {kernel.name}({', '.join(kernel.parameters)}), {kernel.lanes} lanes"
+    for buffer in kernel.buffers:
+        kind = f"local[{buffer.local_size}]" if buffer.local_size is not None else "out" if buffer.written else "in"
+        yield f"  {kind} {buffer.name}: {buffer.dtype}"
+    yield from _body_lines(kernel.body, "  ")
+
+
+def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
+    for statement in body:
+        match statement:
+            case Define(name, value, varying):
+                yield f"{indent}{'varying' if varying else 'uniform'} {name} = {code_text(value)}"
+            case Assign(name, value):
+                yield f"{indent}{name} = {code_text(value)}"
+            case Put(buffer, offset, value, indirect, mask):
+                place = f"{offset}{'' if indirect is None else f' + {code_text(indirect)}'}"
+                yield f"{indent}{buffer}[{place}] = {code_text(value)}{_mask_text(mask)}"
+            case Repeat(name, start, stop, step, inner, unroll):
+                by = f" by {step}" if step != 1 else ""
+                yield f"{indent}for {name} in {start}..{stop}{by}{f' unroll {unroll}' if unroll > 1 else ''}:"
+                yield from _body_lines(inner, indent + "  ")
+            case When(condition, then, otherwise):
+                yield f"{indent}when {code_text(condition)}:"
+                yield from _body_lines(then, indent + "  ")
+                if otherwise:
+                    yield f"{indent}otherwise:"
+                    yield from _body_lines(otherwise, indent + "  ")
+
+
+def code_text(code: Code) -> str:
+    match code:
+        case Number(value, dtype):
+            return f"{value!r}" if dtype is DType.float32 else f"{value!r}:{dtype}"
+        case Integer(value):
+            return str(value)
+        case Register(name):
+            return name
+        case Fetch(buffer, offset, _, indirect, mask):
+            place = f"{offset}{'' if indirect is None else f' + {code_text(indirect)}'}"
+            return f"{buffer}[{place}]{_mask_text(mask)}"
+        case Call(function, arguments, dtype):
+            name = f"{function}<{dtype}>" if function in ("cast", "bitcast") else function
+            return f"{name}({', '.join(map(code_text, arguments))})"
+        case Across(kind, value):
+            return f"across.{kind}({code_text(value)})"
+
+
+def _mask_text(mask: Code | None) -> str:
+    return "" if mask is None else f" where {code_text(mask)}"

@@ -1,0 +1,15 @@
+"""What a device can do, as numbers. Templates, scheduler and planner read these and never a device's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    vector_bytes: int  # width of a vector register (CPU) or of a coalesced access per lane (GPU)
+    vector_registers: int
+    fused_multiply_add: bool
+    alignment: int  # bytes that every buffer starts at a multiple of
+    cache_bytes: int  # fast memory that one block can count on
+    features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone

@@ -1,0 +1,1 @@
+"""TensorProgram -> kernels: fusion, layouts, generic loops and templates. Loops, but no language."""

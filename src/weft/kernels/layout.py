@@ -1,0 +1,42 @@
+"""How a tensor lies in memory: the order of its axes, from the outermost to the one whose elements are neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir.dims import Dim
+from weft.ir.types import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`order[-1]` is the contiguous axis; there are no gaps."""
+
+    order: tuple[int, ...]
+
+    def strides(self, shape: Shape) -> tuple[Dim, ...]:
+        """Elements between neighbours along each axis."""
+        strides: list[Dim] = [1] * len(shape)
+        step: Dim = 1
+        for axis in reversed(self.order):
+            strides[axis] = step
+            step = step * shape[axis]
+        return tuple(strides)
+
+
+def row_major(rank: int) -> Layout:
+    return Layout(tuple(range(rank)))
+
+
+def channels_last(rank: int) -> Layout:
+    """[N, C, *S] with the channels as neighbours."""
+    return Layout((0, *range(2, rank), 1))
+
+
+def offset(strides: Sequence[Dim], indices: Sequence[Dim]) -> Dim:
+    """Where the element at `indices` lies."""
+    total: Dim = 0
+    for stride, index in zip(strides, indices):
+        total = total + stride * index
+    return total

@@ -1,0 +1,40 @@
+"""Batches of sequences with their padding taken out, and put back."""
+
+from __future__ import annotations
+
+from weft.ir.dtypes import DType
+from weft.ops.functions import cast
+from weft.ops.language import Tensor, build, cumulate, full, pad, reduce, reshape, scatter, sort
+from weft.ops.microsoft.domain import op
+from weft.ops.registry import require
+from weft.ops.tensor import current_trace
+
+
+@op("RemovePadding")
+def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
+    require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
+    batch, length, hidden = x.shape
+    padded = build(
+        (batch, length), lambda b, s: cast(s >= cast(sequence_token_count.at(b), DType.int64), DType.int32)
+    )
+    _, places = sort(reshape(padded, (batch * length,)), 0)
+    total = reduce("sum", cast(sequence_token_count, DType.int64), [0])
+    (tokens,) = current_trace.get().observe(total, "tokens")
+    rows = reshape(x, (batch * length, hidden))
+    packed = build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
+    offsets = cast(reshape(places, (batch, length)), DType.int32)
+    cumulated = pad(cumulate("sum", sequence_token_count, 0), [(1, 0)])
+    return packed, offsets, cumulated, reduce("maximum", sequence_token_count, [0], keep=True)
+
+
+@op("RestorePadding")
+def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
+    """Tokens at the places that `token_offset` begins with, zeros elsewhere."""
+    require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} are no matrices")
+    batch, length = token_offset.shape
+    tokens, hidden = x.shape
+    places = reshape(token_offset, (batch * length,))
+    rows = full((batch * length, hidden), 0, x.dtype)
+    rows = scatter(rows, (tokens, hidden), lambda t, h: ((cast(places.at(t), DType.int64), h), x.at(t, h)))
+    return reshape(rows, (batch, length, hidden))

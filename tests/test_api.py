@@ -1,0 +1,730 @@
+"""The public interface: what `weft.load` takes, what a model tells of itself, and what `run` takes and gives."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from frontend.samples import branching, model, node, subgraph, tensor, value
+from onnx import TensorProto, helper
+
+import weft
+from weft.ir.dtypes import DType
+
+RNG = np.random.default_rng(7)
+SOURCE = Path(weft.__file__).parents[1]
+
+
+def random(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(built.SerializeToString(), options, ["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def affine() -> onnx.ModelProto:
+    """y = x @ w + b over a dynamic batch; b may be overridden; z = -x."""
+    return model(
+        [
+            node("MatMul", ["x", "w"], ["p"]),
+            node("Add", ["p", "b"], ["y"]),
+            node("Neg", ["x"], ["z"]),
+        ],
+        [value("x", ["batch", 3]), value("b", [2])],
+        [value("y", ["batch", 2]), value("z", ["batch", 3])],
+        [tensor("w", np.arange(6, dtype=np.float32).reshape(3, 2)), tensor("b", np.float32([10, 20]))],
+    )
+
+
+X = np.float32([[1, 2, 3], [4, 5, 6]])
+Y = X @ np.arange(6, dtype=np.float32).reshape(3, 2) + np.float32([10, 20])
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    content = affine().SerializeToString()
+    path = folder / "affine.onnx"
+    path.write_bytes(content)
+    return {
+        "str": str(path),
+        "Path": path,
+        "bytes": content,
+        "bytearray": bytearray(content),
+        "memoryview": memoryview(content),
+        "BytesIO": io.BytesIO(content),
+        "open file": path.open("rb"),
+        "ModelProto": affine(),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["str", "Path", "bytes", "bytearray", "memoryview", "BytesIO", "open file", "ModelProto"]
+)
+def test_load_takes_every_kind_of_source(kind: str, tmp_path: Path) -> None:
+    loaded = weft.load(sources(tmp_path)[kind])
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], Y)
+
+
+def test_a_file_object_is_read_from_where_it_stands() -> None:
+    stream = io.BytesIO(b"header" + affine().SerializeToString())
+    stream.seek(6)
+    np.testing.assert_array_equal(weft.load(stream)(X)[0], Y)
+
+
+def test_loading_leaves_a_model_proto_as_it_was() -> None:
+    built = affine()
+    before = built.SerializeToString(deterministic=True)
+    weft.load(built)
+    assert built.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("source", [3, None, ["model.onnx"]])
+def test_other_sources_are_refused(source: Any) -> None:
+    with pytest.raises(weft.ModelError, match="is not a model"):
+        weft.load(source)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(weft.ModelError, match="absent.onnx"):
+        weft.load(tmp_path / "absent.onnx")
+
+
+# -- what a model tells of itself ------------------------------------------------------------------------------------
+
+
+def test_specs() -> None:
+    loaded = weft.load(affine())
+    assert [(spec.name, spec.dtype, spec.shape) for spec in loaded.inputs] == [("x", "float32", ("batch", 3))]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in loaded.outputs] == [
+        ("y", "float32", ("batch", 2)),
+        ("z", "float32", ("batch", 3)),
+    ]
+    assert [spec.name for spec in loaded.defaults] == ["b"]
+    assert isinstance(loaded.inputs[0], weft.TensorSpec)
+    assert loaded.inputs[0].dtype is DType.float32
+    assert str(loaded.inputs[0]) == "x: float32[batch, 3]"
+    for text in ("x: float32[batch, 3]", "z: float32[batch, 3]", "reference"):
+        assert text in repr(loaded)
+
+
+def test_output_shapes_are_inferred() -> None:
+    """Whatever the file declares, the trace says what is dynamic."""
+    built = model(
+        [node("Concat", ["x", "x"], ["c"], axis=0), node("Transpose", ["c"], ["y"], perm=[1, 0])],
+        [value("x", ["n", "m"])],
+        [value("y", None)],
+    )
+    assert weft.load(built).outputs[0].shape == ("m", "2*n")
+
+
+def test_specs_of_what_is_no_tensor() -> None:
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    built = model(
+        [node("SequenceAt", ["s", "i"], ["y"])],
+        [helper.make_value_info("s", sequence), value("i", [], TensorProto.INT64)],
+        [value("y", None)],
+    )
+    loaded = weft.load(built)
+    assert loaded.inputs[0].dtype is None
+    assert str(loaded.inputs[0].type) == "sequence(float32[...])"
+    np.testing.assert_array_equal(loaded.run({"s": [X, Y], "i": 1})["y"], Y)
+    with pytest.raises(weft.InputError, match="'s' is a sequence"):
+        loaded.run({"s": X, "i": 1})
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def test_ways_to_call() -> None:
+    loaded = weft.load(affine())
+    y, z = loaded(X)
+    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(z, -X)
+    np.testing.assert_array_equal(loaded(x=X)[0], Y)
+    assert list(loaded.run({"x": X})) == ["y", "z"]
+    single = weft.load(model([node("Neg", ["x"], ["y"])]))
+    np.testing.assert_array_equal(single(X), -X)
+
+
+def test_mistaken_calls() -> None:
+    loaded = weft.load(affine())
+    with pytest.raises(weft.InputError, match="2 inputs for a model that takes 1"):
+        loaded(X, X)
+    with pytest.raises(weft.InputError, match="'x' is given twice"):
+        loaded(X, x=X)
+    with pytest.raises(weft.InputError, match="no input 'q'"):
+        loaded(q=X)
+    with pytest.raises(weft.InputError, match="'x' is missing"):
+        loaded()
+    assert issubclass(weft.InputError, ValueError)
+
+
+def test_some_outputs_only() -> None:
+    loaded = weft.load(affine())
+    assert list(loaded.run({"x": X}, outputs=["z"])) == ["z"]
+    both = loaded.run({"x": X}, outputs=["z", "y"])
+    assert list(both) == ["z", "y"]
+    np.testing.assert_array_equal(both["y"], Y)
+    assert loaded.run({"x": X}, outputs=[]) == {}
+    with pytest.raises(weft.InputError, match=r"no output 'q'(?s:.)*y, z"):
+        loaded.run({"x": X}, outputs=["q"])
+    with pytest.raises(weft.InputError, match="list of names"):
+        loaded.run({"x": X}, outputs="y")
+
+
+def test_what_is_not_asked_for_is_not_computed() -> None:
+    built = model(
+        [node("Neg", ["x"], ["y"]), node("Gather", ["x", "i"], ["z"], axis=0)],
+        [value("x"), value("i", [1], TensorProto.INT64)],
+        [value("y", None), value("z", None)],
+    )
+    loaded = weft.load(built)
+    with pytest.raises(weft.ExecutionError, match="out of range"):
+        loaded.run({"x": X, "i": [99]})
+    np.testing.assert_array_equal(loaded.run({"x": X, "i": [99]}, outputs=["y"])["y"], -X)
+
+
+def test_defaults_may_be_overridden() -> None:
+    loaded = weft.load(affine())
+    other = np.float32([-1, 1])
+    expected = Y - np.float32([10, 20]) + other
+    np.testing.assert_array_equal(loaded.run({"x": X, "b": other})["y"], expected)
+    np.testing.assert_array_equal(loaded(X, b=other)[0], expected)
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], Y)
+    np.testing.assert_array_equal(loaded.run({"x": X, "b": other}, outputs=["y"])["y"], expected)
+    with pytest.raises(weft.InputError, match="'b' must have size 2"):
+        loaded.run({"x": X, "b": np.float32([1, 2, 3])})
+
+
+def test_an_overridden_shape_is_used() -> None:
+    """A default that decided a shape while loading does not decide it for another value."""
+    built = model(
+        [node("Reshape", ["x", "s"], ["y"])],
+        [value("x", [2, 3]), value("s", [2], TensorProto.INT64)],
+        [value("y", None)],
+        [tensor("s", np.int64([6, 1]))],
+    )
+    loaded = weft.load(built)
+    assert loaded(X).shape == (6, 1)
+    assert loaded(X, s=[3, -1]).shape == (3, 2)
+    assert loaded(X).shape == (6, 1)
+
+
+class Arrayish:
+    """Something that only offers `__array__`."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return X if dtype is None else X.astype(dtype)
+
+
+class Capsule:
+    """Something that only offers `__dlpack__`."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return X.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return X.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        X.tolist(),
+        tuple(map(tuple, X.tolist())),
+        [[1, 2, 3], [4, 5, 6]],
+        Arrayish(),
+        Capsule(),
+        np.asfortranarray(X),
+        X.astype(">f4"),
+        np.repeat(X, 2, axis=0)[::2],
+    ],
+    ids=["lists", "tuples", "ints", "__array__", "__dlpack__", "fortran", "big-endian", "strided"],
+)
+def test_inputs_may_be_anything_like_an_array(given: Any) -> None:
+    np.testing.assert_array_equal(weft.load(affine())(given)[0], Y)
+
+
+def test_scalars() -> None:
+    built = model([node("Add", ["x", "x"], ["y"])], [value("x", [])], [value("y", [])])
+    loaded = weft.load(built)
+    for given in (1.5, np.float32(1.5), np.array(1.5, np.float32), True, 2):
+        result = loaded(given)
+        assert isinstance(result, np.ndarray)
+        assert result.shape == ()
+        assert result == 2 * given
+    assert weft.load(model([node("Not", ["x"], ["y"])], [value("x", [], TensorProto.BOOL)]))(True) == np.False_
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (X.astype(np.float64), "must be float32, not float64"),
+        (X.astype(np.int32), "must be float32, not int32"),
+        (np.array([["a"]]), "must be float32, not string"),
+        ([["a"]], "cannot be read as a float32 array"),
+        ([[1], [2, 3]], "cannot be read as a float32 array"),
+        (None, "must be an array, not nothing"),
+        (object(), "must be an array, not a object"),
+        (X[0], "must have 2 dimensions"),
+        (X[None], "must have 2 dimensions"),
+        (X[:, :2], "must have size 3 in dimension 1"),
+        (np.zeros((2, 3), "datetime64[s]"), "which ONNX lacks"),
+    ],
+    ids=str,
+)
+def test_inputs_that_do_not_fit(given: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "affine.onnx"
+    path.write_bytes(affine().SerializeToString())
+    with pytest.raises(weft.InputError) as caught:
+        weft.load(path).run({"x": given})
+    assert said in str(caught.value)
+    assert "'x'" in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_fractions_do_not_pass_for_integers() -> None:
+    loaded = weft.load(model([node("Neg", ["x"], ["y"])], [value("x", [2], TensorProto.INT64)], [value("y", None)]))
+    np.testing.assert_array_equal(loaded([3, -4]), [-3, 4])
+    with pytest.raises(weft.InputError, match="fractional"):
+        loaded([0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fitting", "other"),
+    [(TensorProto.INT8, -128, 300), (TensorProto.UINT64, 2**64 - 1, -1), (TensorProto.INT64, -(2**63), 2**63),
+     (TensorProto.UINT4, 15, 16), (TensorProto.UINT8, True, -1)],
+)  # fmt: skip
+def test_integers_that_do_not_fit_are_refused(dtype: int, fitting: int, other: int) -> None:
+    loaded = weft.load(model([node("Identity", ["x"], ["y"])], [value("x", [1], dtype)], [value("y", [1], dtype)]))
+    assert int(loaded([fitting])[0]) == fitting
+    with pytest.raises(weft.InputError, match="'x'"):
+        loaded([other])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float16, np.float64, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.bool_,
+     ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4, ml_dtypes.uint4,
+     np.complex64, object],
+)  # fmt: skip
+def test_every_dtype_goes_through(dtype: Any) -> None:
+    number = TensorProto.STRING if dtype is object else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    array = np.array(["a", "é", ""], object) if dtype is object else np.array([0, 1, 3]).astype(dtype)
+    built = model([node("Identity", ["x"], ["y"])], [value("x", ["n"], number)], [value("y", ["n"], number)])
+    result = weft.load(built)(array)
+    assert result.dtype == array.dtype
+    np.testing.assert_array_equal(result, array)
+
+
+# -- whose memory a result is ----------------------------------------------------------------------------------------
+
+
+def test_results_are_the_callers_own() -> None:
+    constant = np.arange(4, dtype=np.float32)
+    built = model(
+        [
+            node("Identity", ["x"], ["same"]),
+            node("Identity", ["w"], ["weights"]),
+            node("Transpose", ["x"], ["turned"]),
+            node("Slice", ["w", "start", "end"], ["part"]),
+            node("Reshape", ["w", "square"], ["reshaped"]),
+            node("Expand", ["x", "large"], ["repeated"]),
+            node("Add", ["x", "x"], ["sum"]),
+            node("Identity", ["sum"], ["again"]),
+        ],
+        [value("x", [2, 2])],
+        [value(name, None) for name in ("same", "weights", "turned", "part", "reshaped", "repeated", "sum", "again")],
+        [tensor("w", constant), tensor("start", [1]), tensor("end", [3]), tensor("square", [2, 2]),
+         tensor("large", [3, 2, 2])],
+    )  # fmt: skip
+    loaded = weft.load(built)
+    x = random(2, 2)
+    kept = x.copy()
+    first = loaded.run({"x": x})
+    expected = {name: array.copy() for name, array in first.items()}
+    for name, array in first.items():
+        others = {other: content.copy() for other, content in first.items() if other != name}
+        array[...] = 99
+        for other, content in others.items():
+            np.testing.assert_array_equal(first[other], content, err_msg=f"{name} shares memory with {other}")
+    np.testing.assert_array_equal(x, kept)
+    for name, array in loaded.run({"x": x}).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    del first
+
+
+def test_results_in_sequences_are_the_callers_own() -> None:
+    built = model(
+        [node("SplitToSequence", ["x"], ["s"], axis=0), node("SequenceConstruct", ["w", "w"], ["t"])],
+        [value("x", [2, 2])],
+        [
+            helper.make_value_info("s", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))),
+            helper.make_value_info("t", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))),
+        ],
+        [tensor("w", np.float32([1, 2]))],
+    )
+    loaded = weft.load(built)
+    x = random(2, 2)
+    kept = x.copy()
+    parts, weights = loaded(x)
+    parts[0][...] = 99
+    weights[0][...] = 99
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(weights[1], [1, 2])
+    np.testing.assert_array_equal(loaded(x)[1][0], [1, 2])
+
+
+def test_inputs_are_left_alone() -> None:
+    built = model(
+        [node("ScatterElements", ["x", "i", "u"], ["y"], axis=0)],
+        [value("x", [3])],
+        [value("y", [3])],
+        [tensor("i", [1]), tensor("u", np.float32([5]))],
+    )
+    x = np.zeros(3, np.float32)
+    x.flags.writeable = False
+    np.testing.assert_array_equal(weft.load(built)(x), [0, 5, 0])
+
+
+# -- dynamic sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 0])
+def test_dynamic_dims(batch: int) -> None:
+    loaded = weft.load(affine())
+    x = random(batch, 3)
+    y, _ = loaded(x)
+    np.testing.assert_allclose(y, x @ np.arange(6).reshape(3, 2) + [10, 20], rtol=1e-5)
+    assert y.shape == (batch, 2)
+
+
+def test_empty_tensors_where_sizes_were_taken_for_positive() -> None:
+    built = model(
+        [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Concat", ["x", "x"], ["c"], axis=1),
+         node("Shape", ["c"], ["d"]), node("Softmax", ["x"], ["e"], axis=0)],
+        [value("x", ["n", "m"])],
+        [value(name, None) for name in "scde"],
+    )  # fmt: skip
+    loaded = weft.load(built)
+    for shape in ((0, 3), (3, 0), (0, 0), (1, 1)):
+        x = random(*shape)
+        total, joined, size, _ = loaded(x)
+        assert total == x.sum(dtype=np.float32)
+        assert joined.shape == tuple(size) == (shape[0], 2 * shape[1])
+
+
+@pytest.mark.parametrize("shapes", [((5,), (5,)), ((1,), (5,)), ((5,), (1,)), ((1,), (1,)), ((0,), (1,))])
+def test_broadcasting_that_the_names_do_not_show(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    built = model([node("Add", ["x", "y"], ["z"])], [value("x", ["a"]), value("y", ["b"])], [value("z", None)])
+    loaded = weft.load(built)
+    x, y = (random(*shape) for shape in shapes)
+    np.testing.assert_array_equal(loaded(x, y), x + y)
+    np.testing.assert_array_equal(loaded(random(4), random(4)).shape, (4,))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "fits"),
+    [
+        (((2, 3, 4), (2, 4, 5)), True),
+        (((1, 3, 4), (6, 4, 5)), True),
+        (((6, 3, 4), (1, 4, 5)), True),
+        (((2, 3, 4), (3, 4, 5)), False),
+        (((2, 3, 4), (2, 5, 4)), False),
+    ],
+)
+def test_broadcast_batches_of_a_product(shapes: tuple[tuple[int, ...], tuple[int, ...]], fits: bool) -> None:
+    built = model(
+        [node("MatMul", ["x", "y"], ["z"], name="product")],
+        [value("x", ["a", "m", "k"]), value("y", ["b", "l", "n"])],
+        [value("z", None)],
+    )
+    loaded = weft.load(built)
+    x, y = (random(*shape) for shape in shapes)
+    if fits:
+        np.testing.assert_allclose(loaded(x, y), np.matmul(x.astype(np.float64), y), rtol=1e-4, atol=1e-5)
+    else:
+        with pytest.raises(weft.InputError, match="product"):
+            loaded(x, y)
+
+
+def test_a_dim_name_for_two_sizes() -> None:
+    """Some exporters name unrelated dims alike: what makes sense runs, the rest is an error that names both."""
+    apart = weft.load(
+        model(
+            [node("ReduceSum", ["x"], ["p"], keepdims=0), node("ReduceSum", ["y"], ["q"], keepdims=0),
+             node("Add", ["p", "q"], ["z"])],
+            [value("x", ["n"]), value("y", ["n"])],
+            [value("z", None)],
+        )
+    )  # fmt: skip
+    assert apart(np.ones(3, np.float32), np.ones(4, np.float32)) == 7
+    together = weft.load(
+        model([node("Add", ["x", "y"], ["z"], name="sum")], [value("x", ["n"]), value("y", ["n"])], [value("z", None)])
+    )
+    np.testing.assert_array_equal(together(np.ones(1, np.float32), np.ones(4, np.float32)), [2, 2, 2, 2])
+    with pytest.raises(weft.InputError) as caught:
+        together(np.ones(3, np.float32), np.ones(4, np.float32))
+    for text in ("'n' is 3", "input 'x'", "4", "input 'y'", "sum"):
+        assert text in str(caught.value)
+
+
+def test_the_order_of_shapes_does_not_matter() -> None:
+    """A program kept for one shape is not used for another."""
+    built = model([node("Add", ["x", "y"], ["z"])], [value("x", ["a"]), value("y", ["b"])], [value("z", None)])
+    loaded = weft.load(built)
+    pairs = [(1, size) for size in range(2, 25)] + [(size, 1) for size in range(2, 25)] + [(1, 3), (3, 3)]
+    for a, b in pairs:
+        x, y = random(a), random(b)
+        np.testing.assert_array_equal(loaded(x, y), x + y)
+
+
+# -- sizes that depend on data ---------------------------------------------------------------------------------------
+
+
+def compare(built: onnx.ModelProto, loaded: weft.Model, *feeds: Any) -> None:
+    named = dict(zip([entry.name for entry in built.graph.input], map(np.asarray, feeds)))
+    expected = onnxruntime_run(built, named)
+    found = loaded.run(named)
+    for (name, array), wanted in zip(found.items(), expected, strict=True):
+        assert array.dtype == wanted.dtype, name
+        assert array.shape == wanted.shape, name
+        np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_nonzero() -> None:
+    built = model(
+        [node("NonZero", ["x"], ["i"]), node("Transpose", ["i"], ["t"]), node("GatherND", ["x", "t"], ["y"]),
+         node("Shape", ["y"], ["n"])],
+        [value("x", ["a", "b"])],
+        [value("i", None, TensorProto.INT64), value("y", None), value("n", None, TensorProto.INT64)],
+    )  # fmt: skip
+    loaded = weft.load(built)
+    for x in (np.float32([[0, 1], [2, 0]]), np.zeros((3, 3), np.float32), random(4, 5)):
+        compare(built, loaded, x)
+
+
+def test_reshape_by_data() -> None:
+    built = model(
+        [node("Reshape", ["x", "s"], ["r"]), node("ReduceSum", ["r", "axis"], ["y"]), node("Add", ["r", "y"], ["z"])],
+        [value("x", ["a", "b"]), value("s", [2], TensorProto.INT64)],
+        [value("y", None), value("z", None)],
+        [tensor("axis", [1])],
+    )
+    loaded = weft.load(built)
+    for shape in ([6, 4], [-1, 3], [24, 1], [0, -1], [1, 24]):
+        compare(built, loaded, random(4, 6), np.int64(shape))
+    with pytest.raises(weft.WeftError, match="Reshape"):
+        loaded(random(4, 6), [5, 5])
+
+
+def test_reshape_of_unknown_rank() -> None:
+    built = model(
+        [node("Reshape", ["x", "s"], ["r"]), node("Mul", ["r", "r"], ["y"])],
+        [value("x", ["a", "b"]), value("s", ["k"], TensorProto.INT64)],
+        [value("y", None)],
+    )
+    loaded = weft.load(built)
+    for shape in ([24], [2, 3, 4], [1, -1, 2, 2]):
+        compare(built, loaded, random(4, 6), np.int64(shape))
+
+
+def test_slice_by_data() -> None:
+    built = model(
+        [node("Slice", ["x", "start", "end", "axes", "step"], ["y"]), node("Add", ["y", "y"], ["z"])],
+        [value("x", ["n", 5])] + [value(name, [1], TensorProto.INT64) for name in ("start", "end", "step")],
+        [value("y", None), value("z", None)],
+        [tensor("axes", [0])],
+    )
+    loaded = weft.load(built)
+    cases = [(0, 3, 1), (1, 9, 2), (-1, -9, -1), (5, 2, 1), (-3, -1, 1), (8, 0, -3), (0, 2**62, 1)]
+    for start, end, step in cases:
+        compare(built, loaded, random(8, 5), np.int64([start]), np.int64([end]), np.int64([step]))
+
+
+def test_range_by_data() -> None:
+    built = model(
+        [node("Range", ["start", "limit", "delta"], ["r"]), node("Mul", ["r", "r"], ["y"])],
+        [value(name, [], TensorProto.INT64) for name in ("start", "limit", "delta")],
+        [value("y", None, TensorProto.INT64)],
+    )
+    loaded = weft.load(built)
+    for start, limit, delta in ((0, 5, 1), (5, 0, -2), (3, 3, 1), (0, 5, -1), (-4, 4, 3)):
+        compare(built, loaded, np.int64(start), np.int64(limit), np.int64(delta))
+
+
+def test_expand_by_data() -> None:
+    built = model(
+        [node("Expand", ["x", "s"], ["y"]), node("ReduceSum", ["y"], ["z"], keepdims=0)],
+        [value("x", ["a", "b"]), value("s", [2], TensorProto.INT64)],
+        [value("y", None), value("z", None)],
+    )
+    loaded = weft.load(built)
+    for shape, size in (((1, 3), [4, 3]), ((2, 1), [2, 5]), ((2, 3), [1, 1]), ((2, 3), [2, 3]), ((1, 1), [6, 1])):
+        compare(built, loaded, random(*shape), np.int64(size))
+
+
+def test_broken_assumptions_about_data() -> None:
+    """Two data-dependent sizes that the trace took for equal, and that broadcast instead."""
+    built = model(
+        [node("Range", ["zero", "n", "one"], ["r"]), node("Range", ["zero", "m", "one"], ["q"]),
+         node("Add", ["r", "q"], ["y"])],
+        [value("n", [], TensorProto.INT64), value("m", [], TensorProto.INT64)],
+        [value("y", None, TensorProto.INT64)],
+        [tensor("zero", np.int64(0)), tensor("one", np.int64(1))],
+    )  # fmt: skip
+    loaded = weft.load(built)
+    for n, m in ((4, 4), (1, 4), (4, 1), (1, 1)):
+        compare(built, loaded, np.int64(n), np.int64(m))
+    with pytest.raises(weft.WeftError, match="Add"):
+        loaded(3, 4)
+
+
+def test_a_model_without_declared_ranks() -> None:
+    built = model(
+        [node("Add", ["x", "y"], ["z"]), node("Softmax", ["z"], ["s"]), node("ReduceMean", ["s"], ["m"], keepdims=0)],
+        [value("x", None), value("y", None)],
+        [value("z", None), value("m", None)],
+    )
+    loaded = weft.load(built)
+    assert loaded.inputs[0].shape is None
+    for shapes in (((2, 3), (3,)), ((4,), (4,)), ((1, 2, 3), (3, 1, 1))):
+        compare(built, loaded, *(random(*shape) for shape in shapes))
+
+
+def test_control_flow_on_data() -> None:
+    built = branching()
+    loaded = weft.load(built)
+    for flag in (True, False):
+        compare(built, loaded, random(2, 3), np.array(flag))
+
+
+def test_a_loop_that_grows_its_carry() -> None:
+    body = helper.make_graph(
+        [node("Identity", ["going"], ["still"]), node("Concat", ["v", "v"], ["w"], axis=0),
+         node("ReduceSum", ["w"], ["t"], keepdims=0)],
+        "body",
+        [value("i", [], TensorProto.INT64), value("going", [], TensorProto.BOOL), value("v", None)],
+        [value("still", [], TensorProto.BOOL), value("w", None), value("t", None)],
+    )  # fmt: skip
+    built = model(
+        [node("Loop", ["n", "", "x"], ["y", "s"], body=body)],
+        [value("n", [], TensorProto.INT64), value("x", ["k"])],
+        [value("y", None), value("s", None)],
+    )
+    loaded = weft.load(built)
+    for trips in (1, 2, 4):
+        compare(built, loaded, np.int64(trips), random(3))
+
+
+def test_if_with_shapes_that_differ() -> None:
+    built = model(
+        [
+            node("If", ["c"], ["t"], then_branch=subgraph("a", [node("Concat", ["x", "x"], ["p"], axis=0)], ["p"]),
+                 else_branch=subgraph("b", [node("ReduceSum", ["x"], ["q"])], ["q"])),
+            node("Neg", ["t"], ["y"]),
+        ],
+        [value("x", ["n", 3]), value("c", [], TensorProto.BOOL)],
+        [value("y", None)],
+    )  # fmt: skip
+    loaded = weft.load(built)
+    for flag in (True, False):
+        compare(built, loaded, random(2, 3), np.array(flag))
+
+
+# -- devices, options, stages ----------------------------------------------------------------------------------------
+
+
+def test_devices() -> None:
+    found = weft.devices()
+    assert "reference" in [device.name for device in found if device.available]
+    assert all(device.description for device in found)
+    assert all(isinstance(device, weft.Device) for device in found)
+    assert weft.load(affine(), device="reference").device == "reference"
+    assert weft.load(affine()).device in [device.name for device in found if device.available]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "nope"}, "no device 'nope'"),
+        ({"device": ""}, "no device ''"),
+        ({"device": None}, "no device None"),
+        ({"threads": 0}, "threads must be a positive number"),
+        ({"threads": -1}, "threads must be a positive number"),
+        ({"threads": 1.5}, "threads must be a positive number"),
+        ({"threads": True}, "threads must be a positive number"),
+        ({"precision": "fast"}, "'fast' is not available"),
+    ],
+)
+def test_mistaken_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(weft.DeviceError, match=said):
+        weft.load(affine(), **options)
+
+
+@pytest.mark.parametrize("device", [device.name for device in weft.devices() if not device.available])
+def test_an_absent_device_says_why(device: str) -> None:
+    reason = next(entry.description for entry in weft.devices() if entry.name == device)
+    with pytest.raises(weft.DeviceError) as caught:
+        weft.load(affine(), device=device)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"precision": "float32"}, {"precision": "strict"}, {"cache": False}])
+def test_options(options: dict[str, Any]) -> None:
+    np.testing.assert_array_equal(weft.load(affine(), **options)(X)[0], Y)
+
+
+def test_stages_can_be_dumped(tmp_path: Path) -> None:
+    folder = tmp_path / "some" / "stages"
+    weft.load(affine(), dump=folder)
+    files = sorted(path.name for path in folder.iterdir())
+    assert files[0] == "00-traced.txt"
+    assert len(files) > 4
+    for path in folder.iterdir():
+        assert "input %0: float32[batch, 3]  # x" in path.read_text()
+
+
+# -- the cost of importing -------------------------------------------------------------------------------------------
+
+
+def seconds(code: str) -> float:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCE)!r}); {code}"]
+    script = "import subprocess, sys, time; t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True); "
+    script += "print(time.perf_counter() - t)"
+    run = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
+    return float(run.stdout)
+
+
+def test_importing_is_quick() -> None:
+    with_numpy = statistics.median(seconds("import numpy") for _ in range(5))
+    with_weft = statistics.median(seconds("import numpy, weft; weft.devices()") for _ in range(5))
+    assert with_weft - with_numpy < 0.3
+
+
+def test_importing_brings_in_little() -> None:
+    code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"onnx", "rich", "onnxruntime", "google.protobuf"} & set(run.stdout.split())
+
+
+def test_public_names_exist() -> None:
+    for name in weft.__all__:
+        assert getattr(weft, name) is not None
+    with pytest.raises(AttributeError, match="nope"):
+        _ = weft.nope
