@@ -77,7 +77,11 @@ def test_attention_with_a_buffer() -> None:
 
 
 def test_attention_with_narrow_values() -> None:
-    inputs = [random_array(0, (BATCH, LENGTH, 7)), random_array(1, (7, 2 * HIDDEN + 6)), random_array(2, (2 * HIDDEN + 6,))]
+    inputs = [
+        random_array(0, (BATCH, LENGTH, 7)),
+        random_array(1, (7, 2 * HIDDEN + 6)),
+        random_array(2, (2 * HIDDEN + 6,)),
+    ]
     check("Attention", inputs, num_heads=HEADS, qkv_hidden_sizes=[HIDDEN, HIDDEN, 6], **CLOSE, **MICROSOFT)
 
 

@@ -1,5 +1,6 @@
 """Quantized ops of onnxruntime's domain, against onnxruntime or numpy; results may be one step apart where it rounds
-differently."""
+differently.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +203,9 @@ def test_quantize_and_dequantize(dtype: Any, axis: int | None) -> None:
         along = [-1 if axis is not None and a == axis % 3 else 1 for a in range(3)]
         moved = np.rint(x / steps.reshape(along)) + zero.astype(np.float32).reshape(along)
         expected = [np.clip(moved, int(limits.min), int(limits.max)).astype(dtype)]
-    check("QuantizeLinear", [x, steps, zero], expected=expected, constants=[1, 2], **attributes, **ONE_STEP, **MICROSOFT)
+    check(
+        "QuantizeLinear", [x, steps, zero], expected=expected, constants=[1, 2], **attributes, **ONE_STEP, **MICROSOFT
+    )
     q = random_array(3, shape, dtype, 0, 7)
     check("DequantizeLinear", [q, steps, zero], constants=[0, 1, 2], **attributes, **MICROSOFT)
 

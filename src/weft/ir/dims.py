@@ -66,6 +66,18 @@ class Compound:
 Atom = Union[Symbol, Axis, Compound]
 
 
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """Whether two sizes are equal (or, with `negated`, differ), where that is known only at run time."""
+
+    left: Dim
+    right: Dim
+    negated: bool = False
+
+    def __bool__(self) -> bool:
+        raise UndecidedError(f"whether {self.left} == {self.right} depends on sizes known only at run time")
+
+
 class Expr:
     """A polynomial that is not a plain int. Build it with operators, `symbol` and `axis`; it is immutable."""
 

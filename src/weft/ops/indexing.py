@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -22,6 +24,7 @@ from weft.ops.language import (
     wrap_index,
 )
 from weft.ops.registry import normalize_axis, op, require
+from weft.ops.trace import is_symbolic
 
 REDUCTIONS = {"none": "none", "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
 
@@ -143,7 +146,14 @@ def tensor_scatter(
 @op("NonZero", since=9)
 def non_zero(x: Tensor) -> Tensor:
     x = reshape(x, (1,)) if x.rank == 0 else x
-    return host("nonzero", [x], [TensorType(DType.int64, (x.rank, fresh_symbol("count")))])[0]
+    return host("nonzero", [x], [TensorType(DType.int64, (x.rank, _count(x)))])[0]
+
+
+def _count(x: Tensor) -> Dim:
+    """How many elements are not zero, known where the elements are."""
+    if x.known is not None and not is_symbolic(x):
+        return int(np.count_nonzero(x.known))
+    return fresh_symbol("count")
 
 
 @op("Compress", since=9)
@@ -151,7 +161,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor
     require(condition.rank == 1, f"condition must have one dimension, not {condition.rank}")
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
-    count = fresh_symbol("count")
+    count = _count(condition)
     (positions,) = host("nonzero", [condition], [TensorType(DType.int64, (1, count))])
     return gather(x, reshape(positions, (count,)), axis)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.errors import InvalidModelError
 from weft.ir import dims
-from weft.ir.dims import Dim
+from weft.ir.dims import Dim, Equality
 from weft.ir.dtypes import DType
 from weft.ir.program import (
     ArgReduce,
@@ -50,10 +50,11 @@ from weft.ops.tensor import (
 from weft.ops.trace import Trace
 
 __all__ = [
-    "Element", "Number", "Tensor", "arg_reduce", "assume_equal", "branch", "broadcast_shapes", "build", "concat",
-    "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand", "expand_dims", "flip",
-    "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean", "observe", "pad", "pool",
-    "random", "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split", "squeeze", "stack", "transpose",
+    "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "branch", "broadcast_shapes",
+    "build", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
+    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean",
+    "observe", "pad", "pool", "random", "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split",
+    "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
 
@@ -89,6 +90,11 @@ def observe(x: Tensor, hint: str) -> tuple[Dim, ...]:
 def assume_equal(left: Dim, right: Dim, why: str) -> None:
     """State that two sizes must be equal: an error now if they never are, a guard if that depends."""
     current_trace.get().assume_equal(left, right, why)
+
+
+def assume_at_least(left: Dim, right: Dim, why: str) -> None:
+    """State that left >= right: an error now if it never is, a guard if that depends."""
+    current_trace.get().assume_at_least(left, right, why)
 
 
 # -- data movement ---------------------------------------------------------------------------------------------------
@@ -474,7 +480,17 @@ def _scan_eagerly(
         new, outputs = body(*carries, *slices)
         carries = list(new)
         rows.append(outputs)
+    if not rows:
+        types = [*(carry.type for carry in carries), *(TensorType(s.dtype, s.shape[1:]) for s in sequences)]
+        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1])
     return carries, [stack(column, 0) for column in zip(*rows)]
+
+
+def _no_rows(types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
+    """The stacked outputs of a body that never runs: tracing it tells their types; open sizes are 0."""
+    traced = current_trace.get().body([(type, "input") for type in types], outputs)
+    shapes = [[size if isinstance(size, int) else 0 for size in output.shape] for output in traced.outputs]
+    return [constant(np.empty([0, *shape], out.dtype.numpy)) for out, shape in zip(traced.outputs, shapes)]
 
 
 def _same_type(carry: Tensor, replacement: Tensor) -> None:
@@ -487,12 +503,23 @@ def _same_type(carry: Tensor, replacement: Tensor) -> None:
 def branch(
     condition: Tensor, then: Callable[[], Sequence[Tensor]], otherwise: Callable[[], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Run one of two functions; a condition that is known now leaves only that one in the program."""
+    """Run one of two functions; a condition that is known now leaves only that one in the program.
+
+    Where the condition is the equality of two sizes, and the two functions give tensors of different rank (as in
+    "squeeze if this dimension is 1"), equality is assumed and guarded, so that the ranks after it are known.
+    """
     trace = current_trace.get()
+    equality = None
     if condition.known is not None:
-        return list(then() if bool(np.all(condition.known)) else otherwise())
+        flags = list(condition.known.flat)
+        equality = flags[0] if len(flags) == 1 and isinstance(flags[0], Equality) else None
+        if not any(isinstance(flag, Equality) for flag in flags):
+            return list(then() if all(flags) else otherwise())
     first, second = trace.body([], then), trace.body([], otherwise)
     types = [_join(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
+    if equality is not None and any(isinstance(type, TensorType) and type.shape is None for type in types):
+        assume_equal(equality.left, equality.right, "a condition on sizes")
+        return list(otherwise() if equality.negated else then())
     primitive = Branch(first.program, second.program)
     return trace.emit(primitive, [condition, *first.captures, *second.captures], types)
 
@@ -549,6 +576,9 @@ def _loop_eagerly(
         carries = list(new)
         rows.append(outputs)
         iteration += 1
+    if not rows:
+        fixed = [TensorType(DType.int64, ()), TensorType(DType.bool, ())]
+        return carries, _no_rows([*fixed, *(carry.type for carry in carries)], lambda *inputs: body(*inputs)[2])
     return carries, [stack(column, 0) for column in zip(*rows)]
 
 

@@ -185,10 +185,11 @@ def _last_uses(graph: Graph) -> dict[int, list[str]]:
     if any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values()):
         return {}
     last = {name: number for number, node in enumerate(graph.nodes) for name in (*node.inputs, *node.outputs)}
-    kept = {"", *graph.initializers, *(value.shows or value.name for value in graph.outputs)}
+    made = {name for node in graph.nodes for name in node.outputs}  # what comes from outside is not ours to free
+    kept = {"", *(value.shows or value.name for value in graph.outputs)}
     result: dict[int, list[str]] = {}
     for name, number in last.items():
-        if name not in kept:
+        if name in made and name not in kept:
             result.setdefault(number, []).append(name)
     return result
 

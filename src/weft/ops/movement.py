@@ -11,9 +11,11 @@ from weft.ops.functions import cast, ceil, equal, maximum, minimum, where
 from weft.ops.language import (
     Element,
     Tensor,
+    assume_at_least,
     broadcast_shapes,
     build,
     concat,
+    dims_tensor,
     expand,
     literal,
     observe,
@@ -26,6 +28,7 @@ from weft.ops.language import (
 )
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axes, normalize_axis, op, require
 
+LARGEST_SHAPE = 8  # numbers in what may be taken for a shape
 FAR = 2**31 - 1  # a start or end at least this far out means "as far as it goes"
 
 
@@ -37,7 +40,22 @@ def transpose_(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
 @op("Concat", since=4)
 def concat_(*inputs: Tensor, axis: int = REQUIRED) -> Tensor:
     require(len(inputs) > 0, "there is nothing to concatenate")
-    return concat(inputs, axis)
+    return concat([_as_sizes(x) for x in inputs] if _looks_like_sizes(inputs) else inputs, axis)
+
+
+def _looks_like_sizes(parts: Sequence[Tensor]) -> bool:
+    """Whether a few integers, some known and some not, are put together: a shape in the making."""
+    total = sum((part.size for part in parts), 0)
+    if not isinstance(total, int) or total > LARGEST_SHAPE:
+        return False
+    if any(part.dtype is not DType.int64 or part.rank != 1 for part in parts):
+        return False
+    return len({part.known is None for part in parts}) == 2
+
+
+def _as_sizes(x: Tensor) -> Tensor:
+    """An integer vector whose elements are sizes, so that what is known of its neighbours stays known."""
+    return x if x.known is not None else dims_tensor(observe(x, "size"))
 
 
 # -- splitting and slicing -------------------------------------------------------------------------------------------
@@ -135,7 +153,15 @@ def _from_front(position: Dim, size: Dim) -> Dim:
 def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
     if _is_far(position):
         return high if position > 0 else low
+    if isinstance(high, int) and dims.is_at_least(position, low) and _is_input_size(position):
+        assume_at_least(high, position, "a slice of a fixed size by one of the inputs' sizes")
+        return position
     return dims.minimum(dims.maximum(position, low), high)
+
+
+def _is_input_size(position: Dim) -> bool:
+    """Whether only sizes of inputs occur: assumptions about them are checked before anything runs."""
+    return all(symbol.low is not None and symbol.low > 0 for symbol in dims.symbols(position))
 
 
 def _is_far(position: Dim) -> bool:

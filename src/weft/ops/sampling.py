@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from functools import reduce as combine
 from itertools import product
 from math import inf
 
@@ -18,6 +20,7 @@ from weft.ops.language import (
     build,
     contract,
     elementwise,
+    full,
     index,
     literal,
     observe,
@@ -62,12 +65,14 @@ def grid_sample(
     borders = [_Border(size, bool(align_corners), padding_mode) for size in x.shape[2:]]
     wide = _wide(x.dtype)
 
+    def position(axis: int, *i: Element) -> Element:
+        scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide(grid.dtype)))
+        return borders[axis].pulled_in(round_half_even(scaled) if mode == "nearest" else scaled)
+
+    positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]
+
     def element(*i: Element) -> Element:
-        coordinates = []
-        for axis, border in enumerate(borders):
-            place = grid.at(i[0], *i[2:], rank - 1 - axis)
-            coordinate = border.scaled(cast(place, _wide(grid.dtype)))
-            coordinates.append(border.pulled_in(round_half_even(coordinate) if mode == "nearest" else coordinate))
+        coordinates = [place.at(i[0], *i[2:]) for place in positions]
         if mode == "nearest":
             return _pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
         firsts = [cast(floor(c), DType.int64) for c in coordinates]
@@ -186,7 +191,8 @@ def roi_align_10(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    return _roi_align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, False)
+    regions = _Regions(cast(rois, _wide(x.dtype)), (output_height, output_width), spatial_scale, False)
+    return _roi_align(x, regions, batch_indices, mode, sampling_ratio)
 
 
 @op("RoiAlign", since=16)
@@ -208,74 +214,85 @@ def roi_align_16(
         f"coordinate_transformation_mode is {coordinate_transformation_mode!r}, not one of {', '.join(kinds)}",
     )
     shift = coordinate_transformation_mode == "half_pixel"
-    return _roi_align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, shift)
+    regions = _Regions(cast(rois, _wide(x.dtype)), (output_height, output_width), spatial_scale, shift)
+    return _roi_align(x, regions, batch_indices, mode, sampling_ratio)
 
 
-def _roi_align(
-    x: Tensor,
-    rois: Tensor,
-    batch_indices: Tensor,
-    mode: str,
-    bins: tuple[int, int],
-    ratio: int,
-    scale: float,
-    shift: bool,
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class _Regions:
+    """Regions of interest, [x1, y1, x2, y2] each, cut into bins."""
+
+    rois: Tensor
+    bins: tuple[int, int]
+    scale: float
+    shift: bool  # by half a pixel; if not, regions are at least one pixel large
+
+    def start(self, roi: Element, axis: int) -> Element:
+        return self.rois.at(roi, 1 - axis) * self.scale - (0.5 if self.shift else 0.0)  # type: ignore[no-any-return]
+
+    def bin_size(self, roi: Element, axis: int) -> Element:
+        extent = self.rois.at(roi, 3 - axis) * self.scale - self.rois.at(roi, 1 - axis) * self.scale
+        return (extent if self.shift else maximum(extent, 1.0)) / float(self.bins[axis])  # type: ignore[no-any-return]
+
+    def grids(self, ratio: int) -> list[Tensor]:
+        """For each axis how many samples a bin takes, per region."""
+        count, dtype = self.rois.shape[0], self.rois.dtype
+        if ratio > 0:
+            return [full((count,), float(ratio), dtype)] * 2
+        return [build((count,), lambda roi, axis=axis: ceil(self.bin_size(roi, axis))) for axis in range(2)]
+
+    def positions(self, axis: int, grid: Tensor, taps: Dim) -> Tensor:
+        """Where region r samples bin b with tap t along an axis: [r, b, t]."""
+        dtype = self.rois.dtype
+
+        def position(roi: Element, number: Element, tap: Element) -> Element:
+            inside = cast(number, dtype) + (cast(tap, dtype) + 0.5) / maximum(grid.at(roi), 1.0)
+            return self.start(roi, axis) + inside * self.bin_size(roi, axis)  # type: ignore[no-any-return]
+
+        return build((self.rois.shape[0], self.bins[axis], taps), position)
+
+
+def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, ratio: int) -> Tensor:
     """Bilinear samples on a grid in every bin, averaged, or their largest weighted corner."""
     require(mode in ("avg", "max"), f"mode is {mode!r}, not avg or max")
-    require(x.rank == 4 and rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {rois.rank}")
-    wide = _wide(x.dtype)
-    rois = cast(rois, wide)
-    offset = 0.5 if shift else 0.0
-
-    def start(roi: Element, axis: int) -> Element:
-        return rois.at(roi, 1 - axis) * scale - offset  # type: ignore[no-any-return]
-
-    def bin_size(roi: Element, axis: int) -> Element:
-        extent = rois.at(roi, 3 - axis) * scale - offset - start(roi, axis)
-        return (extent if shift else maximum(extent, 1.0)) / float(bins[axis])  # type: ignore[no-any-return]
-
-    count = rois.shape[0]
-    if ratio > 0:
-        grids = [build((count,), lambda _: literal(float(ratio), wide)) for _ in range(2)]
-        taps: list[Dim] = [ratio, ratio]
-    else:
-        grids = [build((count,), lambda roi, axis=axis: ceil(bin_size(roi, axis))) for axis in range(2)]
-        taps = [_largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
+    require(x.rank == 4 and regions.rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {regions.rois.rank}")
+    wide = regions.rois.dtype
+    grids = regions.grids(ratio)
+    taps = [ratio if ratio > 0 else _largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
+    positions = [regions.positions(axis, grids[axis], taps[axis]) for axis in range(2)]
 
     def sample(roi: Element, channel: Element, *place: Element) -> Element:
         counts: list[Element] = []
         ends: list[list[tuple[Element, Element]]] = []
         for axis in range(2):
-            size, grid = x.shape[2 + axis], grids[axis].at(roi)
-            tap, step = cast(place[2 + axis], wide), bin_size(roi, axis)
-            position = start(roi, axis) + cast(place[axis], wide) * step + (tap + 0.5) * step / maximum(grid, 1.0)
-            limit = _number(size, wide)
-            counts.append((position >= -1.0) & (position <= limit))
-            position = clamp(position, 0.0, limit - 1.0)
-            part, first = position - floor(position), cast(floor(position), DType.int64)
+            size, found = x.shape[2 + axis], positions[axis].at(roi, place[axis], place[2 + axis])
+            counts.append((found >= -1.0) & (found <= _number(size, wide)))
+            found = clamp(found, 0.0, _number(size - 1, wide))
+            part, first = found - floor(found), cast(floor(found), DType.int64)
             ends.append([(first, 1.0 - part), (minimum(first + 1, size - 1), part)])
         image = cast(batch_indices.at(roi), DType.int64)
         corners = [
             cast(x.at(image, channel, row, column), wide) * (down * across)
             for (row, down), (column, across) in product(*ends)
         ]
-        combined = _sum(corners)
-        if mode == "max":
-            combined = maximum(maximum(corners[0], corners[1]), maximum(corners[2], corners[3]))
-        found = where(counts[0] & counts[1], combined, 0.0)
+        combined = _sum(corners) if mode == "avg" else combine(maximum, corners)
+        combined = where(counts[0] & counts[1], combined, 0.0)
         taken = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
-        return where(taken, found, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
+        return where(taken, combined, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
 
-    samples = build((count, x.shape[1], *bins, *taps), sample)
+    samples = build((regions.rois.shape[0], x.shape[1], *regions.bins, *taps), sample)
     if mode == "max":
-        largest = reduce("maximum", samples, [4, 5])
-        return elementwise(lambda v: cast(where(v > -inf, v, 0.0), x.dtype), largest)
+        return _without_empty(reduce("maximum", samples, [4, 5]), x.dtype)
     total = reduce("sum", samples, [4, 5])
     return build(
         total.shape,
         lambda *i: cast(total.at(*i) / maximum(grids[0].at(i[0]) * grids[1].at(i[0]), 1.0), x.dtype),
     )
+
+
+def _without_empty(largest: Tensor, dtype: DType) -> Tensor:
+    """The maxima, with 0 for those of nothing."""
+    return elementwise(lambda v: cast(where(v > -inf, v, 0.0), dtype), largest)
 
 
 def _largest(counts: Tensor, hint: str) -> Dim:
@@ -321,8 +338,7 @@ def max_roi_pool(
         return where(taken, cast(x.at(image, channel, *positions), wide), -inf)  # type: ignore[no-any-return]
 
     windows = build((count, x.shape[1], *pooled_shape, *reaches), pixel)
-    largest = reduce("maximum", windows, [4, 5])
-    return elementwise(lambda v: cast(where(v > -inf, v, 0.0), x.dtype), largest)
+    return _without_empty(reduce("maximum", windows, [4, 5]), x.dtype)
 
 
 # -- deformed kernels ------------------------------------------------------------------------------------------------
@@ -358,35 +374,14 @@ def deform_conv(
     wide = _wide(x.dtype)
     offset = reshape(offset, (batch, offset_group, *kernel, rank, *spatial))
     mask = None if mask is None else reshape(mask, (batch, offset_group, *kernel, *spatial))
-    per_offset = dims.floordiv(channels, offset_group)
 
-    def sample(image: Element, channel: Element, *i: Element) -> Element:
-        inside, outside = i[:rank], i[rank:]
-        group_number = channel // per_offset
-        ends: list[list[tuple[Element, Element]]] = []
-        for axis in range(rank):
-            moved = offset.at(image, group_number, *inside, axis, *outside)
-            base = outside[axis] * strides[axis] + inside[axis] * dilations[axis] - pads[axis]
-            position = _number(base, wide) + cast(moved, wide)
-            part, first = position - floor(position), cast(floor(position), DType.int64)
-            ends.append(
-                [
-                    (place, where((place >= 0) & (place < x.shape[2 + axis]), weight, 0.0))
-                    for place, weight in ((first, 1.0 - part), (first + 1, part))
-                ]
-            )
-        terms = []
-        for corner in product(*ends):
-            term = cast(x.at(image, channel, *(place for place, _ in corner)), wide)
-            for _, weight in corner:
-                term = term * weight
-            terms.append(term)
-        total = _sum(terms)
-        if mask is not None:
-            total = total * cast(mask.at(image, group_number, *inside, *outside), wide)
-        return total
+    def position(axis: int, image: Element, part: Element, *i: Element) -> Element:
+        base = i[rank + axis] * strides[axis] + i[axis] * dilations[axis] - pads[axis]
+        return _number(base, wide) + cast(offset.at(image, part, *i[:rank], axis, *i[rank:]), wide)  # type: ignore[no-any-return]
 
-    columns = build((batch, channels, *kernel, *spatial), sample)
+    shape = (batch, offset_group, *kernel, *spatial)
+    positions = [build(shape, partial(position, axis)) for axis in range(rank)]
+    columns = _deformed_columns(x, positions, mask)
     taps, places = dims.product(kernel), dims.product(spatial)
     columns = reshape(columns, (batch, group, dims.floordiv(channels, group), taps, places))
     weights = reshape(cast(w, wide), (group, dims.floordiv(w.shape[0], group), w.shape[1], taps))
@@ -395,3 +390,29 @@ def deform_conv(
     if b is None:
         return cast(result, x.dtype)  # type: ignore[no-any-return]
     return build(result.shape, lambda *i: cast(result.at(*i) + cast(b.at(i[1]), wide), x.dtype))
+
+
+def _deformed_columns(x: Tensor, positions: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    """Linear samples of every channel at the positions of its offset group, 0 outside, times the mask."""
+    wide = positions[0].dtype
+    per_offset = dims.floordiv(x.shape[1], positions[0].shape[1])
+
+    def sample(image: Element, channel: Element, *i: Element) -> Element:
+        ends: list[list[tuple[Element, Element]]] = []
+        for size, position in zip(x.shape[2:], positions):
+            found = position.at(image, channel // per_offset, *i)
+            part, first = found - floor(found), cast(floor(found), DType.int64)
+            neighbours = ((first, 1.0 - part), (first + 1, part))
+            ends.append([(k, where((k >= 0) & (k < size), weight, 0.0)) for k, weight in neighbours])
+        terms = []
+        for corner in product(*ends):
+            term = cast(x.at(image, channel, *(place for place, _ in corner)), wide)
+            for _, weight in corner:
+                term = term * weight
+            terms.append(term)
+        total = _sum(terms)
+        if mask is not None:
+            total = total * cast(mask.at(image, channel // per_offset, *i), wide)
+        return total
+
+    return build((*x.shape[:2], *positions[0].shape[2:]), sample)

@@ -18,6 +18,7 @@ from weft.ops.language import (
     assume_equal,
     build,
     contract,
+    expand_dims,
     index,
     pad,
     reshape,
@@ -147,7 +148,8 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Tensor:
-    require(signal.rank == 3, f"the signal must have rank 3, not {signal.rank}")
+    require(signal.rank in (2, 3), f"the signal must have rank 3, or 2 if it is real, not {signal.rank}")
+    signal = expand_dims(signal, [2]) if signal.rank == 2 else signal
     batch, length, parts = signal.shape
     step = frame_step[0]
     require(not isinstance(step, int) or step > 0, f"frame_step must be positive, not {step}")

@@ -307,7 +307,8 @@ def _broadcast_dims(sizes: Sequence[Dim]) -> Dim:
     if not others:
         return 1
     fixed = [size for size in others if isinstance(size, int)]
-    result = fixed[0] if fixed else others[0]
+    plain = [size for size in others if dims.as_symbol(size) is not None]
+    result = (*fixed, *plain, *others)[0]
     for size in others:
         current_trace.get().assume_equal(result, size, "shapes that broadcast together")
     return result

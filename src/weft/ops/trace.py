@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.errors import InvalidModelError
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr, UndecidedError
+from weft.ir.dims import Dim, Equality, Expr, UndecidedError
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.program import (
     HOST_STEPS,
@@ -104,11 +104,12 @@ class Trace:
         """Append a step, or compute it now where its operands are known."""
         operands = [self.own(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
-        if computed is not None:
+        if computed is not None and not any(_has_equalities(content) for content in computed):
             return [self._from_known(content, type) for content, type in zip(computed, types)]
         results = tuple(Value(next(self.numbers), type) for type in types)
         self.steps.append(Step(primitive, tuple(operand.value for operand in operands), results, self.origin))
-        return [self._register(Tensor(self, value)) for value in results]
+        known = [None] * len(results) if computed is None else computed
+        return [self._register(Tensor(self, value, content)) for value, content in zip(results, known)]
 
     def emit_map(self, shape: Shape, expression: Scalar) -> Tensor:
         """Emit a map whose loads name values by number; they are renumbered as operand positions."""
@@ -160,6 +161,14 @@ class Trace:
             return
         if different:
             raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
+
+    def assume_at_least(self, left: Dim, right: Dim, why: str) -> None:
+        """Record that left >= right; a certain contradiction is an error of the model."""
+        if dims.is_at_least(left, right):
+            return
+        if dims.is_at_least(right, left + 1):
+            raise InvalidModelError(f"{left} is less than {right}: {why}")
+        self.guards.append(Guard(left, right, self.origin, at_least=True))
 
     def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
         """Trace `function` of new inputs as a program of its own; values of this trace that it uses are captured."""
@@ -284,6 +293,13 @@ def type_of(content: Any, declared: Type | None = None) -> Type:
     if content is None:
         return declared if isinstance(declared, OptionalType) else OptionalType(AnyType())
     return declared or AnyType()
+
+
+def _has_equalities(content: Any) -> bool:
+    """Whether a known content asks questions that only the run answers."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return False
+    return any(isinstance(element, Equality) for element in content.flat)
 
 
 def _is_pure_host(primitive: Primitive) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from weft.backends.reference.special import erf
 from weft.ir import dims
-from weft.ir.dims import Expr, UndecidedError
+from weft.ir.dims import Equality, Expr, UndecidedError
 from weft.ir.dtypes import DType, from_numpy
 
 Array = np.ndarray[Any, Any]
@@ -238,11 +239,27 @@ def _symbolic_divide(a: Any, b: Any) -> Any:
     raise UndecidedError(f"{a} / {b} truncated")
 
 
+def _equal(negated: bool) -> Callable[[Any, Any], bool | Equality]:
+    def compare(a: Any, b: Any) -> bool | Equality:
+        try:
+            return dims.decide_equal(a, b) != negated
+        except UndecidedError:
+            return Equality(a, b, negated)
+
+    return compare
+
+
+def _not(value: Any) -> bool | Equality:
+    return replace(value, negated=not value.negated) if isinstance(value, Equality) else not value
+
+
 def _to_integer(value: Any) -> Any:
-    return value if isinstance(value, Expr) else int(value)
+    return value if isinstance(value, Expr) else int(bool(value) if isinstance(value, Equality) else value)
 
 
-def _to_bool(value: Any) -> bool:
+def _to_bool(value: Any) -> bool | Equality:
+    if isinstance(value, Equality):
+        return value
     return not dims.decide_equal(value, 0) if isinstance(value, Expr) else bool(value)
 
 
@@ -255,8 +272,8 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "minimum": dims.minimum,
     "maximum": dims.maximum,
     "negate": lambda a: -a,
-    "equal": dims.decide_equal,
-    "not_equal": lambda a, b: not dims.decide_equal(a, b),
+    "equal": _equal(negated=False),
+    "not_equal": _equal(negated=True),
     "less": dims.decide_less,
     "less_equal": lambda a, b: not dims.decide_less(b, a),
     "greater": lambda a, b: dims.decide_less(b, a),
@@ -264,7 +281,7 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "logical_and": lambda a, b: bool(a) and bool(b),
     "logical_or": lambda a, b: bool(a) or bool(b),
     "logical_xor": lambda a, b: bool(a) != bool(b),
-    "logical_not": lambda a: not a,
+    "logical_not": _not,
     "select": lambda condition, a, b: a if condition else b,
     "absolute": lambda a: a if dims.is_at_least(a, 0) else -a if dims.is_at_least(-a, 0) else _undecided(a),
 }

@@ -8,8 +8,17 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.attention import split_heads
 from weft.ops.functions import cast
-from weft.ops.language import Tensor, build, elementwise, expand_dims, matmul, reshape, split, squeeze, stack
-from weft.ops.language import slice_axis
+from weft.ops.language import (
+    Tensor,
+    build,
+    elementwise,
+    matmul,
+    reshape,
+    slice_axis,
+    split,
+    squeeze,
+    stack,
+)
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.heads import MASK_FILTER_VALUE, attend, extended, masking
 from weft.ops.microsoft.padding import restore_padding
@@ -75,10 +84,10 @@ def quantized_attention(
     unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor]:
     _refuse_rotation(do_rotary)
-    require(not past_present_share_buffer, "a buffer shared by past and present needs a past length, which QAttention lacks")
-    projected = matmul_integer_to_float(
-        x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias
+    require(
+        not past_present_share_buffer, "a buffer shared by past and present needs a past length, which QAttention lacks"
     )
+    projected = matmul_integer_to_float(x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return _attend_to_itself(
         projected,
         mask_index,

@@ -47,7 +47,7 @@ def dequantized_blocks(
     *,
     rows: Dim,
     columns: Dim,
-    block_size: int,
+    block_size: Dim,
     bits: int,
     groups: Tensor | None = None,
 ) -> Tensor:
@@ -57,7 +57,7 @@ def dequantized_blocks(
     range. `groups` gives each column the block whose scale is its own.
     """
     require(bits in (2, 4, 8), f"bits is {bits}", "weights have 2, 4 or 8 bits")
-    require(block_size > 0, f"block_size is {block_size}")
+    require(not isinstance(block_size, int) or block_size > 0, f"block_size is {block_size}")
     blocks = dims.ceildiv(columns, block_size)
     wide = wide_dtype(scales.dtype)
     packed = reshape(packed, (rows, dims.floordiv(blocks * block_size * bits, 8)))

@@ -13,7 +13,18 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.attention import rotate, softmax_of_visible, split_heads
 from weft.ops.functions import cast, clamp, equal, exp, maximum, round_half_even, tanh, where
-from weft.ops.language import Element, Tensor, assume_equal, build, elementwise, index, reduce, reshape, slice_axis, split
+from weft.ops.language import (
+    Element,
+    Tensor,
+    assume_equal,
+    build,
+    elementwise,
+    index,
+    reduce,
+    reshape,
+    slice_axis,
+    split,
+)
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.heads import Adjust, attend
 from weft.ops.microsoft.normalization import simplified_layer_normalization
@@ -49,9 +60,7 @@ class Cache:
     def read(self, cache: Tensor, dtype: DType) -> Tensor:
         if self.scale is None:
             return cache
-        return build(
-            cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype)
-        )
+        return build(cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype))
 
     def _step(self, place: tuple[Element, ...]) -> Any:
         assert self.scale is not None
@@ -207,9 +216,7 @@ def _softmax_with(sink: Callable[[Element], Any]) -> Callable[[Tensor], Tensor]:
         largest = build(highest.shape, lambda b, n, q, k: maximum(highest.at(b, n, q, k), sink(n)))
         powers = elementwise(lambda s, m: exp(s - m), scores, largest)
         total = reduce("sum", powers, [3], keep=True)
-        whole = build(
-            total.shape, lambda b, n, q, k: total.at(b, n, q, k) + exp(sink(n) - largest.at(b, n, q, k))
-        )
+        whole = build(total.shape, lambda b, n, q, k: total.at(b, n, q, k) + exp(sink(n) - largest.at(b, n, q, k)))
         return elementwise(lambda p, t: p / t, powers, whole)
 
     return softmax

@@ -9,7 +9,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.attention import split_heads
 from weft.ops.functions import cast, where
-from weft.ops.language import Element, Tensor, build, elementwise, index, slice_axis, split
+from weft.ops.language import Element, Tensor, build, slice_axis, split
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extended, masking
 from weft.ops.registry import REQUIRED, Sizes, require

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from weft.ir.dtypes import DType
 from weft.ops.functions import cast
-from weft.ops.language import Tensor, build, cumulate, full, pad, reduce, reshape, scatter, sort
+from weft.ops.language import Tensor, build, cumulate, full, observe, pad, reduce, reshape, scatter, sort
 from weft.ops.microsoft.domain import op
 from weft.ops.registry import require
-from weft.ops.tensor import current_trace
 
 
 @op("RemovePadding")
@@ -15,12 +14,10 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
     """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
     require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
     batch, length, hidden = x.shape
-    padded = build(
-        (batch, length), lambda b, s: cast(s >= cast(sequence_token_count.at(b), DType.int64), DType.int32)
-    )
+    padded = build((batch, length), lambda b, s: cast(s >= cast(sequence_token_count.at(b), DType.int64), DType.int32))
     _, places = sort(reshape(padded, (batch * length,)), 0)
     total = reduce("sum", cast(sequence_token_count, DType.int64), [0])
-    (tokens,) = current_trace.get().observe(total, "tokens")
+    (tokens,) = observe(total, "tokens")
     rows = reshape(x, (batch * length, hidden))
     packed = build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
     offsets = cast(reshape(places, (batch, length)), DType.int32)

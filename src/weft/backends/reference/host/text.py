@@ -36,7 +36,8 @@ def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
 
 
 def string_split(x: Array, *, delimiter: str, maxsplit: int) -> tuple[Array, Array]:
-    parts = [str(text).split(delimiter or None, maxsplit) for text in x.flat]
+    texts = map(str, x.flat) if delimiter else (str(text).strip() for text in x.flat)
+    parts = [text.split(delimiter or None, maxsplit) for text in texts]
     width = max(map(len, parts), default=0)
     padded = [part for row in parts for part in (*row, *([""] * (width - len(row))))]
     counts = np.array([len(row) for row in parts], np.int64).reshape(x.shape)

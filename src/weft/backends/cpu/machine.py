@@ -1,0 +1,141 @@
+"""The CPU that code is compiled for: its instruction set as a `Target`, and the cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from weft.errors import DeviceError
+from weft.ir.target import Target
+
+CACHE_LINE = 64
+_USUAL_CACHE = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A CPU by LLVM's names, and what templates need to know of it."""
+
+    triple: str
+    processor: str
+    features: str  # LLVM's spelling: +avx2,-sse4a,...
+    target: Target
+
+
+@cache
+def host() -> Machine:
+    """The machine that this process runs on."""
+    initialize()
+    found = llvm.get_host_cpu_features()
+    triple = llvm.get_process_triple()
+    features = frozenset(name for name, here in found.items() if here)
+    target = _target(triple, features, _cache_bytes(Path("/sys/devices/system/cpu/cpu0/cache")))
+    return Machine(triple, llvm.get_host_cpu_name(), found.flatten(), target)
+
+
+def named(processor: str) -> Machine:
+    """A machine of another kind; its code can be compiled and read here, but not run."""
+    if processor not in _NAMED:
+        raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(_NAMED)}")
+    triple, features = _NAMED[processor]
+    return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
+
+
+@cache
+def initialize() -> None:
+    """Make LLVM ready for every processor that it was built with."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+def is_arm(triple: str) -> bool:
+    return triple.startswith(("aarch64", "arm64"))
+
+
+_LINUX_X86 = "x86_64-unknown-linux-gnu"
+_AVX2 = "sse2 sse4.1 sse4.2 avx avx2 fma f16c"
+_AVX512 = f"{_AVX2} avx512f avx512bw avx512dq avx512vl avx512cd"
+_NAMED: dict[str, tuple[str, str]] = {
+    "x86-64": (_LINUX_X86, "sse2"),
+    "x86-64-v2": (_LINUX_X86, "sse2 sse4.1 sse4.2"),
+    "x86-64-v3": (_LINUX_X86, _AVX2),
+    "x86-64-v4": (_LINUX_X86, _AVX512),
+    "cortex-a72": ("aarch64-unknown-linux-gnu", "neon"),
+    "neoverse-n1": ("aarch64-unknown-linux-gnu", "neon fullfp16 dotprod"),
+    "apple-m1": ("arm64-apple-macosx", "neon fullfp16 dotprod"),
+}
+
+
+def _target(triple: str, features: frozenset[str], cache_bytes: int) -> Target:
+    wide = "avx512f" in features and "avx512vl" in features
+    arm = is_arm(triple)
+    return Target(
+        vector_bytes=64 if wide else 32 if "avx2" in features else 16,
+        vector_registers=32 if wide or arm else 16,
+        fused_multiply_add="fma" in features or arm,
+        alignment=CACHE_LINE,
+        cache_bytes=cache_bytes,
+        features=features,
+    )
+
+
+def _cache_bytes(folder: Path) -> int:
+    """The second level's size, from Linux's description of a core's caches."""
+    for index in sorted(folder.glob("index*")):
+        if _read(index / "level") == "2":
+            size = _read(index / "size")
+            unit = {"K": 1024, "M": 1024**2}.get(size[-1:], 1)
+            digits = size.rstrip("KM")
+            if digits.isdigit():
+                return int(digits) * unit
+    return _USUAL_CACHE
+
+
+# -- cores -----------------------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Cores that this process may keep busy: those of its affinity mask, within the quota of its control groups."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # there is no mask on this system
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"), _read(Path("/proc/self/cgroup")))))
+
+
+def _quota(root: Path, membership: str) -> int:
+    """Whole cores that the control groups of this process, and all groups above them, allow."""
+    allowed = float(os.cpu_count() or 1)
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        parts = [part for part in path.split("/") if part]
+        groups = [Path(*parts[:count]) for count in range(len(parts) + 1)]
+        if not controllers:
+            allowed = min(allowed, *(_quota_of(_read(root / group / "cpu.max")) for group in groups))
+        elif "cpu" in controllers.split(","):
+            for mount in (root / controllers, root / "cpu"):
+                for group in groups:
+                    limit = _read(mount / group / "cpu.cfs_quota_us")
+                    period = _read(mount / group / "cpu.cfs_period_us")
+                    allowed = min(allowed, _quota_of(f"{limit} {period}"))
+    return int(allowed)
+
+
+def _quota_of(text: str) -> float:
+    """Cores from "quota period" in microseconds; "max" and -1 mean no limit."""
+    match text.split():
+        case [limit, period] if limit.isdigit() and period.isdigit() and int(period):
+            return int(limit) / int(period)
+    return float("inf")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
