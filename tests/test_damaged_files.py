@@ -197,7 +197,7 @@ def flipped(built: onnx.ModelProto, random: np.random.Generator) -> Iterator[byt
         yield bytes(damaged)
 
 
-NUMBERS = [0, 1, -1, 2, 3, -2, 7, 100, 2**20, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
+NUMBERS = [0, 1, -1, 2, 3, -2, 7, 100, 4096, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
 FRACTIONS = [0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, float("inf"), float("nan")]
 
 

@@ -57,6 +57,13 @@ def test_catalog_is_whole() -> None:
         assert {name: array.shape for name, array in inputs.items()} == {spec.name: spec.shape for spec in model.inputs}
         assert all(np.array_equal(array, random_inputs(model)[name]) for name, array in inputs.items())
 
+ORACLE_ERROR = {"credsweeper__ml_model": 2e-7}
+"""Absolute errors of onnxruntime itself, which matter where all outputs are tiny.
+
+credsweeper: its Sigmoid is an approximation; of logits -9.27567 and -11.763844 it makes 9.36687e-05 and 7.77841e-06,
+where float64 gives 9.36671e-05 and 7.78080e-06 (and weft, from its own logits, 9.36668e-05 and 7.78077e-06).
+"""
+
 
 def _onnxruntime(entry: CatalogModel) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
@@ -106,5 +113,6 @@ def _check_agreement(entry: CatalogModel, what: str, actual: Array, expected: Ar
     finite = np.isfinite(expected)
     wide_actual, wide_expected = actual[finite].astype(np.float64), expected[finite].astype(np.float64)
     allowed = max(TOLERANCE, 3 * entry.noise) * np.abs(wide_expected).max(initial=0.0)
+    allowed = max(allowed, ORACLE_ERROR.get(entry.name, 0.0))
     difference = np.abs(wide_actual - wide_expected).max(initial=0.0)
     assert difference <= allowed, f"{what}: differs by {difference:.3g}, allowed are {allowed:.3g}"

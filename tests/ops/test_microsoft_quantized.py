@@ -312,3 +312,32 @@ def test_gather_from_blocks(dtype: Any, gather_axis: int, quantize_axis: int, po
     stored = [0, 2, 3] if points else [0, 2]
     axes = {"gather_axis": gather_axis, "quantize_axis": quantize_axis}
     check("GatherBlockQuantized", inputs, block_size=16, constants=stored, **axes, **MICROSOFT)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+@pytest.mark.parametrize("per_gate", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("extras", [False, True])
+def test_lstm(dtype: Any, per_gate: bool, direction: str, extras: bool) -> None:
+    directions, hidden, width, batch, length = 2 if direction == "bidirectional" else 1, 6, 5, 1, 4
+    shape = (directions, 4 * hidden) if per_gate else (directions,)
+    zeros = [np.full(shape, 0 if dtype == np.int8 else n, dtype) for n in (3, 125)]
+    steps = [random_array(n, shape, low=0.002, high=0.008) for n in (6, 7)]
+    states = [random_array(n, (directions, batch, hidden), low=-1, high=1) for n in (8, 9)]
+    inputs = [
+        random_array(0, (length, batch, width)),
+        numbers(1, (directions, width, 4 * hidden), dtype),
+        numbers(2, (directions, hidden, 4 * hidden), dtype),
+        random_array(3, (directions, 8 * hidden), low=-1, high=1) if extras else None,
+        np.array([3], np.int32) if extras else None,
+        *(states if extras else [None, None]),
+        random_array(10, (directions, 3 * hidden), low=-1, high=1) if extras else None,
+        steps[0],
+        zeros[0],
+        steps[1],
+        zeros[1],
+    ]
+    attributes = {"hidden_size": hidden, "direction": direction}
+    check(
+        "DynamicQuantizeLSTM", inputs, outputs=3, constants=[1, 2, 8, 9, 10, 11], **attributes, atol=1e-3, **MICROSOFT
+    )

@@ -348,9 +348,12 @@ def convolve(
 
 
 def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[Dim, Dim]) -> Dim:
-    """How many windows fit into a padded axis."""
-    span = dilation * (window - 1) + 1
-    return dims.maximum(dims.floordiv(size + pad[0] + pad[1] - span, stride) + 1, 0)
+    """How many windows fit into a padded axis; that at least one does is assumed where it depends on sizes."""
+    room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
+    if isinstance(room, int):
+        return max(room // stride + 1, 0)
+    assume_at_least(room, 0, "a window as large as the padded input")
+    return dims.floordiv(room, stride) + 1
 
 
 def pool(

@@ -20,6 +20,7 @@ from weft.ir.graph import Graph, GraphValue, Node
 from weft.ir.program import TensorProgram
 from weft.ir.types import TensorType, Type
 from weft.ops import registry
+from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
 from weft.ops.trace import Evaluator, Trace
 
@@ -153,6 +154,9 @@ def _unknown(node: Node) -> UnsupportedModelError:
     if versions:
         problem = f"operator {qualified} does not exist in opset {node.version}, only from {min(versions)} on"
         return UnsupportedModelError(problem, node=node.name, hint="convert the model to a newer opset")
+    if node.domain == BLOCKED_DOMAIN:
+        hint = "onnxruntime laid this model out for one CPU; let it save the model at ORT_ENABLE_EXTENDED or below"
+        return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)
     similar = [d.qualified_name for d in registry.definitions() if d.name.lower() == node.op.lower()]
     hint = f"did you mean {similar[0]}?" if similar else "`weft ops` lists the operators that weft has"
     return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)

@@ -153,15 +153,18 @@ def _from_front(position: Dim, size: Dim) -> Dim:
 def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
     if _is_far(position):
         return high if position > 0 else low
-    if isinstance(high, int) and dims.is_at_least(position, low) and _is_input_size(position):
+    undecided = not dims.is_at_least(position, high) and dims.is_at_least(position, low)
+    if undecided and isinstance(high, int) and _is_input_size(position):
         assume_at_least(high, position, "a slice of a fixed size by one of the inputs' sizes")
         return position
     return dims.minimum(dims.maximum(position, low), high)
 
 
 def _is_input_size(position: Dim) -> bool:
-    """Whether only sizes of inputs occur: assumptions about them are checked before anything runs."""
-    return all(symbol.low is not None and symbol.low > 0 for symbol in dims.symbols(position))
+    """Whether it is made of sizes of inputs alone: assumptions about these are checked before anything runs."""
+    return not isinstance(position, int) and all(
+        symbol.low is not None and symbol.low > 0 for symbol in dims.symbols(position)
+    )
 
 
 def _is_far(position: Dim) -> bool:

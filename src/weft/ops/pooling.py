@@ -29,7 +29,10 @@ def average_pool(
     wide = cast(x, wide_dtype(x.dtype))
     total = _pool("sum", wide, layout)
     padded = bool(count_include_pad)
-    if all(pad == (0, 0) for pad in layout.pads) and not ceil_mode:
+    fits = padded or all(
+        not isinstance(size, int) or dims.is_at_least(size, span) for size, span in zip(x.shape[2:], layout.spans)
+    )
+    if all(pad == (0, 0) for pad in layout.pads) and not ceil_mode and fits:
         size = float(dims.product(layout.window))  # type: ignore[arg-type]
         return cast(elementwise(lambda v: v / size, total), x.dtype)  # type: ignore[no-any-return]
 
@@ -156,6 +159,7 @@ def _layout(
         pads=pads,
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
+        may_exceed=True,
     )
 
 

@@ -24,6 +24,7 @@ from weft.ops.language import (
 from weft.ops.registry import op, require
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 Activation = Callable[[Any], Any]
 Step = Callable[[Tensor, Sequence[Tensor]], list[Tensor]]  # gates [batch, all], states -> states, the output first
@@ -53,7 +54,7 @@ class Layer:
         return self.x.shape[1]
 
 
-def _layer(
+def make_layer(
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -198,7 +199,7 @@ _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., Any]]] = {
 }
 
 
-def _activations(
+def choose_activations(
     names: Sequence[str] | None,
     defaults: Sequence[str],
     directions: int,
@@ -250,8 +251,8 @@ def rnn(
     layout: int = 0,
     output_sequence: int = 0,
 ) -> list[Tensor]:
-    layer = _layer(x, w, r, b, sequence_lens, gates=1, direction=direction, layout=layout, hidden_size=hidden_size)
-    chosen = _activations(activations, ["Tanh"], layer.directions, activation_alpha, activation_beta, clip)
+    layer = make_layer(x, w, r, b, sequence_lens, gates=1, direction=direction, layout=layout, hidden_size=hidden_size)
+    chosen = choose_activations(activations, ["Tanh"], layer.directions, activation_alpha, activation_beta, clip)
 
     def direction_step(number: int) -> Step:
         (activate,), recurrence = chosen[number], _part(layer.recurrence, number)
@@ -284,8 +285,10 @@ def gru(
     linear_before_reset: int = 0,
     output_sequence: int = 0,
 ) -> list[Tensor]:
-    layer = _layer(x, w, r, b, sequence_lens, gates=3, direction=direction, layout=layout, hidden_size=hidden_size)
-    chosen = _activations(activations, ["Sigmoid", "Tanh"], layer.directions, activation_alpha, activation_beta, clip)
+    layer = make_layer(x, w, r, b, sequence_lens, gates=3, direction=direction, layout=layout, hidden_size=hidden_size)
+    chosen = choose_activations(
+        activations, ["Sigmoid", "Tanh"], layer.directions, activation_alpha, activation_beta, clip
+    )
 
     def direction_step(number: int) -> Step:
         if linear_before_reset:
@@ -365,22 +368,40 @@ def lstm(
     layout: int = 0,
     output_sequence: int = 0,
 ) -> list[Tensor]:
-    layer = _layer(x, w, r, b, sequence_lens, gates=4, direction=direction, layout=layout, hidden_size=hidden_size)
-    defaults = ["Sigmoid", "Tanh", "Tanh"]
-    chosen = _activations(activations, defaults, layer.directions, activation_alpha, activation_beta, clip)
+    layer = make_layer(x, w, r, b, sequence_lens, gates=4, direction=direction, layout=layout, hidden_size=hidden_size)
+    given = activation_alpha, activation_beta, clip
+    chosen = choose_activations(activations, LSTM_ACTIVATIONS, layer.directions, *given)
+    return run_lstm(layer, [initial_h, initial_c], p, chosen, coupled=bool(input_forget))
+
+
+def run_lstm(
+    layer: Layer,
+    initial: Sequence[Tensor | None],
+    p: Tensor | None,
+    activations: Sequence[Sequence[Activation]],
+    *,
+    coupled: bool,
+    feed: Callable[[Tensor], Tensor] = lambda output: output,
+) -> list[Tensor]:
+    """An LSTM's outputs and last states; `feed` changes what a step's output is to the next step's product."""
     if p is not None:
         assume_equal(p.shape[1], layer.hidden * 3, "three peepholes per unit")
         p = cast(p, layer.x.dtype)
 
     def direction_step(number: int) -> Step:
         peepholes = None if p is None else _part(p, number)
-        return _lstm_step(layer, number, chosen[number], peepholes, bool(input_forget))
+        return _lstm_step(layer, number, activations[number], peepholes, coupled, feed)
 
-    return _run(layer, [initial_h, initial_c], direction_step)
+    return _run(layer, initial, direction_step)
 
 
 def _lstm_step(
-    layer: Layer, number: int, activations: Sequence[Activation], peepholes: Tensor | None, coupled: bool
+    layer: Layer,
+    number: int,
+    activations: Sequence[Activation],
+    peepholes: Tensor | None,
+    coupled: bool,
+    feed: Callable[[Tensor], Tensor],
 ) -> Step:
     """Gates in the order input, output, forget, cell; peepholes in the order input, output, forget."""
     hidden, recurrence = layer.hidden, _part(layer.recurrence, number)
@@ -388,7 +409,7 @@ def _lstm_step(
 
     def step(gates: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
         output, cell = states
-        fed_back = contract(output, recurrence, "bh", "gh", "bg")
+        fed_back = contract(feed(output), recurrence, "bh", "gh", "bg")
 
         def gate(position: int, b: Element, h: Element, seen: Tensor | None) -> Any:
             place = h + hidden * position

@@ -67,6 +67,8 @@ def grid_sample(
 
     def position(axis: int, *i: Element) -> Element:
         scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide(grid.dtype)))
+        if mode == "cubic":  # whose taps are brought back one by one
+            return scaled
         return borders[axis].pulled_in(round_half_even(scaled) if mode == "nearest" else scaled)
 
     positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]

@@ -27,6 +27,11 @@ class Windows:
     pads: tuple[tuple[Dim, Dim], ...]
     spatial: tuple[Dim, ...]
 
+    @property
+    def spans(self) -> tuple[Dim, ...]:
+        """From the first to the last element of a window."""
+        return tuple(dilation * (size - 1) + 1 for size, dilation in zip(self.window, self.dilations))
+
 
 def windows(
     sizes: Sequence[Dim],
@@ -37,8 +42,9 @@ def windows(
     pads: Sequence[int] | None,
     auto_pad: str,
     ceil_mode: bool = False,
+    may_exceed: bool = False,
 ) -> Windows:
-    """Resolve a node's attributes for spatial axes of these sizes."""
+    """Resolve a node's attributes for spatial axes of these sizes; `may_exceed`: see `_count_down`."""
     rank = len(sizes)
     require(len(window) == rank, f"a kernel of {len(window)} dimensions over {rank} spatial axes")
     steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
@@ -53,6 +59,8 @@ def windows(
     around = explicit_pads(pads, rank) if auto_pad == "NOTSET" else ((0, 0),) * rank
     if ceil_mode:
         spatial = tuple(_count_up(*axis) for axis in zip(sizes, spans, steps, around))
+    elif may_exceed:
+        spatial = tuple(_count_down(*axis) for axis in zip(sizes, window, steps, spread, around))
     else:
         spatial = tuple(window_count(*axis) for axis in zip(sizes, window, steps, spread, around))
     return Windows(tuple(window), steps, spread, around, spatial)
@@ -83,6 +91,12 @@ def halve(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
     """Padding in two halves; of an odd number SAME_UPPER puts the greater half at the end."""
     less = dims.floordiv(total, 2)
     return (less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less)
+
+
+def _count_down(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[int, int]) -> Dim:
+    """Windows that fit; one that exceeds the whole input by less than a stride counts too, as in onnxruntime."""
+    room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
+    return 1 if isinstance(room, int) and -stride < room < 0 else window_count(size, window, stride, dilation, pad)
 
 
 def _count_up(size: Dim, span: Dim, stride: int, pad: tuple[int, int]) -> Dim:

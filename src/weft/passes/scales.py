@@ -47,10 +47,13 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
         chain, factor, offset = _affine_chain(step, readers, constants, evaluator)
         if not chain or factor is None:
             continue
+        scaled_weights = _scale(constants[step.operands[1]], factor, step.primitive)
+        if not np.isfinite(scaled_weights).all():
+            continue
         weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
         middle = Value(number + 2, step.results[0].type)
         number += 3
-        constants[weights] = _scale(constants[step.operands[1]], factor, step.primitive)
+        constants[weights] = scaled_weights
         constants[shift] = offset
         scaled = replace(step, operands=(step.operands[0], weights), results=(middle,))
         added = Step(_add_channel(middle), (middle, shift), chain[-1].results, chain[-1].origin)
@@ -176,14 +179,15 @@ def _widen(scalar: Scalar) -> Scalar:
 
 def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
     """Weights [M, C/g, *K], or [C, M/g, *K] of a transposed convolution, with output channel m scaled by factor[m]."""
-    wide = weights.astype(np.float64)
-    if not primitive.transposed:
-        plain: Array = wide * factor.reshape(-1, *(1,) * (weights.ndim - 1))
-        return plain.astype(weights.dtype)
-    groups = factor.size // weights.shape[1]
-    split = wide.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
-    scaled = split * factor.reshape(groups, 1, weights.shape[1], *(1,) * (weights.ndim - 2))
-    return np.asarray(scaled, weights.dtype).reshape(weights.shape)
+    if primitive.transposed:
+        groups = factor.size // weights.shape[1]
+        split = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
+        factors = factor.reshape(groups, 1, weights.shape[1], *(1,) * (weights.ndim - 2))
+    else:
+        split, factors = weights, factor.reshape(-1, *(1,) * (weights.ndim - 1))
+    with np.errstate(all="ignore"):  # who asks looks for infinities in the result
+        scaled = split.astype(np.float64) * factors
+        return scaled.astype(weights.dtype).reshape(weights.shape)
 
 
 def _add_channel(middle: Value) -> Map:

@@ -29,7 +29,8 @@ class Machine:
 @cache
 def host() -> Machine:
     """The machine that this process runs on."""
-    initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     found = llvm.get_host_cpu_features()
     triple = llvm.get_process_triple()
     features = frozenset(name for name, here in found.items() if here)
@@ -41,16 +42,10 @@ def named(processor: str) -> Machine:
     """A machine of another kind; its code can be compiled and read here, but not run."""
     if processor not in _NAMED:
         raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(_NAMED)}")
-    triple, features = _NAMED[processor]
-    return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
-
-
-@cache
-def initialize() -> None:
-    """Make LLVM ready for every processor that it was built with."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
+    triple, features = _NAMED[processor]
+    return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
 
 
 def is_arm(triple: str) -> bool:

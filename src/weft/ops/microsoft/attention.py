@@ -5,15 +5,11 @@ from __future__ import annotations
 from weft.errors import UnsupportedModelError
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
 from weft.ops.attention import split_heads
-from weft.ops.functions import cast
 from weft.ops.language import (
     Tensor,
-    build,
     elementwise,
     matmul,
-    reshape,
     slice_axis,
     split,
     squeeze,
@@ -21,7 +17,7 @@ from weft.ops.language import (
 )
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.heads import MASK_FILTER_VALUE, attend, extended, masking
-from weft.ops.microsoft.padding import restore_padding
+from weft.ops.microsoft.padding import restore_padding, sequence_lengths, without_padding
 from weft.ops.microsoft.quantized_products import matmul_integer_to_float
 from weft.ops.registry import REQUIRED, Sizes, require
 
@@ -167,13 +163,9 @@ def packed_attention(
     """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
     tokens = x.shape[0]
     projected = restore_padding(elementwise(lambda v, b: v + b, matmul(x, weights), bias), token_offset)
-    lengths = build(
-        token_offset.shape[:1],
-        lambda b: cast(cumulative_sequence_length.at(b + 1) - cumulative_sequence_length.at(b), DType.int32),
-    )
     result, _ = _attend_to_itself(
         projected,
-        lengths,
+        sequence_lengths(cumulative_sequence_length),
         None,
         attention_bias,
         past_length=None,
@@ -183,6 +175,4 @@ def packed_attention(
         filter_value=MASK_FILTER_VALUE,
         causal=False,
     )
-    batch, length, hidden = result.shape
-    rows, places = reshape(result, (batch * length, hidden)), reshape(token_offset, (batch * length,))
-    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
+    return without_padding(result, token_offset, tokens)

@@ -8,6 +8,7 @@ from typing import Any
 from weft.ops import registry
 
 DOMAIN = "com.microsoft"
+BLOCKED_DOMAIN = f"{DOMAIN}.nchwc"  # weights packed for the vectors of one CPU, in a way that the file does not tell
 
 
 def op(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

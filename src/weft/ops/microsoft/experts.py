@@ -136,7 +136,10 @@ def mixture_of_experts(
 ) -> Tensor:
     _refuse_sparse_mixer(use_sparse_mixer)
     wide = wide_dtype(x.dtype)
-    layer = lambda weights, bias: Expert(cast(weights, wide), bias)  # noqa: E731
+
+    def layer(weights: Tensor, bias: Tensor | None) -> Expert:
+        return Expert(cast(weights, wide), bias)
+
     return _mixture(
         x,
         _shares(router_probs, None, k, normalized=bool(normalize_routing_weights)),

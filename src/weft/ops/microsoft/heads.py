@@ -86,7 +86,10 @@ def _padding_by_length(mask: Tensor, batch: Dim) -> Callable[[tuple[Element, ...
     """The ends of the sequences, and then perhaps their starts."""
     if mask.shape[0] == 3 * batch + 2:
         raise UnsupportedModelError("a mask of cumulated sequence lengths", hint="export with a mask of 0 and 1")
-    bound = lambda position: cast(mask.at(position), DType.int64)  # noqa: E731
+
+    def bound(position: Any) -> Any:
+        return cast(mask.at(position), DType.int64)
+
     if mask.shape[0] == 2 * batch:
         return lambda place: (place[3] >= bound(place[0])) | (place[3] < bound(place[0] + batch))
     assume_equal(mask.shape[0], batch, "a mask has a length for each sequence of the batch")

@@ -6,7 +6,18 @@ from typing import Any
 
 from weft.ir import dims
 from weft.ops.functions import absolute, cast, equal, sqrt, where, wide_dtype
-from weft.ops.language import Element, Tensor, arg_reduce, assume_equal, build, reduce, reshape, scan, slice_axis
+from weft.ops.language import (
+    Element,
+    Tensor,
+    arg_reduce,
+    assume_equal,
+    build,
+    elementwise,
+    reduce,
+    reshape,
+    scan,
+    slice_axis,
+)
 from weft.ops.microsoft.domain import op
 from weft.ops.registry import require
 
@@ -56,4 +67,4 @@ def distances(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
         return difference * difference
 
     total = reduce("sum", build((a.shape[0], b.shape[0], a.shape[1]), square), [2])
-    return total if metric == "sqeuclidean" else sqrt(total)  # type: ignore[no-any-return]
+    return total if metric == "sqeuclidean" else elementwise(sqrt, total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ir.dims import floordiv
 from weft.ops.indexing import gather_nd, unique
-from weft.ops.language import Element, Tensor, build, constant, expand_dims
+from weft.ops.language import Element, Tensor, build, constant, expand_dims, gather
 from weft.ops.microsoft.domain import op
 from weft.ops.movement import pad_11, range_, trilu
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axis, require
@@ -66,3 +66,11 @@ def grid_sample_(
 ) -> Tensor:
     result: Tensor = grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
     return result
+
+
+@op("TorchEmbedding")
+def torch_embedding(
+    weight: Tensor, indices: Tensor, padding_idx: Tensor | None = None, scale_grad_by_freq: Tensor | None = None
+) -> Tensor:
+    """Rows of a table; what else is given matters to gradients only."""
+    return gather(weight, indices, 0)

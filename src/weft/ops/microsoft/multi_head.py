@@ -12,6 +12,7 @@ from weft.ops.functions import cast, where
 from weft.ops.language import Element, Tensor, build, slice_axis, split
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extended, masking
+from weft.ops.microsoft.padding import restore_padding, sequence_lengths, without_padding
 from weft.ops.registry import REQUIRED, Sizes, require
 
 
@@ -88,6 +89,45 @@ def decoder_masked_multi_head_attention(
         causal=False,
     )
     return [attended.result, *present, cast(attended.scores, query.dtype)]
+
+
+@op("PackedMultiHeadAttention")
+def packed_multi_head_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    bias: Tensor | None,
+    token_offset: Tensor,
+    cumulative_sequence_length: Tensor,
+    attention_bias: Tensor | None = None,
+    *,
+    mask_filter_value: float = MASK_FILTER_VALUE,
+    num_heads: int = REQUIRED,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
+    if query.rank == 4:
+        tokens, heads, _, size = query.shape
+        packed = query
+        query, key, value = (
+            build((tokens, heads * size), lambda t, h, n=n: packed.at(t, h // size, n, h % size)) for n in range(3)
+        )
+    require(key is not None and value is not None, "keys and values are missing")
+    assert key is not None and value is not None
+    whole = [restore_padding(tensor, token_offset) for tensor in (query, key, value)]
+    attended, _ = _attend_with_past(
+        *_projections(*whole, bias, num_heads),
+        (None, None),
+        None,
+        mask=sequence_lengths(cumulative_sequence_length),
+        bias=attention_bias,
+        beams=1,
+        indirection=None,
+        scale=scale,
+        filter_value=mask_filter_value,
+        causal=False,
+    )
+    return without_padding(attended.result, token_offset, query.shape[0])
 
 
 def _beams(indirection: Tensor | None, width: tuple[Dim, ...] | None) -> Dim:

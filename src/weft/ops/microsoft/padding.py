@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import cast
 from weft.ops.language import Tensor, build, cumulate, full, observe, pad, reduce, reshape, scatter, sort
@@ -18,9 +19,8 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
     _, places = sort(reshape(padded, (batch * length,)), 0)
     total = reduce("sum", cast(sequence_token_count, DType.int64), [0])
     (tokens,) = observe(total, "tokens")
-    rows = reshape(x, (batch * length, hidden))
-    packed = build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
     offsets = cast(reshape(places, (batch, length)), DType.int32)
+    packed = without_padding(x, offsets, tokens)
     cumulated = pad(cumulate("sum", sequence_token_count, 0), [(1, 0)])
     return packed, offsets, cumulated, reduce("maximum", sequence_token_count, [0], keep=True)
 
@@ -35,3 +35,15 @@ def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
     rows = full((batch * length, hidden), 0, x.dtype)
     rows = scatter(rows, (tokens, hidden), lambda t, h: ((cast(places.at(t), DType.int64), h), x.at(t, h)))
     return reshape(rows, (batch, length, hidden))
+
+
+def without_padding(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
+    """The first `tokens` rows that the offsets name, of [batch, sequence, hidden]."""
+    batch, length, hidden = x.shape
+    rows, places = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
+    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
+
+
+def sequence_lengths(cumulated: Tensor) -> Tensor:
+    """Lengths from their running sum, which starts with 0."""
+    return build((cumulated.shape[0] - 1,), lambda b: cumulated.at(b + 1) - cumulated.at(b))

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.ir.dtypes import DType
 from weft.ops.functions import cast
-from weft.ops.language import Element, Tensor, contract, elementwise, expand_dims
+from weft.ops.language import Element, Tensor, contract, elementwise, expand_dims, matmul
 from weft.ops.microsoft.domain import op
 from weft.ops.microsoft.scales import quantized, single
 from weft.ops.quantization import centered, dynamic_quantize_linear, matmul_integer
@@ -74,3 +74,21 @@ def quantized_gemm(
     if y_scale is None:
         return result
     return quantized(result, y_scale, y_zero_point, a.dtype if y_zero_point is None else y_zero_point.dtype)
+
+
+@op("MatMulInteger16")
+def matmul_integer_16(a: Tensor, b: Tensor) -> Tensor:
+    wide = DType.uint32 if a.dtype.is_unsigned and b.dtype.is_unsigned else DType.int32
+    return matmul(cast(a, wide), cast(b, wide))
+
+
+@op("MulInteger")
+def multiply_integers(a: Tensor, a_zero_point: Tensor | None, b: Tensor, b_zero_point: Tensor | None = None) -> Tensor:
+    """The product of two tensors less their zero points, in int32."""
+    return _centered(a, a_zero_point) * _centered(b, b_zero_point)  # type: ignore[no-any-return]
+
+
+def _centered(x: Tensor, zero_point: Tensor | None) -> Tensor:
+    if zero_point is None:
+        return cast(x, DType.int32)  # type: ignore[no-any-return]
+    return elementwise(centered, x, single(zero_point))

@@ -42,7 +42,7 @@ def relative_position_bias(
         far = minimum(cast(steps, DType.int64) + near, usable - 1)
         bucket = where(distance < near, distance, far)
         if is_bidirectional:
-            bucket = bucket + where(behind < 0, usable, 0 * bucket)
+            bucket = where(behind < 0, bucket + usable, bucket)
         return table.at(head, bucket)
 
     return build((1, heads, query_length[0], key_length[0]), element)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.attention import rotate
-from weft.ops.functions import cast, cos, sin
-from weft.ops.language import Element, Tensor, build, reshape
+from weft.ops.functions import cast, cos, equal, sin, where
+from weft.ops.language import Element, Tensor, assume_equal, build, reshape
 from weft.ops.microsoft.domain import op
-from weft.ops.registry import require
+from weft.ops.registry import REQUIRED, require
 
 
 @op("RotaryEmbedding")
@@ -26,18 +27,69 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
-    require(x.rank in (3, 4), f"a rotary embedding needs a tensor of rank 3 or 4, not {x.type}")
-    rotated = rotary_embedding_dim or cos_cache.shape[1] * 2
-    batch, length = x.shape[0], x.shape[2 if x.rank == 4 else 1]
     positions = position_ids
     if position_ids.rank == 1:
-        positions = build((batch, length), lambda _, s: position_ids.at(0) + s)
-    caches = cos_cache, sin_cache, positions
+        positions = build(_tokens(x), lambda _, s: position_ids.at(0) + s)
+    return _rotated(x, cos_cache, sin_cache, positions, num_heads, rotary_embedding_dim, bool(interleaved))
+
+
+def _tokens(x: Tensor) -> tuple[Dim, Dim]:
+    """The sizes of batch and sequence."""
+    require(x.rank in (3, 4), f"a rotary embedding needs a tensor of rank 3 or 4, not {x.type}")
+    return x.shape[0], x.shape[2 if x.rank == 4 else 1]
+
+
+def _rotated(
+    x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None, heads: Dim, rotated: Dim, interleaved: bool
+) -> Tensor:
+    """[batch, heads, sequence, size], or [batch, sequence, heads * size]; see `rotate` for the rest."""
+    batch, length = _tokens(x)
+    rotated = rotated or cosines.shape[-1] * 2
     if x.rank == 4:
-        return rotate(x, *caches, rotated, bool(interleaved), heads_first=True)
-    heads = num_heads or dims.floordiv(x.shape[2], rotated)
+        return rotate(x, cosines, sines, positions, rotated, interleaved, heads_first=True)
+    heads = heads or dims.floordiv(x.shape[2], rotated)
     parted = reshape(x, (batch, length, heads, dims.floordiv(x.shape[2], heads)))
-    return reshape(rotate(parted, *caches, rotated, bool(interleaved), heads_first=False), x.shape)
+    return reshape(rotate(parted, cosines, sines, positions, rotated, interleaved, heads_first=False), x.shape)
+
+
+@op("MRotaryEmbedding")
+def multimodal_rotary_embedding(
+    x: Tensor,
+    position_ids: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: tuple[int, ...] = REQUIRED,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Tensor:
+    """Each pair is turned by the time, the height or the width of its token, as the sections tell."""
+    require(len(mrope_section) == 3 and position_ids.rank == 3, f"sections {mrope_section} of {position_ids.type}")
+    require(mrope_layout in (0, 1), f"mrope_layout is {mrope_layout}")
+    times, heights, widths = mrope_section
+    half = cos_cache.shape[1]
+    assume_equal(half, times + heights + widths, "the sections share the pairs of a head")
+
+    def stream(pair: Element) -> Any:
+        number = pair * 0
+        if mrope_layout == 0:
+            return where(pair >= times + heights, number + 2, where(pair >= times, number + 1, number))
+        tall = equal(pair % 3, 1) & (pair < heights * 3)
+        wide = equal(pair % 3, 2) & (pair < widths * 3)
+        return where(tall, number + 1, where(wide, number + 2, number))
+
+    def of_tokens(cache: Tensor) -> Tensor:
+        def element(b: Element, s: Element, pair: Element) -> Element:
+            return cache.at(position_ids.at(stream(pair), b, s), pair, checked=True)
+
+        return build((*_tokens(x), half), element)
+
+    caches = of_tokens(cos_cache), of_tokens(sin_cache)
+    return _rotated(x, *caches, None, num_heads, rotary_embedding_dim, bool(interleaved))
 
 
 @op("GemmaRotaryEmbedding")

@@ -42,7 +42,10 @@ def crop_and_resize(
         places = [source(roi, 0, row), source(roi, 1, column)]
         inside = _inside(places[0], x.shape[2], wide) & _inside(places[1], x.shape[3], wide)
         batch = cast(batch_indices.at(roi), DType.int64)
-        at = lambda v, h: cast(x.at(batch, channel, cast(v, DType.int64), cast(h, DType.int64)), wide)  # noqa: E731
+
+        def at(v: Any, h: Any) -> Any:
+            return cast(x.at(batch, channel, cast(v, DType.int64), cast(h, DType.int64)), wide)
+
         if mode == "nearest":
             found = at(floor(places[0] + 0.5), floor(places[1] + 0.5))
         else:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.backends.reference.host.hashes import HASHES
 from weft.backends.reference.host.images import IMAGES
 from weft.backends.reference.host.learning import LEARNING
 from weft.backends.reference.host.selection import SELECTION
 from weft.backends.reference.host.sequences import SEQUENCES
 from weft.backends.reference.host.text import TEXT
 
-HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {**IMAGES, **LEARNING, **SELECTION, **SEQUENCES, **TEXT}
+HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    **HASHES,
+    **IMAGES,
+    **LEARNING,
+    **SELECTION,
+    **SEQUENCES,
+    **TEXT,
+}

@@ -1,0 +1,130 @@
+"""Compiled code on disk: small files named by what they were made from.
+
+Entries are written whole or not at all, and carry a checksum, so that any number of processes may share the folder
+and a damaged entry counts as missing. Nothing here raises because of the disk: a cache that cannot be read or written
+only costs time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import mkstemp
+
+import platformdirs
+
+VARIABLE = "WEFT_CACHE"
+"""The environment variable that names another folder; empty means no cache on disk."""
+
+MOST_BYTES = 512 * 1024**2
+_SUFFIX = ".weft"
+_UNFINISHED = ".part"
+_MAGIC = b"weft\x00001"
+_STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
+
+
+def key_of(*parts: str) -> str:
+    """One name for all the parts; where they are divided matters."""
+    digest = sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@cache
+def shared_cache() -> CodeCache:
+    """The cache of this user."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return CodeCache(Path(named) if named else None)
+    try:
+        return CodeCache(platformdirs.user_cache_path("weft", appauthor=False) / "code")
+    except (OSError, RuntimeError):  # no home to be found
+        return CodeCache(None)
+
+
+class CodeCache:
+    """A folder of entries, the least recently used removed when it grows beyond `most_bytes`."""
+
+    def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self._until_trim = 0  # bytes that may be written before the folder is measured again
+
+    def get(self, key: str) -> bytes | None:
+        """The entry's data; None where there is none or it is damaged."""
+        if self.folder is None:
+            return None
+        path = self.folder / (key + _SUFFIX)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        head = len(_MAGIC) + 32
+        if (
+            len(data) < head
+            or data[: len(_MAGIC)] != _MAGIC
+            or sha256(data[head:]).digest() != data[len(_MAGIC) : head]
+        ):
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE:
+                os.utime(path)
+        return data[head:]
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep the data under this name, unless the disk does not allow it."""
+        if self.folder is None:
+            return
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._write(self.folder / (key + _SUFFIX), _MAGIC + sha256(data).digest() + data)
+            self._until_trim -= len(data)
+            if self._until_trim < 0:
+                self._trim(self.folder)
+                self._until_trim = self.most_bytes // 16
+
+    def _write(self, path: Path, data: bytes) -> None:
+        handle, name = mkstemp(_UNFINISHED, dir=path.parent)
+        unfinished = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            unfinished.replace(path)
+        except OSError:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+
+    def _trim(self, folder: Path) -> None:
+        """Remove the entries that were used least recently, down to three quarters of what is allowed."""
+        entries = sorted(_entries(folder))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.most_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self.most_bytes * 3 // 4:
+                break
+            with suppress(OSError):
+                path.unlink()
+            total -= size
+
+
+def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """(last use, bytes, path) of every entry; unfinished files that were given up are removed on the way."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            status = path.stat()
+            if path.suffix == _SUFFIX:
+                yield status.st_mtime, status.st_size, path
+            elif path.suffix == _UNFINISHED and time.time() - status.st_mtime > _STALE:
+                path.unlink()

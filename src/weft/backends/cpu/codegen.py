@@ -1,0 +1,170 @@
+"""LLVM IR text -> object code -> functions in memory.
+
+The IR is vector code already, so few passes are run: registers out of stack slots, instructions combined, common
+subexpressions and loop invariants once. Object code is loaded without any work for LLVM's compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+
+from weft import __version__
+from weft.backends.cpu.code_cache import CodeCache, key_of
+from weft.backends.cpu.machine import Machine, host, usable_cores
+from weft.errors import InternalError
+
+PIPELINE = "sroa,early-cse,instcombine,licm,gvn of the first level; no unrolling, no vectorizing"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCode:
+    """Functions in memory, for as long as this object lives."""
+
+    addresses: dict[str, int]
+    owner: Any  # llvmlite's tracker; the code is unmapped with it
+
+
+def compile_modules(
+    texts: Sequence[str],
+    machine: Machine,
+    cache: CodeCache | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[bytes]:
+    """Object code of each module, from the cache where it has it; `progress` hears of (done, all)."""
+    keys = [code_key(text, machine) for text in texts]
+    objects = [None if cache is None else cache.get(key) for key in keys]
+    missing = [index for index, code in enumerate(objects) if code is None]
+    missing.sort(key=lambda index: -len(texts[index]))  # the largest first, so that none is left over at the end
+
+    def build(index: int) -> tuple[int, bytes]:
+        code = compile_module(texts[index], machine)
+        if cache is not None:
+            cache.put(keys[index], code)
+        return index, code
+
+    if missing:
+        with ThreadPoolExecutor(min(threads or usable_cores(), len(missing))) as workers:
+            for done, (index, code) in enumerate(workers.map(build, missing), start=1):
+                objects[index] = code
+                if progress is not None:
+                    progress(done, len(missing))
+    return [code for code in objects if code is not None]
+
+
+def code_key(text: str, machine: Machine) -> str:
+    """What the object code of a module depends on, as one name."""
+    return key_of(
+        text, machine.triple, machine.processor, machine.features, __version__, llvmlite.__version__, PIPELINE
+    )
+
+
+def compile_module(text: str, machine: Machine) -> bytes:
+    """Object code of one module."""
+    context = llvm.create_context()
+    module, builder = _optimized(text, machine, context)
+    with ffi.OutputString() as error:
+        buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(builder, module, 1, error)
+        if not buffer:
+            raise InternalError(f"LLVM cannot emit object code: {error}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def assembly_of(text: str, machine: Machine) -> str:
+    """The module as assembly text, for people."""
+    context = llvm.create_context()
+    module, builder = _optimized(text, machine, context)
+    assembly: str = builder.emit_assembly(module)
+    return assembly
+
+
+def _optimized(text: str, machine: Machine, context: Any) -> tuple[Any, Any]:
+    """The module after its passes, and the target machine to emit it with."""
+    try:
+        module = llvm.parse_assembly(text, context)
+    except RuntimeError as error:
+        raise InternalError(f"LLVM rejects weft's code: {error}") from error
+    builder = _target_machine(machine)
+    module.triple = machine.triple
+    module.data_layout = str(builder.target_data)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    tuning.loop_unrolling = tuning.loop_interleaving = False
+    passes = llvm.create_pass_builder(builder, tuning)
+    pipeline = passes.getModulePassManager()
+    _concurrent("LLVMPY_RunNewModulePassManager")(pipeline, module, passes)
+    return module, builder
+
+
+def _target_machine(machine: Machine) -> Any:
+    return llvm.Target.from_triple(machine.triple).create_target_machine(
+        cpu=machine.processor, features=machine.features, opt=2, reloc="pic", codemodel="small"
+    )
+
+
+@cache
+def _concurrent(name: str) -> Any:
+    """A function of llvmlite's library without the lock around it.
+
+    The lock would serialize all compiling in the process. LLVM itself is safe as long as each thread has a context
+    and a target machine of its own.
+    """
+    locked = getattr(ffi.lib, name)
+    free = getattr(ctypes.CDLL(ffi.lib._name), name)
+    free.argtypes, free.restype = locked.argtypes, locked.restype
+    return free
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:
+    """Bring object code into memory and find the functions of these names."""
+    library = llvm.JITLibraryBuilder().add_current_process()
+    for code in objects:
+        library.add_object_img(code)
+    for name, address in _system_functions().items():
+        library.import_symbol(name, address)
+    wanted = list(names)
+    for name in wanted:
+        library.export_symbol(name)
+    try:
+        tracker = library.link(_linker(), f"weft.{next(_numbers)}")
+    except RuntimeError as error:
+        raise InternalError(f"compiled code cannot be loaded: {error}") from error
+    return LoadedCode({name: tracker[name] for name in wanted}, tracker)
+
+
+_numbers = itertools.count()
+
+
+@cache
+def _linker() -> Any:
+    return llvm.create_lljit_compiler(_target_machine(host()), use_jit_link=os.name != "nt")
+
+
+@cache
+def _system_functions() -> dict[str, int]:
+    """Functions of the system that its loader does not find by itself."""
+    if os.name != "nt":
+        return {}
+    libraries: Any = ctypes
+    synchronization = libraries.WinDLL("api-ms-win-core-synch-l1-2-0")
+    kernel = libraries.WinDLL("kernel32")
+    found = {name: synchronization[name] for name in ("WaitOnAddress", "WakeByAddressAll")}
+    found |= {name: kernel[name] for name in ("QueryPerformanceCounter", "QueryPerformanceFrequency")}
+    return {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in found.items()}

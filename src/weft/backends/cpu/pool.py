@@ -1,0 +1,152 @@
+"""Worker threads, shared by all models of the process.
+
+The native side (native/runner.ll) publishes kernels, joins them and sleeps; here are the pool's memory and its
+threads. A forked child begins with a pool of its own, and the interpreter ends the threads when it exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from weft.backends.cpu.code_cache import shared_cache
+from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
+from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
+from weft.errors import DeviceError
+
+MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll
+
+_PATIENCE = 50e-6  # seconds that a thread without work stays awake
+_FUNCTIONS = ("weft_run", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
+_WORKERS_AT = 72  # byte offsets in runner.ll's %Pool
+_PAUSES_AT = 88
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The native functions; ctypes releases the GIL around each."""
+
+    run: Callable[[int, int, int, int, int], None]  # tape, regions, pool, threads, times
+    worker: Callable[[int, int], None]  # pool, number
+    stop: Callable[[int], None]
+    pool_bytes: Callable[[], int]
+    pause: Callable[[int], None]
+    code: LoadedCode
+
+
+@cache
+def runner() -> Runner:
+    """The native side of pools and tapes, compiled for this machine."""
+    code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
+    word, pointer = ctypes.c_int64, ctypes.c_void_p
+    run = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, pointer)
+    worker, stop = ctypes.CFUNCTYPE(None, pointer, word), ctypes.CFUNCTYPE(None, pointer)
+    pool_bytes, pause = ctypes.CFUNCTYPE(word), ctypes.CFUNCTYPE(None, word)
+    kinds: tuple[Any, ...] = (run, worker, stop, pool_bytes, pause)
+    return Runner(*(kind(code.addresses[name]) for kind, name in zip(kinds, _FUNCTIONS, strict=True)), code)
+
+
+def runner_text(system: str, arm: bool | None = None) -> str:
+    """The runner's LLVM IR for an operating system (by Python's name) and this or another kind of processor."""
+    arm = is_arm(host().triple) if arm is None else arm
+    if not arm and platform.machine().lower() not in ("x86_64", "amd64"):
+        raise DeviceError(f"native code is made for x86-64 and 64-bit ARM, not for {platform.machine()}")
+    systems = {"darwin": "macos", "win32": "windows"}
+    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "runner")
+    folder = Path(__file__).parent / "native"
+    return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)
+
+
+class Pool:
+    """Memory that callers and workers meet in, and the workers' threads."""
+
+    def __init__(self) -> None:
+        native = runner()
+        size = native.pool_bytes()
+        self._memory = ctypes.create_string_buffer(size + CACHE_LINE)
+        self.address = -(-ctypes.addressof(self._memory) // CACHE_LINE) * CACHE_LINE
+        ctypes.c_int64.from_address(self.address + _PAUSES_AT).value = _pauses()
+        self._native = native
+        self._threads: list[Thread] = []
+        self._lock = Lock()
+        self._stopped = False
+
+    @property
+    def workers(self) -> int:
+        return len(self._threads)
+
+    def grow(self, workers: int) -> None:
+        """See that there are at least so many workers."""
+        if len(self._threads) >= workers:
+            return
+        with self._lock:
+            while len(self._threads) < min(workers, MOST_THREADS - 1) and not self._stopped:
+                number = len(self._threads) + 1
+                thread = Thread(
+                    target=self._native.worker, args=(self.address, number), name=f"weft-{number}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+                ctypes.c_int32.from_address(self.address + _WORKERS_AT).value = number
+
+    def stop(self) -> None:
+        """End the workers; callers go on alone."""
+        with self._lock:
+            self._stopped = True
+            self._native.stop(self.address)
+            for thread in self._threads:
+                thread.join()
+
+
+def _pauses() -> int:
+    """How many pauses of this processor make up the time that a thread stays awake."""
+    pause = runner().pause
+    count = 500
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        pause(count)
+        best = min(best, time.perf_counter() - start)
+    return max(50, int(_PATIENCE / best * count))
+
+
+# -- the process' pool -----------------------------------------------------------------------------------------------
+
+_shared: Pool | None = None
+_guard = Lock()
+
+
+def shared_pool(threads: int) -> Pool:
+    """The process' pool, with workers for calls of so many threads."""
+    global _shared
+    pool = _shared
+    if pool is None:
+        with _guard:
+            if _shared is None:
+                _shared = Pool()
+                atexit.register(_shared.stop)
+            pool = _shared
+    pool.grow(threads - 1)
+    return pool
+
+
+def _forget() -> None:
+    """In a forked child, where no worker lives on: the next call makes a new pool."""
+    global _shared, _guard
+    if _shared is not None:
+        atexit.unregister(_shared.stop)
+    _shared, _guard = None, Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,83 @@
+"""Which steps become one piece of work: a heavy step with the map after it, a row group, or a step alone.
+
+TensorProgram -> groups in an order that the data allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.ir import dims
+from weft.ir.program import Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
+from weft.ir.scalar import Index, Load, walk
+from weft.ir.types import TensorType
+from weft.kernels.rows import find_row_groups
+
+TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps done together; `operands` come from outside, `results` are seen outside."""
+
+    steps: tuple[Step, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+
+def group_steps(program: TensorProgram) -> tuple[Group, ...]:
+    """Every step in exactly one group; a group stands where its last step stood."""
+    readers: dict[Value, list[Step | None]] = {}
+    for step in program.steps:
+        for operand in set(step.operands):
+            readers.setdefault(operand, []).append(step)
+    for output in program.outputs:
+        readers.setdefault(output, []).append(None)
+    owner: dict[int, tuple[Step, ...]] = {}
+    for rows in find_row_groups(program):
+        for step in rows:
+            owner[id(step)] = rows
+    for step in program.steps:
+        if id(step) in owner or not isinstance(step.primitive, TAKE_EPILOGUE):
+            continue
+        users = readers.get(step.results[0], [])
+        if len(users) == 1 and users[0] is not None and id(users[0]) not in owner and _follows(step, users[0]):
+            owner[id(step)] = owner[id(users[0])] = (step, users[0])
+    groups: list[Group] = []
+    for step in program.steps:
+        members = owner.get(id(step), (step,))
+        if step is members[-1]:
+            groups.append(_group(members, readers))
+    return tuple(groups)
+
+
+def _follows(heavy: Step, step: Step) -> bool:
+    """Whether a map reads the heavy result only at the place that it writes."""
+    if not isinstance(step.primitive, Map):
+        return False
+    source, result = heavy.results[0], step.results[0]
+    assert isinstance(source.type, TensorType)
+    assert isinstance(result.type, TensorType)
+    if source.type.shape != result.type.shape or source.type.shape is None:
+        return False
+    position = step.operands.index(source)
+    plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.type.shape))
+    own = [n for n in walk(step.primitive.expression) if isinstance(n, Load) and n.operand == position]
+    return all(load.indices == plain for load in own)
+
+
+def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]]) -> Group:
+    inside = {result for step in members for result in step.results}
+    operands: dict[Value, None] = {}
+    for step in members:
+        for operand in step.operands:
+            if operand not in inside:
+                operands[operand] = None
+    own = {id(step) for step in members}
+    results = tuple(
+        value
+        for step in members
+        for value in step.results
+        if any(reader is None or id(reader) not in own for reader in readers.get(value, ())) or step is members[-1]
+    )
+    return Group(members, tuple(operands), results)

@@ -1,0 +1,146 @@
+"""Fusion of maps: a map that only another map needs, or that is too cheap to be stored, is computed in its reader.
+
+TensorProgram -> TensorProgram. Work is never multiplied: a reader with more elements than the map it reads takes in
+only what costs next to nothing, and an expression stops growing at some size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.ir import dims
+from weft.ir.dims import Axis, Dim, Symbol
+from weft.ir.program import Map, Step, TensorProgram, Value
+from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild, walk
+from weft.ir.types import Shape, TensorType
+
+LARGEST_EXPRESSION = 160  # nodes
+CHEAP_NODES = 12
+COSTLY = frozenset(
+    "divide remainder fmod power sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf".split()
+)
+
+
+def inline_maps(program: TensorProgram) -> TensorProgram:
+    """Fuse maps into the maps that read them; what nobody reads any more is dropped."""
+    maps: dict[Value, Step] = {}
+    readers = _readers(program)
+    steps: list[Step] = []
+    for original in program.steps:
+        step = original
+        if isinstance(step.primitive, Map):
+            step = _take_in(step, maps, readers)
+            maps[step.results[0]] = step
+        steps.append(step)
+    return replace(program, steps=_needed(steps, program.outputs))
+
+
+def _readers(program: TensorProgram) -> dict[Value, list[Step | None]]:
+    """Who reads each value; None stands for the world outside."""
+    readers: dict[Value, list[Step | None]] = {}
+    for step in program.steps:
+        for operand in set(step.operands):
+            readers.setdefault(operand, []).append(step)
+    for output in program.outputs:
+        readers.setdefault(output, []).append(None)
+    return readers
+
+
+def _take_in(step: Step, maps: Mapping[Value, Step], readers: Mapping[Value, list[Step | None]]) -> Step:
+    assert isinstance(step.primitive, Map)
+    for operand in step.operands:
+        inner = maps.get(operand)
+        if inner is None or not isinstance(step.primitive, Map):
+            continue
+        if _may_inline(inner, step, only_reader=len(readers.get(operand, ())) == 1):
+            step = _inline(step, inner)
+    return step
+
+
+def _may_inline(inner: Step, outer: Step, *, only_reader: bool) -> bool:
+    assert isinstance(inner.primitive, Map)
+    assert isinstance(outer.primitive, Map)
+    position = outer.operands.index(inner.results[0])
+    shape = _shape(inner.results[0])
+    own = [load for load in walk(outer.primitive.expression) if isinstance(load, Load) and load.operand == position]
+    if not all(_is_inside(load, shape) for load in own):
+        return False
+    nodes = sum(1 for _ in walk(inner.primitive.expression))
+    if sum(1 for _ in walk(outer.primitive.expression)) + nodes * len(own) > LARGEST_EXPRESSION:
+        return False
+    cheap = nodes <= CHEAP_NODES and not _is_costly(inner.primitive.expression)
+    if cheap and _reads_less(inner):
+        return True
+    same_size = dims.product(_shape(outer.results[0])) == dims.product(shape)
+    return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
+
+
+def _is_inside(load: Load, shape: Shape) -> bool:
+    """Whether the indices are sizes alone and certain to lie in the tensor, so that they may replace its axes."""
+    return all(
+        isinstance(index, Index)
+        and dims.is_at_least(index.value, 0)
+        and dims.is_at_least(size - 1, index.value)
+        for index, size in zip(load.indices, shape)
+    )
+
+
+def _reads_less(inner: Step) -> bool:
+    """Whether computing the map again reads no more memory than reading its stored result would."""
+    assert isinstance(inner.primitive, Map)
+    return sum(1 for node in walk(inner.primitive.expression) if isinstance(node, Load)) <= 1
+
+
+def _is_costly(expression: Scalar) -> bool:
+    return any(isinstance(node, Apply) and node.function in COSTLY for node in walk(expression))
+
+
+def _inline(outer: Step, inner: Step) -> Step:
+    assert isinstance(outer.primitive, Map)
+    assert isinstance(inner.primitive, Map)
+    expression = inner.primitive.expression
+    operands = [*outer.operands, *inner.operands]
+    base, position = len(outer.operands), outer.operands.index(inner.results[0])
+    shifted = rebuild(expression, lambda load: Load(load.operand + base, load.indices, load.dtype, load.checked))
+
+    def through(load: Load) -> Scalar:
+        if load.operand != position:
+            return load
+        places = [index.value for index in load.indices if isinstance(index, Index)]
+        return rebuild(shifted, atom=lambda atom: _place(atom, places))
+
+    return _compact(outer, rebuild(outer.primitive.expression, through), operands)
+
+
+def _place(atom: Symbol | Axis, places: list[Dim]) -> Dim:
+    return places[atom.position] if isinstance(atom, Axis) else dims.symbol(atom.name, atom.low, atom.high)
+
+
+def _compact(step: Step, expression: Scalar, operands: list[Value]) -> Step:
+    """The map with each operand once, in the order of their first loads."""
+    order: list[Value] = []
+
+    def renumber(load: Load) -> Scalar:
+        value = operands[load.operand]
+        if value not in order:
+            order.append(value)
+        return Load(order.index(value), load.indices, load.dtype, load.checked)
+
+    renumbered = rebuild(expression, renumber)
+    return replace(step, primitive=Map(renumbered), operands=tuple(order))
+
+
+def _needed(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
+    needed = set(outputs)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if not isinstance(step.primitive, Map) or needed.intersection(step.results):
+            kept.append(step)
+            needed.update(step.operands)
+    return tuple(reversed(kept))
+
+
+def _shape(value: Value) -> Shape:
+    assert isinstance(value.type, TensorType)
+    return value.type.shape or ()

@@ -1,0 +1,1 @@
+"""Bytes and lifetimes: where every value lies while a program runs."""

@@ -1,0 +1,85 @@
+"""Compiles small kernels and runs them on numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
+from weft.backends.cpu.machine import host
+from weft.backends.cpu.modules import modules_of
+from weft.backends.cpu.tape import Launch, Place, Tape
+from weft.ir import kernel as ir
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
+
+Array = np.ndarray[Any, Any]
+LANES = 16
+GUARD = 64  # bytes beside each written array that must stay as they are
+
+
+def build(kernels: Sequence[Kernel]) -> LoadedCode:
+    for kernel in kernels:
+        ir.verify_kernel(kernel)
+    return load_code(compile_modules(modules_of(kernels), host()), [kernel.name for kernel in kernels])
+
+
+def tape_of(
+    kernel: Kernel, code: LoadedCode, blocks: int, parameters: Mapping[str, int] | None = None, grain: int = 1
+) -> Tape:
+    """A tape of one launch, whose regions are the kernel's buffers in order."""
+    numbers = tuple((parameters or {})[name] for name in kernel.parameters)
+    shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
+    places = tuple(Place(index) for index in range(len(shared)))
+    return Tape([Launch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
+
+
+def run_kernel(
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    blocks: int,
+    parameters: Mapping[str, int] | None = None,
+    code: LoadedCode | None = None,
+    threads: int = 1,
+) -> list[Array]:
+    """The arrays afterwards; those that are not written, and what lies beside each, must not have changed."""
+    tape = tape_of(kernel, code or build([kernel]), blocks, parameters)
+    shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
+    memories = [guarded(array) for array in arrays]
+    tape.run([memory.ctypes.data + GUARD for memory in memories], threads)
+    results = []
+    for buffer, memory, before in zip(shared, memories, arrays, strict=True):
+        assert np.all(memory[:GUARD] == 0xA5), f"{buffer.name} was written before its start"
+        assert np.all(memory[GUARD + before.nbytes :] == 0xA5), f"{buffer.name} was written beyond its end"
+        after = memory[GUARD : GUARD + before.nbytes].view(before.dtype).reshape(before.shape)
+        if not buffer.written:
+            assert after.tobytes() == before.tobytes()
+        results.append(after)
+    return results
+
+
+def guarded(array: Array) -> Array:
+    memory = np.full(array.nbytes + 2 * GUARD, 0xA5, np.uint8)
+    memory[GUARD : GUARD + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    return memory
+
+
+def elementwise(name: str, function: str, kinds: Sequence[DType], result: DType, lanes: int = LANES) -> Kernel:
+    """z[i] = function(a[i], b[i], ...) for i below n; one lane means uniform values."""
+    place = ir.block() * lanes + ir.lane(lanes) if lanes > 1 else ir.block()
+    mask: Code | None = None
+    if lanes > 1:
+        mask = Call("less", (Integer(place), Integer(ir.variable("n"))), DType.bool)
+    inputs = [Buffer(f"x{number}", kind, False) for number, kind in enumerate(kinds)]
+    fetches = tuple(Fetch(buffer.name, place, buffer.dtype, mask=mask) for buffer in inputs)
+    put = Put("z", place, Call(function, fetches, result), mask=mask)
+    return Kernel(name, (*inputs, Buffer("z", result, True)), ("n",), lanes, (put,))
+
+
+def run_elementwise(kernel: Kernel, code: LoadedCode, inputs: Sequence[Array]) -> Array:
+    count = inputs[0].size
+    result = np.zeros(count, kernel.buffers[-1].dtype.numpy)
+    blocks = -(-count // kernel.lanes)
+    return run_kernel(kernel, [*inputs, result], blocks, {"n": count}, code)[-1]
