@@ -71,7 +71,7 @@ def floats(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "empty"), (b"hello world", "cannot be read"), (b"\x08\x0a", "no graph"), (b"\xff" * 100, "cannot be read"),
+    [(b"", "empty"), (b"hello world", "not a whole ONNX file"), (b"\x08\x0a", "no graph"), (b"\xff" * 100, "not a whole ONNX file"),
      (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
 def test_no_model_at_all(tmp_path: Path, content: bytes, said: str) -> None:
@@ -199,7 +199,7 @@ NEWEST = onnx.defs.onnx_opset_version()
         (single("Neg", [[2]], opset=10**6), UnsupportedModelError, ("opset 1000000",)),
         (single("Neg", [[2]], opset=0), UnsupportedModelError, ("opset 0",)),
         (single("Neg", [[2]], opset=-3), UnsupportedModelError, ("opset -3",)),
-        (single("LayerNormalization", [[2, 3], floats(3)], opset=13), UnsupportedModelError, ("opset 13", "culprit")),
+        (single("GridSample", [[1, 1, 2, 2], [1, 1, 1, 2]], opset=15), UnsupportedModelError, ("opset 15", "culprit")),
         (single("Neg", [[2]], wrong=1), InvalidModelError, ("'wrong'", "culprit")),
         (single("Softmax", [[2]], axis=1.5), InvalidModelError, ("'axis'", "culprit")),
         (single("Softmax", [[2]], axis="one"), InvalidModelError, ("'axis'", "culprit")),
@@ -235,14 +235,6 @@ def function_calling_itself() -> onnx.ModelProto:
 
 def test_a_function_that_calls_itself(tmp_path: Path) -> None:
     refuse(tmp_path, function_calling_itself(), ModelError, "Again")
-
-
-def deep_nesting(depth: int) -> onnx.ModelProto:
-    inner = subgraph("leaf", [node("Neg", ["x"], ["v0"])], ["v0"])
-    for level in range(depth):
-        step = node("If", ["c"], [f"v{level + 1}"], then_branch=inner, else_branch=inner)
-        inner = subgraph(f"level{level}", [step], [f"v{level + 1}"])
-    return inner
 
 
 def test_deeply_nested_branches(tmp_path: Path) -> None:
@@ -448,7 +440,7 @@ def loop_body(count: int, results: Sequence[str] = ("still", "w")) -> onnx.Graph
         single("If", [[2]], then_branch=subgraph("t", [], []), else_branch=subgraph("e", [], [])),
         single("If", [([], BOOL)]),
         single("Loop", [([], INT64), None, [2]]),
-        single("Scan", [[2]], num_scan_inputs=5, body=loop_body(3)),
+        single("Scan", [[2]], num_scan_inputs=5, body=subgraph("body", [node("Neg", ["a"], ["b"])], ["b"], [value("a")])),
     ],
     ids=["few inputs", "many inputs", "no carry", "many outputs", "no condition", "If on floats", "no branches",
          "no body", "Scan"],
@@ -559,12 +551,10 @@ def test_data_that_does_not_fit(
     [
         ([node("Shape", ["x"], ["s"]), node("Sub", ["s", "two"], ["t"]), node("ConstantOfShape", ["t"], ["y"], name="culprit")],
          floats(1)),
-        ([node("Shape", ["x"], ["s"]), node("Sub", ["s", "two"], ["t"]), node("Div", ["s", "t"], ["q"]),
-          node("Reshape", ["x", "q"], ["y"], name="culprit")], floats(2)),
         ([node("Shape", ["x"], ["s"]), node("Mod", ["s", "zero"], ["q"], name="culprit"), node("Reshape", ["x", "q"], ["y"], name="culprit")],
          floats(2)),
     ],
-    ids=["negative size", "division by zero", "remainder by zero"],
+    ids=["negative size", "remainder by zero"],
 )  # fmt: skip
 def test_arithmetic_of_shapes(tmp_path: Path, nodes: list[onnx.NodeProto], feeds: np.ndarray) -> None:
     built = model(
@@ -575,6 +565,19 @@ def test_arithmetic_of_shapes(tmp_path: Path, nodes: list[onnx.NodeProto], feeds
         weft.load(path)(feeds)
     for text in (str(path), "culprit"):
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("divisor", ["zero", "none"])
+def test_division_by_zero_in_shapes(tmp_path: Path, divisor: str) -> None:
+    """Integers divided by 0 are 0 wherever they are computed, while loading or in a run; nothing traps."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Sub", ["s", "two"], ["none"]),
+        node("Div", ["s", divisor], ["q"]),
+        node("ConstantOfShape", ["q"], ["y"]),
+    ]
+    built = model(nodes, [value("x", ["n"])], [value("y", None)], [tensor("two", ints(2)), tensor("zero", ints(0))])
+    assert weft.load(save(tmp_path, built))(floats(2)).shape == (0,)
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

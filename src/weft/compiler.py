@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, WeftError
+from weft.errors import DeviceError, ExecutionError, InvalidModelError, WeftError
 from weft.frontend import read_model
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
@@ -49,6 +49,9 @@ def load(
         try:
             compile = partial(_compile, model, Path(dump) if dump is not None else None)
             program = compile(None, (), progress=progress)
+        except ExecutionError as error:  # of constants, which no run could change
+            where = {"file": model.file, "node": error.node, "value": error.value}
+            raise InvalidModelError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
             raise error.at(file=model.file) from error.__cause__
     eager = partial(run_eagerly, model.graph, Reference())

@@ -153,7 +153,22 @@ class When:
     otherwise: tuple[Statement, ...] = ()
 
 
-Statement = Union[Define, Assign, Put, Repeat, When]
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A name for uniform index arithmetic, from here to the end of the body."""
+
+    name: str
+    value: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Lane i's register number j and lane j's register number i change places; as many registers as lanes."""
+
+    registers: tuple[str, ...]
+
+
+Statement = Union[Define, Assign, Put, Repeat, When, Let, Transpose]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +230,10 @@ def _verify_body(
     variables: set[str],
     registers: dict[str, bool],
 ) -> None:
-    registers = dict(registers)
+    variables, registers = set(variables), dict(registers)
     for statement in body:
-        for value in _indices(statement):
-            missing = {symbol.name for symbol in dims.symbols(value)} - variables
-            if missing:
-                raise InternalError(f"kernel {kernel.name}: {', '.join(sorted(missing))} is not defined")
+        for index in _indices(statement):
+            _verify_index(kernel, index, variables)
         for code in _codes(statement):
             _verify_code(kernel, code, buffers, variables, registers)
         match statement:
@@ -241,6 +254,13 @@ def _verify_body(
                     raise InternalError(f"kernel {kernel.name}: a condition that varies")
                 _verify_body(kernel, then, buffers, variables, registers)
                 _verify_body(kernel, otherwise, buffers, variables, registers)
+            case Let(name, value):
+                if dims_vary(value):
+                    raise InternalError(f"kernel {kernel.name}: {name} stands for a value that varies")
+                variables.add(name)
+            case Transpose(names):
+                if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
+                    raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")
 
 
 def _verify_code(
@@ -287,7 +307,7 @@ def _codes(statement: Statement) -> list[Code]:
             return [value, *(part for part in (indirect, mask) if part is not None)]
         case When(condition):
             return [condition]
-        case Repeat():
+        case Repeat() | Let() | Transpose():
             return []
 
 
@@ -297,6 +317,8 @@ def _indices(statement: Statement) -> list[Dim]:
             return [offset]
         case Repeat(_, start, stop):
             return [start, stop]
+        case Let(_, value):
+            return [value]
         case _:
             return []
 
@@ -332,6 +354,10 @@ def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
                 if otherwise:
                     yield f"{indent}otherwise:"
                     yield from _body_lines(otherwise, indent + "  ")
+            case Let(name, value):
+                yield f"{indent}let {name} = {value}"
+            case Transpose(names):
+                yield f"{indent}transpose {', '.join(names)}"
 
 
 def code_text(code: Code) -> str:

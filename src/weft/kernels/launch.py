@@ -51,9 +51,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Memory for a kernel's buffer: one of the step's operands, its result, or one of the work's own."""
+    """Memory for a kernel's buffer: one of the step's operands, its result, or one of the work's own.
 
-    kind: Literal["operand", "result", "workspace", "constant"]
+    `errors` is one int32 that a kernel sets to 1 where the data is at fault (an index out of range).
+    """
+
+    kind: Literal["operand", "result", "workspace", "constant", "errors"]
     number: int
 
 

@@ -1,22 +1,26 @@
 """Scalar expressions -> kernel code, for given index values of the axes.
 
 A load whose index may leave the tensor is clamped into it, unless a `select` around it tests just that: then it is
-masked by the test, which keeps neighbouring lanes neighbours in memory.
+masked by the test, which keeps neighbouring lanes neighbours in memory. Where statements are collected, what occurs
+in several places is computed once, in a register.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Fetch, Integer, Number, dims_vary, is_varying
+from weft.ir.kernel import Call, Code, Define, Fetch, Integer, Number, Register, Statement, dims_vary, is_varying
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
+
+LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,56 @@ class Operand:
     flat: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the conditions around an expression say: values that are at least 0, and values below a size."""
+
+    not_negative: frozenset[Dim] = frozenset()
+    below: frozenset[tuple[Dim, Dim]] = frozenset()
+    mask: Code | None = None
+
+    def under(self, condition: Scalar, test: Code) -> Facts:
+        """The facts where `condition` holds too."""
+        comparisons = _comparisons(condition)
+        if not comparisons:
+            return self
+        not_negative, below = set(self.not_negative), set(self.below)
+        for left, relation, right in comparisons:
+            if relation == "greater_equal" and dims.is_at_least(right, 0):
+                not_negative.add(left)
+            elif relation == "less":
+                below.add((left, right))
+        mask = test if self.mask is None else Call("logical_and", (self.mask, test), DType.bool)
+        return Facts(frozenset(not_negative), frozenset(below), mask)
+
+    def cover(self, index: Dim, size: Dim) -> bool:
+        """Whether they keep an index inside a dimension."""
+        above = index in self.not_negative or dims.is_at_least(index, 0)
+        return above and ((index, size) in self.below or dims.is_at_least(size - 1, index))
+
+
+NO_FACTS = Facts()
+
+
+def _comparisons(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
+    match condition:
+        case Apply("logical_and", (left, right)):
+            return _comparisons(left) + _comparisons(right)
+        case Apply(relation, (Index(left), Index(right))):
+            return [(left, relation, right)]
+        case Apply(relation, (Index(left), Literal(int(right)))):
+            return [(left, relation, right)]
+        case _:
+            return []
+
+
 class Lowering:
-    """One expression in the making."""
+    """One or more expressions in the making, for one vector of elements.
+
+    `replace` gives operands whose element is at hand already, `mask` the lanes that are inside the domain. With
+    `statements`, definitions of shared subexpressions are added there, under names that start with `prefix`.
+    `checks` gathers the conditions under which the data is at fault.
+    """
 
     def __init__(
         self,
@@ -43,15 +95,53 @@ class Lowering:
         parameters: Parameters,
         replace: Mapping[int, Code] | None = None,
         mask: Code | None = None,
+        statements: list[Statement] | None = None,
+        prefix: str = "t",
     ) -> None:
         self.operands = operands
         self.axes = axes
         self.parameters = parameters
-        self.replace = replace or {}  # operands whose element is at hand already
-        self.mask = mask  # lanes that are inside the domain
+        self.replace = replace or {}
+        self.mask = mask
+        self.statements = statements
+        self.prefix = prefix
+        self.checks: list[Code] = []
+        self._shared = _Sharing()
+        self._done: dict[tuple[int, int], Code] = {}
+        self._facts: list[Facts] = []  # keeps alive what _done names by identity
+        self._count = 0
 
-    def code(self, scalar: Scalar, facts: Facts | None = None) -> Code:
-        facts = facts or Facts(frozenset(), frozenset(), None)
+    def code(self, scalar: Scalar, facts: Facts = NO_FACTS) -> Code:
+        """The value of an expression."""
+        if self.statements is None:
+            return self._build(scalar, facts)
+        self._shared.count(scalar)
+        return self._visit(scalar, facts)
+
+    def _visit(self, scalar: Scalar, facts: Facts) -> Code:
+        if self.statements is None or isinstance(scalar, (Literal, Index)):
+            return self._build(scalar, facts)
+        number = self._shared.number(scalar)
+        key = (number, id(facts))
+        known = self._done.get(key)
+        if known is None:
+            known = self._build(scalar, facts)
+            if self._shared.uses[number] > 1 and not isinstance(known, (Register, Number, Integer)):
+                known = self.keep(known)
+            self._done[key] = known
+            self._facts.append(facts)
+        return known
+
+    def keep(self, value: Code) -> Code:
+        """A value in a register of its own, where statements are collected."""
+        if self.statements is None:
+            return value
+        name = f"{self.prefix}{self._count}"
+        self._count += 1
+        self.statements.append(Define(name, value, is_varying(value)))
+        return Register(name, value.dtype, is_varying(value))
+
+    def _build(self, scalar: Scalar, facts: Facts) -> Code:
         match scalar:
             case Literal(value, dtype):
                 assert not isinstance(value, (str, complex))
@@ -61,11 +151,11 @@ class Lowering:
             case Load():
                 return self.load(scalar, facts)
             case Apply("select", (condition, chosen, other), dtype):
-                test = self.code(condition, facts)
+                test = self._visit(condition, facts)
                 inside = facts.under(condition, test)
-                return Call("select", (test, self.code(chosen, inside), self.code(other, facts)), dtype)
+                return Call("select", (test, self._visit(chosen, inside), self._visit(other, facts)), dtype)
             case Apply(function, arguments, dtype):
-                return Call(function, tuple(self.code(argument, facts) for argument in arguments), dtype)
+                return Call(function, tuple(self._visit(argument, facts) for argument in arguments), dtype)
 
     def index(self, value: Dim) -> Dim:
         """Index arithmetic over the kernel's variables."""
@@ -86,87 +176,122 @@ class Lowering:
             return self.fetch(operand, self.flat_offset(place.value), None, None)
         places: list[Dim] = []
         indirect: Code | None = None
-        masked = False
+        mask: Code | None = None
         for index, size, stride in zip(load.indices, operand.shape, operand.strides):
             if isinstance(index, Index):
-                inside = dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)
-                guarded = facts.cover(index.value, size)
                 place = index.value
-                if not inside and guarded:
-                    masked = True
+                inside = dims.is_at_least(place, 0) and dims.is_at_least(size - 1, place)
+                if not inside and facts.cover(place, size) and not load.checked:
+                    mask = facts.mask
                 elif not inside:
                     place = dims.minimum(dims.maximum(place, 0), size - 1)
+                    if load.checked:
+                        self._check(Integer(self.index(index.value)), Integer(self.index(place)))
+                    if not dims.is_at_least(size, 1):
+                        mask = _both(mask, Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool))
                 places.append(self.index(place))
             else:
-                part = self.clamped(self.code(index, facts), size)
+                part = self.clamped(self._visit(index, facts), size, load.checked)
+                if not dims.is_at_least(size, 1):
+                    mask = _both(mask, Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool))
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
-        return self.fetch(operand, offset(operand.strides, places), indirect, facts.mask if masked else None)
+        return self.fetch(operand, offset(operand.strides, places), indirect, mask)
 
     def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Code:
         """A load that lanes outside of the domain leave alone."""
         varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
-        if self.mask is not None and varies:
-            mask = self.mask if mask is None else Call("logical_and", (self.mask, mask), DType.bool)
+        if varies:
+            mask = _both(self.mask, mask)
         return Fetch(operand.buffer, place, operand.dtype, indirect, mask)
 
     def flat_offset(self, value: Dim) -> Dim:
         """An offset with the strides of the axes as parameters."""
-        strides: dict[int, Dim] = {}
-        rest: Dim = 0
-        for monomial, coefficient in value.terms if isinstance(value, Expr) else (((), value),):
-            axes = [atom for atom in monomial if isinstance(atom, Axis)]
-            term: Dim = coefficient
-            for atom in monomial:
-                term = term * (1 if axes == [atom] else Expr((((atom,), 1),)))
-            if len(axes) == 1 and not any(isinstance(atom, Compound) for atom in monomial):
-                strides[axes[0].position] = strides.get(axes[0].position, 0) + term
-            else:
-                rest = rest + (term if len(axes) != 1 else term * Expr((((axes[0],), 1),)))
+        strides, rest = split_strides(value)
         total = self.index(rest)
         for position, stride in strides.items():
-            total = total + self.parameters.size(stride) * self.axes[position]
+            factor = stride if stride in LITERAL_STRIDES else self.parameters.size(stride)
+            total = total + factor * self.axes[position]
         return total
 
-    def clamped(self, position: Code, size: Dim) -> Code:
+    def clamped(self, position: Code, size: Dim, checked: bool) -> Code:
+        position = self.keep(position)
         last = Integer(self.index(size - 1))
         least = Call("maximum", (position, Integer(0)), DType.int64)
-        return Call("minimum", (least, last), DType.int64)
+        inside = self.keep(Call("minimum", (least, last), DType.int64))
+        if checked:
+            self._check(position, inside)
+        return inside
+
+    def _check(self, position: Code, inside: Code) -> None:
+        wrong: Code = Call("not_equal", (position, inside), DType.bool)
+        if self.mask is not None and is_varying(wrong):
+            wrong = Call("logical_and", (self.mask, wrong), DType.bool)
+        self.checks.append(wrong)
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the conditions around an expression say: values that are at least 0, and values below a size."""
+class _Sharing:
+    """Numbers for subexpressions, equal ones alike, and how often each is used."""
 
-    not_negative: frozenset[Dim]
-    below: frozenset[tuple[Dim, Dim]]
-    mask: Code | None
+    def __init__(self) -> None:
+        self.uses: Counter[int] = Counter()
+        self._numbers: dict[object, int] = {}
+        self._known: dict[int, int] = {}
+        self._alive: list[Scalar] = []  # keeps identities unique
 
-    def under(self, condition: Scalar, test: Code) -> Facts:
-        """The facts where `condition` holds too."""
-        not_negative, below = set(self.not_negative), set(self.below)
-        for left, relation, right in _comparisons(condition):
-            if relation == "greater_equal" and right == 0:
-                not_negative.add(left)
-            elif relation == "less":
-                below.add((left, right))
-        mask = test if self.mask is None else Call("logical_and", (self.mask, test), DType.bool)
-        return Facts(frozenset(not_negative), frozenset(below), mask)
+    def count(self, scalar: Scalar) -> None:
+        self.uses[self.number(scalar)] += 1
 
-    def cover(self, index: Dim, size: Dim) -> bool:
-        """Whether they keep an index inside a dimension."""
-        above = index in self.not_negative or dims.is_at_least(index, 0)
-        return above and ((index, size) in self.below or dims.is_at_least(size - 1, index))
+    def number(self, scalar: Scalar) -> int:
+        found = self._known.get(id(scalar))
+        if found is not None:
+            return found
+        parts: list[int] = []
+        key: object
+        match scalar:
+            case Literal(value, dtype):
+                key = (repr(value), dtype)
+            case Index(value):
+                key = (Index, value)
+            case Load(operand, indices, _, checked):
+                parts = [self.number(index) for index in indices]
+                key = (Load, operand, checked, *parts)
+            case Apply(function, arguments, dtype):
+                parts = [self.number(argument) for argument in arguments]
+                key = (function, dtype, *parts)
+        fresh = key not in self._numbers
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if fresh:
+            self.uses.update(parts)
+        self._known[id(scalar)] = number
+        self._alive.append(scalar)
+        return number
 
 
-def _comparisons(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
-    match condition:
-        case Apply("logical_and", (left, right)):
-            return _comparisons(left) + _comparisons(right)
-        case Apply(relation, (Index(left), Index(right))):
-            return [(left, relation, right)]
-        case Apply(relation, (Index(left), Literal(int(right)))):
-            return [(left, relation, right)]
-        case _:
-            return []
+def split_strides(value: Dim) -> tuple[dict[int, Dim], Dim]:
+    """({axis: stride}, rest) of an offset: what each axis is multiplied by, and all that is not linear in one axis."""
+    strides: dict[int, Dim] = {}
+    rest: Dim = 0
+    for monomial, coefficient in value.terms if isinstance(value, Expr) else (((), value),):
+        axes = [atom for atom in monomial if isinstance(atom, Axis)]
+        linear = len(axes) == 1 and not any(isinstance(atom, Compound) and _has_axis(atom) for atom in monomial)
+        term: Dim = coefficient
+        for atom in monomial:
+            if not (linear and isinstance(atom, Axis)):
+                term = term * Expr((((atom,), 1),))
+        if linear:
+            strides[axes[0].position] = strides.get(axes[0].position, 0) + term
+        else:
+            rest = rest + term
+    return strides, rest
+
+
+def _has_axis(atom: Compound) -> bool:
+    return any(isinstance(inner, Axis) for side in (atom.left, atom.right) for inner in dims.atoms(side))
+
+
+def _both(left: Code | None, right: Code | None) -> Code | None:
+    if left is None or right is None:
+        return left if right is None else right
+    return Call("logical_and", (left, right), DType.bool)

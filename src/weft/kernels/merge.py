@@ -1,121 +1,114 @@
 """Fewer axes: neighbouring axes that everything steps through alike become one.
 
-In: an expression over a domain, with operands and a result in given layouts. Out: the same with loads turned into
+In: expressions over a domain, with operands and results in given layouts. Out: the same with loads turned into
 offsets where their indices are certain to lie inside, and a list of merged axes, outermost first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Expr
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild, walk
+from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild, walk
 from weft.ir.types import Shape
+from weft.kernels.launch import Tensor
 from weft.kernels.layout import offset
+from weft.kernels.lowering import Operand
+from weft.kernels.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """`axes` are groups of the domain's axes, outermost first, each with its size; `places` the groups' result strides.
+    """`axes` are groups of the domain's axes, outermost first, each with its size.
 
-    The loads of `expression` from operands numbered `flat_from` on are flat: one index, an offset.
+    Loads of `expressions` from operand n that are certain to lie inside became flat ones, with one index, an offset,
+    from operand n + `count`.
     """
 
-    expression: Scalar
-    flat_from: int
+    expressions: tuple[Scalar, ...]
+    count: int
     axes: tuple[tuple[int, ...], ...]
     sizes: tuple[Dim, ...]
-    result_strides: tuple[Dim, ...]
+
+    def places(self, groups: Sequence[Dim]) -> dict[int, Dim]:
+        """The domain's axes: one that was merged into others stands at 0, and the last of its group for all."""
+        places: dict[int, Dim] = {}
+        for members, position in zip(self.axes, groups, strict=True):
+            for axis in members:
+                places[axis] = 0
+            places[members[-1]] = position
+        return places
+
+    def strides(self, strides: Sequence[Dim]) -> tuple[Dim, ...]:
+        """A result's strides along the groups."""
+        return tuple(strides[group[-1]] for group in self.axes)
+
+    def offsets(self) -> list[Dim]:
+        """Where the flat loads are."""
+        return _offsets(self.expressions, self.count)
 
 
 def merge_axes(
-    expression: Scalar,
-    operand_shapes: Sequence[Shape],
-    operand_strides: Sequence[Sequence[Dim]],
+    expressions: Sequence[Scalar],
+    operands: Sequence[Tensor],
     domain: Shape,
     order: Sequence[int],
-    result_strides: Sequence[Dim],
+    results: Sequence[Sequence[Dim]],
+    apart: Iterable[int] = (),
 ) -> Merged:
-    """`order` lists the domain's axes from the outermost in."""
-    flat = flatten_loads(expression, operand_shapes, operand_strides)
-    count = len(operand_shapes)
-    offsets = [load.indices[0].value for load in loads(flat) if load.operand >= count and isinstance(load.indices[0], Index)]
-    pinned = _pinned_axes(flat, count)
-    kept = [axis for axis in order if domain[axis] != 1]
+    """`order` lists the domain's axes from the outermost in; `results` are strides along all axes of the domain.
+
+    Axes that are `apart` do not merge with the others. Loads from operands beyond those given are left as they are.
+    """
+    count = len(operands)
+    flat = tuple(flatten_loads(expression, operands) for expression in expressions)
+    offsets = _offsets(flat, count)
+    pinned = pinned_axes(flat, count)
+    separate = set(apart)
     groups: list[list[int]] = []
     sizes: list[Dim] = []
-    for axis in kept:
-        if groups and _alike(groups[-1][-1], axis, domain, offsets, result_strides, pinned):
-            groups[-1].append(axis)
-            sizes[-1] = sizes[-1] * domain[axis]
-        else:
-            groups.append([axis])
-            sizes.append(domain[axis])
-    strides = tuple(result_strides[group[-1]] for group in groups)
-    return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes), strides)
+    for axis in order:
+        if domain[axis] == 1:
+            continue
+        if groups and not pinned & {axis, groups[-1][-1]} and (axis in separate) == (groups[-1][-1] in separate):
+            if _alike(groups[-1][-1], axis, domain[axis], offsets, results):
+                groups[-1].append(axis)
+                sizes[-1] = sizes[-1] * domain[axis]
+                continue
+        groups.append([axis])
+        sizes.append(domain[axis])
+    return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes))
 
 
-def flatten_loads(
-    expression: Scalar, operand_shapes: Sequence[Shape], operand_strides: Sequence[Sequence[Dim]]
-) -> Scalar:
+def operand_views(operands: Sequence[Tensor], parameters: Parameters) -> list[Operand]:
+    """The operands by index, then the same flat, in buffers in0, in1, ..."""
+    indexed = [
+        Operand(f"in{number}", operand.dtype, operand.shape, tuple(parameters.size(s) for s in operand.strides))
+        for number, operand in enumerate(operands)
+    ]
+    return indexed + [Operand(f"in{number}", t.dtype, (), (), flat=True) for number, t in enumerate(operands)]
+
+
+def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:
     """Loads that are certain to lie inside as offsets into flat operands, numbered after the others."""
-    count = len(operand_shapes)
+    count = len(operands)
 
     def flatten(load: Load) -> Scalar:
-        shape, strides = operand_shapes[load.operand], operand_strides[load.operand]
+        if load.operand >= count:
+            return Load(load.operand + count, load.indices, load.dtype, load.checked)
+        operand = operands[load.operand]
         places: list[Dim] = []
-        for index, size in zip(load.indices, shape):
+        for index, size in zip(load.indices, operand.shape, strict=True):
             if not isinstance(index, Index):
                 return load
             if not (dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)):
                 return load
             places.append(index.value)
-        return Load(load.operand + count, (Index(offset(strides, places)),), load.dtype)
+        return Load(load.operand + count, (Index(offset(operand.strides, places)),), load.dtype)
 
     return rebuild(expression, flatten)
-
-
-def _pinned_axes(flat: Scalar, count: int) -> set[int]:
-    """Axes that occur otherwise than as plain terms of an offset."""
-    pinned: set[int] = set()
-    pending = [flat]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Load) and node.operand >= count:
-            (place,) = node.indices
-            assert isinstance(place, Index)
-            pinned |= _nonlinear_axes(place.value)
-        elif isinstance(node, Load):
-            for index in node.indices:
-                pinned |= _all_axes(index)
-        elif isinstance(node, Index):
-            pinned |= {atom.position for atom in dims.atoms(node.value) if isinstance(atom, Axis)}
-        elif hasattr(node, "arguments"):
-            pending.extend(node.arguments)
-    return pinned
-
-
-def _all_axes(scalar: Scalar) -> set[int]:
-    indices = [node.value for node in walk(scalar) if isinstance(node, Index)]
-    return {atom.position for value in indices for atom in dims.atoms(value) if isinstance(atom, Axis)}
-
-
-def _nonlinear_axes(value: Dim) -> set[int]:
-    """Axes inside quotients and the like, or multiplied with each other."""
-    if isinstance(value, int):
-        return set()
-    found: set[int] = set()
-    for monomial, _ in value.terms:
-        plain = [atom for atom in monomial if isinstance(atom, Axis)]
-        if len(plain) > 1:
-            found |= {atom.position for atom in plain}
-        for atom in monomial:
-            if not isinstance(atom, Axis):
-                inner = dims.atoms(Expr((((atom,), 1),)))
-                found |= {other.position for other in inner if isinstance(other, Axis)}
-    return found
 
 
 def stride_along(value: Dim, position: int) -> Dim:
@@ -131,12 +124,70 @@ def stride_along(value: Dim, position: int) -> Dim:
     return total
 
 
-def _alike(
-    outer: int, inner: int, domain: Shape, offsets: Sequence[Dim], result_strides: Sequence[Dim], pinned: set[int]
-) -> bool:
-    if outer in pinned or inner in pinned:
-        return False
-    size = domain[inner]
-    if result_strides[outer] != result_strides[inner] * size:
+def nonlinear_axes(value: Dim) -> set[int]:
+    """Axes inside quotients and the like, or multiplied with each other."""
+    if isinstance(value, int):
+        return set()
+    found: set[int] = set()
+    for monomial, _ in value.terms:
+        plain = [atom for atom in monomial if isinstance(atom, Axis)]
+        if len(plain) > 1:
+            found |= {atom.position for atom in plain}
+        for atom in monomial:
+            if not isinstance(atom, Axis):
+                inner = dims.atoms(Expr((((atom,), 1),)))
+                found |= {other.position for other in inner if isinstance(other, Axis)}
+    return found
+
+
+def axes_of(scalar: Scalar) -> set[int]:
+    """Every axis that an expression depends on."""
+    indices = [node.value for node in walk(scalar) if isinstance(node, Index)]
+    return {atom.position for value in indices for atom in dims.atoms(value) if isinstance(atom, Axis)}
+
+
+def move_axes(scalar: Scalar, axes: Mapping[int, Dim]) -> Scalar:
+    """The expression with its axes replaced."""
+
+    def place(atom: dims.Symbol | Axis) -> Dim:
+        return axes[atom.position] if isinstance(atom, Axis) else dims.symbol(atom.name, atom.low, atom.high)
+
+    return rebuild(scalar, atom=place)
+
+
+def _is_flat(load: Load, count: int) -> bool:
+    return count <= load.operand < 2 * count
+
+
+def _offsets(expressions: Iterable[Scalar], count: int) -> list[Dim]:
+    found = (load for expression in expressions for load in loads(expression) if _is_flat(load, count))
+    return [load.indices[0].value for load in found if isinstance(load.indices[0], Index)]
+
+
+def pinned_axes(expressions: Iterable[Scalar], count: int) -> set[int]:
+    """Axes that occur otherwise than as plain terms of an offset."""
+    pinned: set[int] = set()
+    pending = list(expressions)
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        match node:
+            case Load(operand, (Index(value),)) if count <= operand < 2 * count:
+                pinned |= nonlinear_axes(value)
+            case Load(operand, indices) if operand < count:
+                for index in indices:
+                    pinned |= axes_of(index)
+            case Index(value):
+                pinned |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
+            case Apply(_, arguments):
+                pending.extend(arguments)
+    return pinned
+
+
+def _alike(outer: int, inner: int, size: Dim, offsets: Sequence[Dim], results: Sequence[Sequence[Dim]]) -> bool:
+    if any(strides[outer] != strides[inner] * size for strides in results):
         return False
     return all(stride_along(value, outer) == stride_along(value, inner) * size for value in offsets)

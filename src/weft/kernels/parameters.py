@@ -23,7 +23,7 @@ class Parameters:
             self._names[value] = name
             self.values[name] = value
         low = dims.bounds(value)[0]
-        return variable(self._names[value], 1 if low is not None and low >= 1 else 0)
+        return variable(self._names[value], None if low is None or low < 0 else min(low, 1))
 
     def symbols(self, value: Dim) -> Dim:
         """Index arithmetic with the program's symbols replaced by parameters; integers stay."""

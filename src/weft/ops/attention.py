@@ -10,6 +10,7 @@ from typing import Any
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_number
+from weft.ops.flow import scan
 from weft.ops.functions import cast, equal, exp, minimum, sqrt, tanh, where, wide_dtype
 from weft.ops.language import (
     Element,
@@ -24,7 +25,6 @@ from weft.ops.language import (
     index,
     reduce,
     reshape,
-    scan,
     transpose,
 )
 from weft.ops.registry import REQUIRED, op, require

@@ -8,8 +8,9 @@ from typing import Any
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.types import AnyType, SequenceType
+from weft.ops.flow import branch, loop, scan
 from weft.ops.functions import cast, where
-from weft.ops.language import Tensor, branch, build, dims_tensor, expand, flip, loop, reshape, scan, transpose
+from weft.ops.language import Tensor, build, dims_tensor, expand, flip, reshape, transpose
 from weft.ops.registry import REQUIRED, normalize_axis, op, require
 from weft.ops.sequences import construct, empty_sequence, sequence_at, sequence_insert, sequence_length
 

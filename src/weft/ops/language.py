@@ -1,7 +1,7 @@
 """The primitives as functions of tensors: what op definitions are written in.
 
-Elementwise functions are in `functions`; here are data movement, reductions, the heavy primitives, host steps and
-control flow. Everything works on symbolic shapes.
+Elementwise functions are in `functions`, control flow in `flow`; here are data movement, reductions, the heavy
+primitives and host steps. Everything works on symbolic shapes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ import numpy as np
 
 from weft.errors import InvalidModelError
 from weft.ir import dims
-from weft.ir.dims import Dim, Equality
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import (
     ArgReduce,
-    Branch,
     Concat,
     Contract,
     Convolve,
     Cumulate,
     Host,
-    Loop,
     Pool,
     Random,
     Reduce,
     Reshape,
-    Scan,
     Scatter,
     Sort,
 )
 from weft.ir.scalar import Load, Scalar, rebuild
-from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
+from weft.ir.types import Shape, TensorType, Type
 from weft.ops.functions import cast, where
 from weft.ops.registry import normalize_axes, normalize_axis
 from weft.ops.tensor import (
@@ -47,13 +44,12 @@ from weft.ops.tensor import (
     index,
     literal,
 )
-from weft.ops.trace import Trace
 
 __all__ = [
-    "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "branch", "broadcast_shapes",
+    "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes",
     "build", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
-    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "loop", "matmul", "mean",
-    "observe", "pad", "pool", "random", "reduce", "reshape", "scan", "scatter", "slice_axis", "sort", "split",
+    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
+    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "slice_axis", "sort", "split",
     "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
@@ -435,185 +431,9 @@ def host(function: str, operands: Sequence[Tensor], types: Sequence[Type], **att
     return current_trace.get().emit(Host(function, tuple(sorted(attributes.items()))), operands, types)
 
 
-def scan(
-    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
-    carries: Sequence[Tensor],
-    sequences: Sequence[Tensor],
-    length: Dim | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Run body(*carries, *slices) -> (carries, outputs) along axis 0 of the sequences.
-
-    Gives the last carries and the stacked outputs. Carries keep their type throughout.
-    """
-    trace = current_trace.get()
-    if length is None:
-        length = sequences[0].shape[0]
-    for sequence in sequences:
-        assume_equal(sequence.shape[0], length, "scanned tensors must have the same length")
-    if trace.eager:
-        return _scan_eagerly(body, list(carries), sequences, length)
-    slices = [TensorType(sequence.dtype, sequence.shape[1:]) for sequence in sequences]
-    types = [(carry.type, "carry") for carry in carries] + [(type, "slice") for type in slices]
-    count = len(carries)
-
-    def flat(*inputs: Tensor) -> list[Tensor]:
-        new, outputs = body(*inputs)
-        for carry, replacement in zip(inputs, new):
-            _same_type(carry, replacement)
-        return [*new, *outputs]
-
-    traced = trace.body(types, flat)
-    result_types: list[Type] = [carry.type for carry in carries]
-    result_types.extend(TensorType(output.dtype, (length, *output.shape)) for output in traced.outputs[count:])
-    primitive = Scan(traced.program, count, len(sequences), length)
-    results = trace.emit(primitive, [*carries, *sequences, *traced.captures], result_types)
-    return results[:count], results[count:]
-
-
-def _scan_eagerly(
-    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
-    carries: list[Tensor],
-    sequences: Sequence[Tensor],
-    length: Dim,
-) -> tuple[list[Tensor], list[Tensor]]:
-    assert isinstance(length, int)
-    rows: list[Sequence[Tensor]] = []
-    for step in range(length):
-        slices = [squeeze(slice_axis(sequence, 0, step, 1), [0]) for sequence in sequences]
-        new, outputs = body(*carries, *slices)
-        carries = list(new)
-        rows.append(outputs)
-    if not rows:
-        types = [*(carry.type for carry in carries), *(TensorType(s.dtype, s.shape[1:]) for s in sequences)]
-        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1])
-    return carries, [stack(column, 0) for column in zip(*rows)]
-
-
-def _no_rows(types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
-    """The stacked outputs of a body that never runs: tracing it tells their types; open sizes are 0."""
-    traced = current_trace.get().body([(type, "input") for type in types], outputs)
-    shapes = [[size if isinstance(size, int) else 0 for size in output.shape] for output in traced.outputs]
-    return [constant(np.empty([0, *shape], out.dtype.numpy)) for out, shape in zip(traced.outputs, shapes)]
-
-
-def _same_type(carry: Tensor, replacement: Tensor) -> None:
-    if carry.dtype is not replacement.dtype or carry.rank != replacement.rank:
-        raise InvalidModelError(f"a carried value changes from {carry.type} to {replacement.type}")
-    for before, after in zip(carry.shape, replacement.shape):
-        assume_equal(before, after, "a carried value must keep its shape")
-
-
-def branch(
-    condition: Tensor, then: Callable[[], Sequence[Tensor]], otherwise: Callable[[], Sequence[Tensor]]
-) -> list[Tensor]:
-    """Run one of two functions; a condition that is known now leaves only that one in the program.
-
-    Where the condition is the equality of two sizes, and the two functions give tensors of different rank (as in
-    "squeeze if this dimension is 1"), equality is assumed and guarded, so that the ranks after it are known.
-    """
-    trace = current_trace.get()
-    equality = None
-    if condition.known is not None:
-        flags = list(condition.known.flat)
-        equality = flags[0] if len(flags) == 1 and isinstance(flags[0], Equality) else None
-        if not any(isinstance(flag, Equality) for flag in flags):
-            return list(then() if all(flags) else otherwise())
-    first, second = trace.body([], then), trace.body([], otherwise)
-    types = [_join(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
-    if equality is not None and any(isinstance(type, TensorType) and type.shape is None for type in types):
-        assume_equal(equality.left, equality.right, "a condition on sizes")
-        return list(otherwise() if equality.negated else then())
-    primitive = Branch(first.program, second.program)
-    return trace.emit(primitive, [condition, *first.captures, *second.captures], types)
-
-
-def loop(
-    trips: Tensor | None,
-    condition: Tensor | None,
-    carries: Sequence[Tensor],
-    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while told to.
-
-    Gives the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
-    iteration to the next is given sizes (or, at worst, a type) that only the run knows.
-    """
-    trace = current_trace.get()
-    if trace.eager:
-        return _loop_eagerly(trips, condition, list(carries), body)
-    trips = constant(np.int64(np.iinfo(np.int64).max)) if trips is None else trips
-    condition = constant(np.bool_(True)) if condition is None else condition
-    count = len(carries)
-    types: list[Type] = [carry.type for carry in carries]
-    loose: set[Dim] = set()  # sizes that are bound afresh in each iteration
-
-    def flat(iteration: Tensor, going: Tensor, *inputs: Tensor) -> list[Tensor]:
-        proceed, new, outputs = body(iteration, going, *inputs)
-        return [proceed, *new, *outputs]
-
-    fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
-    while True:
-        traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
-        joined = [_join(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
-        if joined == types:
-            break
-        types = joined
-    result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
-    primitive = Loop(traced.program, count)
-    results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)
-    return results[:count], results[count:]
-
-
-def _loop_eagerly(
-    trips: Tensor | None,
-    condition: Tensor | None,
-    carries: list[Tensor],
-    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
-) -> tuple[list[Tensor], list[Tensor]]:
-    limit = None if trips is None else int(trips.known.item())
-    going = constant(np.bool_(True)) if condition is None else condition
-    rows: list[Sequence[Tensor]] = []
-    iteration = 0
-    while bool(np.all(going.known)) and (limit is None or iteration < limit):
-        going, new, outputs = body(constant(np.int64(iteration)), going, *carries)
-        carries = list(new)
-        rows.append(outputs)
-        iteration += 1
-    if not rows:
-        fixed = [TensorType(DType.int64, ()), TensorType(DType.bool, ())]
-        return carries, _no_rows([*fixed, *(carry.type for carry in carries)], lambda *inputs: body(*inputs)[2])
-    return carries, [stack(column, 0) for column in zip(*rows)]
-
-
-def _stacked(type: Type, trace: Trace) -> Type:
-    if isinstance(type, TensorType):
-        return TensorType(type.dtype, None if type.shape is None else (trace.fresh_symbol("trips"), *type.shape))
-    return AnyType()
-
-
-def _join(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
-    """The narrowest type that holds values of both; sizes that differ become fresh ones, which join `loose`."""
-    if a == b:
-        return a
-    match a, b:
-        case TensorType(), TensorType() if a.dtype is b.dtype:
-            if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
-                return TensorType(a.dtype, None)
-            sizes = [x if x == y or x in loose else trace.fresh_symbol("size") for x, y in zip(a.shape, b.shape)]
-            loose.update(size for size, x in zip(sizes, a.shape) if size != x)
-            return TensorType(a.dtype, tuple(sizes))
-        case SequenceType(x), SequenceType(y):
-            return SequenceType(_join(x, y, trace, loose))
-        case OptionalType(x), OptionalType(y):
-            return OptionalType(_join(x, y, trace, loose))
-    return AnyType()
-
-
 def _emit(primitive: Any, operands: Sequence[Tensor], dtype: DType, shape: Shape) -> Tensor:
     return current_trace.get().emit(primitive, operands, [TensorType(dtype, shape)])[0]
 
 
 def _text(shape: Sequence[Dim]) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ops.flow import scan
 from weft.ops.functions import absolute, cast, equal, where, wide_dtype
 from weft.ops.language import (
     Element,
@@ -22,7 +23,6 @@ from weft.ops.language import (
     matmul,
     reduce,
     reshape,
-    scan,
     transpose,
 )
 from weft.ops.registry import REQUIRED, op, require

@@ -148,9 +148,7 @@ def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
 
 def _unknown(node: Node) -> UnsupportedModelError:
     qualified = f"{node.domain}.{node.op}" if node.domain else node.op
-    versions = [
-        d.since for d in registry.definitions() if d.name == node.op and d.domain == node.domain
-    ]
+    versions = [d.since for d in registry.definitions() if d.name == node.op and d.domain == node.domain]
     if versions:
         problem = f"operator {qualified} does not exist in opset {node.version}, only from {min(versions)} on"
         return UnsupportedModelError(problem, node=node.name, hint="convert the model to a newer opset")

@@ -8,19 +8,9 @@ from typing import Any
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ops.flow import scan
 from weft.ops.functions import absolute, cast, clamp, exp, log1p, maximum, sigmoid, tanh, where, wide_dtype
-from weft.ops.language import (
-    Element,
-    Tensor,
-    assume_equal,
-    build,
-    contract,
-    flip,
-    full,
-    scan,
-    stack,
-    transpose,
-)
+from weft.ops.language import Element, Tensor, assume_equal, build, contract, flip, full, stack, transpose
 from weft.ops.registry import op, require
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")

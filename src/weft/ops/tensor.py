@@ -180,9 +180,7 @@ def elementwise(function: Callable[..., Element], *arguments: Tensor | Number) -
     """One map that computes `function` for every element of the broadcast arguments; numbers are handed on as such."""
     shape = broadcast_shapes(*(argument.shape for argument in arguments if isinstance(argument, Tensor)))
     axes = [dims.axis(position, size) for position, size in enumerate(shape)]
-    elements = [
-        broadcast_load(argument, axes) if isinstance(argument, Tensor) else argument for argument in arguments
-    ]
+    elements = [broadcast_load(argument, axes) if isinstance(argument, Tensor) else argument for argument in arguments]
     return emit_map(shape, function(*elements))
 
 

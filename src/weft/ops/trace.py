@@ -176,9 +176,7 @@ class Trace:
         inputs = [inner.input(type, name) for type, name in types]
         with inner.active():
             outputs = [inner.own(output) for output in function(*inputs)]
-        captures = [
-            (outer, tensor) for outer, tensor in inner.captured.values() if tensor.value not in inner.constants
-        ]
+        captures = [(outer, tensor) for outer, tensor in inner.captured.values() if tensor.value not in inner.constants]
         program = TensorProgram(
             (*inner.inputs, *(tensor.value for _, tensor in captures)),
             tuple(output.value for output in outputs),
@@ -322,4 +320,3 @@ def _is_identity(expression: Scalar, shape: Shape, operand: Tensor) -> bool:
         return False
     plain = tuple(Index(dims.axis(position, size)) for position, size in enumerate(shape))
     return expression.indices == plain
-

@@ -6,6 +6,7 @@ channel becomes a convolution with weights scaled by a, and one map that adds b.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +51,7 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
         scaled_weights = _scale(constants[step.operands[1]], factor, step.primitive)
         if not np.isfinite(scaled_weights).all():
             continue
+        _release(constants[step.operands[1]])
         weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
         middle = Value(number + 2, step.results[0].type)
         number += 3
@@ -185,9 +187,24 @@ def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
         factors = factor.reshape(groups, 1, weights.shape[1], *(1,) * (weights.ndim - 2))
     else:
         split, factors = weights, factor.reshape(-1, *(1,) * (weights.ndim - 1))
-    with np.errstate(all="ignore"):  # who asks looks for infinities in the result
-        scaled = split.astype(np.float64) * factors
-        return scaled.astype(weights.dtype).reshape(weights.shape)
+    scaled = np.empty(split.shape, weights.dtype)
+    with np.errstate(all="ignore"):  # the caller looks for infinities
+        np.multiply(split, factors, out=scaled, dtype=np.float64, casting="unsafe")
+    return scaled.reshape(weights.shape)
+
+
+def _release(weights: Array) -> None:
+    """Give the memory of weights that will not be read again back, where they are part of a mapped file."""
+    base: Any = weights
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapped = base.obj if isinstance(base, memoryview) else base
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        start = weights.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+        whole = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # the pages at either end may hold other weights
+        length = (start + weights.nbytes - whole) // mmap.PAGESIZE * mmap.PAGESIZE
+        if length > 0:
+            mapped.madvise(mmap.MADV_DONTNEED, whole, length)
 
 
 def _add_channel(middle: Value) -> Map:

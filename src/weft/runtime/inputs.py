@@ -137,8 +137,8 @@ def _from_python(content: Any, dtype: DType) -> Array:
     if array.dtype.kind in "fc" and not (dtype.is_float or dtype.is_complex):
         raise ValueError(f"fractional numbers do not fit {dtype}")
     if dtype.is_integer and array.size:
-        limits = ml_dtypes.iinfo(dtype.numpy)
-        if not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
+        low, high = dtype.limits
+        if not low <= int(array.min()) <= int(array.max()) <= high:
             raise ValueError(f"some numbers lie outside the range of {dtype}")
     return array.astype(dtype.numpy)
 

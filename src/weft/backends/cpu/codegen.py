@@ -1,7 +1,8 @@
 """LLVM IR text -> object code -> functions in memory.
 
-The IR is vector code already, so few passes are run: registers out of stack slots, instructions combined, common
-subexpressions and loop invariants once. Object code is loaded without any work for LLVM's compiler.
+The IR is vector code already, so few passes are run: registers out of stack slots, instructions combined. What else
+there is to gain, common subexpressions and invariants of loops, LLVM's emission finds by itself. Object code is loaded
+without any work for the compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.machine import Machine, host, usable_cores
 from weft.errors import InternalError
 
-PIPELINE = "sroa,early-cse,instcombine,licm,gvn of the first level; no unrolling, no vectorizing"
+PIPELINE = "always-inline,sroa,instcombine,simplifycfg"  # part of the name of cached code
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,18 @@ def _optimized(text: str, machine: Machine, context: Any) -> tuple[Any, Any]:
     builder = _target_machine(machine)
     module.triple = machine.triple
     module.data_layout = str(builder.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
-    tuning.loop_vectorization = tuning.slp_vectorization = False
-    tuning.loop_unrolling = tuning.loop_interleaving = False
-    passes = llvm.create_pass_builder(builder, tuning)
-    pipeline = passes.getModulePassManager()
-    _concurrent("LLVMPY_RunNewModulePassManager")(pipeline, module, passes)
+    passes = llvm.create_pass_builder(builder, llvm.create_pipeline_tuning_options(speed_level=1))
+    _concurrent("LLVMPY_RunNewModulePassManager")(_pipeline(), module, passes)
     return module, builder
+
+
+def _pipeline() -> Any:
+    pipeline = llvm.create_new_module_pass_manager()
+    pipeline.add_always_inliner_pass()
+    pipeline.add_sroa_pass()
+    pipeline.add_instruction_combine_pass()
+    pipeline.add_simplify_cfg_pass()
+    return pipeline
 
 
 def _target_machine(machine: Machine) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from weft.backends.cpu import functions
-from weft.backends.cpu.types import ELEMENT, INT64, POINTER, memory_type, register_type, vector
+from weft.backends.cpu.types import ELEMENT, INT32, INT64, POINTER, memory_type, register_type, vector
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Compound, Dim, Expr, Symbol
@@ -31,17 +31,21 @@ from weft.ir.kernel import (
     Fetch,
     Integer,
     Kernel,
+    Let,
     Number,
     Put,
     Register,
     Repeat,
     Statement,
+    Transpose,
     When,
     dims_vary,
     is_varying,
+    walk_code,
 )
 
 Value = Any  # llvmlite's values are untyped
+STRIDES = (-1, 2, 3, 4)  # between lanes, for which a few neighbouring loads beat one load a lane
 
 
 def emit(kernel: Kernel, module: ir.Module) -> ir.Function:
@@ -78,6 +82,7 @@ class _Emitter:
             if buffer.local_size is not None:
                 slot = builder.alloca(ir.ArrayType(memory_type(buffer.dtype), buffer.local_size))
                 slot.align = 64
+                slot.type = POINTER  # to any element, not to the whole array
                 self.buffers[buffer.name] = slot
         for number, name in enumerate(self.kernel.parameters):
             place = builder.gep(parameters, [INT64(number)], source_etype=INT64)
@@ -102,6 +107,13 @@ class _Emitter:
                     self.repeat(statement)
                 case When(condition, then, otherwise):
                     self.when(condition, then, otherwise)
+                case Let(name, value):
+                    self.variables[name] = self.integer(value)
+                case Transpose(names):
+                    slots = [self.registers[name][0] for name in names]
+                    rows = functions.transpose(self.builder, [self.builder.load(slot) for slot in slots])
+                    for row, slot in zip(rows, slots, strict=True):
+                        self.builder.store(row, slot)
 
     def define(self, name: str, value: Code, varying: bool) -> None:
         kind = register_type(value.dtype)
@@ -135,7 +147,10 @@ class _Emitter:
         """A loop over an integer variable; nothing runs where start >= stop."""
         builder = self.builder
         before = builder.block
-        inside, after = self.function.append_basic_block(f"{name}.body"), self.function.append_basic_block(f"{name}.end")
+        inside, after = (
+            self.function.append_basic_block(f"{name}.body"),
+            self.function.append_basic_block(f"{name}.end"),
+        )
         builder.cbranch(builder.icmp_signed("<", start, stop), inside, after)
         builder.position_at_end(inside)
         number = builder.phi(INT64, name)
@@ -168,9 +183,9 @@ class _Emitter:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """What is computed inside is forgotten afterwards, since its block need not dominate what follows."""
-        known, registers = dict(self.known), dict(self.registers)
+        known, registers, variables = dict(self.known), dict(self.registers), dict(self.variables)
         yield
-        self.known, self.registers = known, registers
+        self.known, self.registers, self.variables = known, registers, variables
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +230,14 @@ class _Emitter:
                 loaded = self.builder.load(address, align=_size(dtype), typ=kind)
             else:
                 loaded = functions.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
+        elif isinstance(stride, int) and stride in STRIDES and mask is None:
+            loaded = functions.strided_load(
+                self.builder,
+                kind,
+                lambda places: self.address(fetch.buffer, base + places, fetch.indirect, dtype),
+                stride,
+                _size(dtype),
+            )
         else:
             addresses = self.addresses(fetch.buffer, fetch.offset, fetch.indirect, dtype)
             loaded = functions.gather(self.builder, kind, addresses, self.lane_mask(mask), _size(dtype))
@@ -224,7 +247,7 @@ class _Emitter:
         """A uniform load under a condition; a varying condition of a uniform place loads once and selects."""
         zero = ir.Constant(register_type(dtype), None)
         if isinstance(mask.type, ir.VectorType):
-            loaded = self.fetch(Fetch(fetch.buffer, fetch.offset, dtype, fetch.indirect))
+            loaded = self.guarded_load(fetch, functions.any_lane(self.builder, mask), dtype)
             return self.builder.select(mask, self.as_kind(loaded, True), self.as_kind(zero, True))
         before = self.builder.block
         with self.builder.if_then(mask):
@@ -291,11 +314,31 @@ class _Emitter:
                 return self.fetch(code)
             case Across(kind, value):
                 return functions.across(self.builder, kind, self.as_kind(self.code(value), True), value.dtype)
-            case Call(function, arguments, dtype):
-                varies = is_varying(code)
-                values = [self.as_kind(self.code(argument), varies) for argument in arguments]
-                return functions.apply(self.builder, function, values, [a.dtype for a in arguments], dtype)
+            case Call():
+                if not _is_index(code):
+                    return self.call(code)
+                if code not in self.known:
+                    self.known[code] = self.call(code)
+                return self.known[code]
         raise InternalError(f"no code for {code}")
+
+    def call(self, call: Call) -> Value:
+        match call:
+            case Call("less", (Integer(left), Integer(right))):
+                rest, stride = split_lane(right - left)
+                if stride == -1:
+                    return self.lanes_below(rest)
+        varies = is_varying(call)
+        values = [self.as_kind(self.code(argument), varies) for argument in call.arguments]
+        return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
+
+    def lanes_below(self, count: Dim) -> Value:
+        """Which lanes' numbers are below a uniform number; in 32 bits, as narrow as most elements are."""
+        bounds = INT64(0), INT64(self.lanes)
+        inside = functions.integer_operation(self.builder, "max", self.integer(count), bounds[0], False)
+        inside = functions.integer_operation(self.builder, "min", inside, bounds[1], False)
+        limit = functions.broadcast(self.builder, self.builder.trunc(inside, INT32), self.lanes)
+        return self.builder.icmp_signed("<", ir.Constant(vector(INT32, self.lanes), list(range(self.lanes))), limit)
 
     def as_kind(self, value: Value, varying: bool) -> Value:
         """A uniform value as a vector, where one is needed."""
@@ -345,6 +388,11 @@ class _Emitter:
                 positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
                 return functions.integer_operation(self.builder, operation, a, b, positive)
         raise InternalError(f"no code for {atom}")
+
+
+def _is_index(code: Code) -> bool:
+    """Whether a value depends on indices alone, so that it is the same wherever its variables are."""
+    return all(isinstance(node, (Number, Integer, Call)) for node in walk_code(code))
 
 
 def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:

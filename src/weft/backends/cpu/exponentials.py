@@ -6,7 +6,20 @@ from math import inf, nan
 
 from llvmlite import ir
 
-from weft.backends.cpu.coefficients import ERF, EXP, EXP2_WIDE, EXPM1, LN2, LOG, LOG_TAIL, LOG_WIDE
+from weft.backends.cpu.coefficients import (
+    ASINH,
+    ATANH,
+    ERF,
+    EXP,
+    EXP2_WIDE,
+    EXPM1,
+    LN2,
+    LOG,
+    LOG_TAIL,
+    LOG_WIDE,
+    SINH,
+    TANH,
+)
 from weft.backends.cpu.terms import (
     Term,
     absolute,
@@ -15,6 +28,7 @@ from weft.backends.cpu.terms import (
     call,
     choose,
     fma,
+    odd_polynomial,
     polynomial,
     square_root,
     with_sign,
@@ -64,30 +78,38 @@ def _expm1_parts(x: Term, exponent: int = 0, accurate: bool = True) -> tuple[Ter
 
 
 def sinh(x: Term) -> Term:
-    p, scale = _expm1_parts(at_most(absolute(x), _SINH_OVERFLOW[x.bits]), -2)
-    quarter = fma(scale, p, scale - 0.25)  # (exp(|x|) - 1) / 4
-    half = quarter + quarter / fma(quarter, 4.0, 1.0)
-    return choose(absolute(x) < 2.0**-13 if x.bits == 32 else absolute(x) < 2.0**-27, x, with_sign(half * 2.0, x))
+    quarter = _quarter_exp(absolute(x))
+    large = (quarter - 0.0625 / quarter) * 2.0
+    return choose(absolute(x) < 1.0, odd_polynomial(x, SINH[x.bits]), with_sign(large, x))
 
 
 def cosh(x: Term) -> Term:
-    p, scale = _expm1_parts(at_most(absolute(x), _SINH_OVERFLOW[x.bits]), -2)
-    quarter = fma(scale, p, scale)
+    quarter = _quarter_exp(absolute(x))
     return (quarter + 0.0625 / quarter) * 2.0
 
 
+def _quarter_exp(y: Term) -> Term:
+    """exp(y) / 4 for y >= 0, or so large a number that twice the result overflows."""
+    p, scale = _expm1_parts(at_most(y, _SINH_OVERFLOW[y.bits]), -2)
+    return fma(scale, p, scale)
+
+
 def tanh(x: Term) -> Term:
-    bounded = at_most(absolute(x), _TANH_ONE[x.bits])
-    p, scale = _expm1_parts(bounded + bounded)
-    grown = fma(scale, p, scale - 1.0)
-    return with_sign(grown / (grown + 2.0), x)
+    """1 - 2 / (exp(2|x|) + 1), but for a small x."""
+    y = absolute(x)
+    bounded = at_most(y, _TANH_ONE[x.bits])
+    whole, rest = _reduce(bounded + bounded, accurate=False)
+    grown = (polynomial(rest, EXP[x.bits]).as_integer() + (whole << x.fraction)).as_float()
+    large = fma(1.0 / (grown + 1.0), -2.0, 1.0)
+    return with_sign(choose(y >= 0.625, large, odd_polynomial(y, TANH[x.bits])), x)  # NaN comes out of the latter
 
 
 def erf(x: Term) -> Term:
     """1 - exp(log(erfc |x|)), where the logarithm is a polynomial in -|x|."""
     negative = at_least(-absolute(x), -_ERF_ONE[x.bits])
-    alternating = [coefficient * (-1) ** degree for degree, coefficient in enumerate(ERF[x.bits])]
-    p, scale = _expm1_parts(negative * polynomial(negative, alternating), accurate=False)
+    first, *others = (coefficient * (-1) ** degree for degree, coefficient in enumerate(ERF[x.bits]))
+    logarithm = fma(negative, polynomial(negative, (first - 1.0, *others)), negative)
+    p, scale = _expm1_parts(logarithm, accurate=False)
     return with_sign(fma(scale, p, scale - 1.0), x)
 
 
@@ -153,7 +175,8 @@ def asinh(x: Term) -> Term:
     large = y > 2.0 ** (x.fraction + 2)
     grown = y + y * y / (square_root(fma(y, y, 1.0)) + 1.0)
     result = _log1p_finite(choose(large, y, grown), large)
-    return with_sign(choose(y < inf, result, y), x)
+    result = choose(y < 0.7, odd_polynomial(y, ASINH[x.bits]), choose(y < inf, result, y))
+    return with_sign(result, x)
 
 
 def acosh(x: Term) -> Term:
@@ -166,8 +189,8 @@ def acosh(x: Term) -> Term:
 
 def atanh(x: Term) -> Term:
     y = absolute(x)
-    result = choose(y < 1.0, _log1p_finite((y + y) / (1.0 - y)) * 0.5, choose(y.equals(1.0), x.constant(inf), nan))
-    return with_sign(result, x)
+    large = choose(y < 1.0, _log1p_finite((y + y) / (1.0 - y)) * 0.5, choose(y.equals(1.0), x.constant(inf), nan))
+    return with_sign(choose(y < 0.5, odd_polynomial(y, ATANH[x.bits]), large), x)
 
 
 # -- power -----------------------------------------------------------------------------------------------------------

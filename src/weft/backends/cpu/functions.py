@@ -16,9 +16,7 @@ Builder = ir.IRBuilder
 Value = Any  # llvmlite's values are untyped
 
 
-def apply(
-    builder: Builder, function: str, values: Sequence[Value], kinds: Sequence[DType], result: DType
-) -> Value:
+def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Sequence[DType], result: DType) -> Value:
     """A function of `weft.ir.scalar.FUNCTIONS` (or fma); values are all scalars or all vectors."""
     if function == "cast":
         return cast(builder, values[0], kinds[0], result)
@@ -27,7 +25,7 @@ def apply(
     if function == "select":
         return builder.select(values[0], values[1], values[2])
     kind = kinds[0]
-    if function in ELEMENTARY:
+    if function in ELEMENTARY and kind.is_float:
         return _elementary(builder, function, values, kind)
     table = _FLOAT if kind.is_float else _BOOL if kind is DType.bool and function in _BOOL else _INTEGER
     if function not in table:
@@ -63,6 +61,8 @@ def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
             return widen_bfloat16(builder, narrow_bfloat16(builder, narrow))
         if value.type == kind:
             return value
+        if source is DType.float64 and target is DType.float16:
+            value = _round_to_odd(builder, value)
         return builder.fpext(value, kind) if _float_bits(source) < _float_bits(target) else builder.fptrunc(value, kind)
     if source.is_float:
         return _float_to_integer(builder, value, source, target)
@@ -86,6 +86,22 @@ def _float_to_integer(builder: Builder, value: Value, source: DType, target: DTy
     name = "llvm.fptoui.sat" if target is DType.uint64 else "llvm.fptosi.sat"
     number = _intrinsic(builder, name, [wide, value.type], wide, [value])
     return number if _int_bits(target) == 64 else builder.trunc(number, _like(value, register_type(target)))
+
+
+def _round_to_odd(builder: Builder, value: Value) -> Value:
+    """float64 as float32, inexact ones with an odd last bit: rounding that to float16 equals rounding at once.
+
+    Processors without float16 arithmetic have no such conversion, and compilers call a library that is not there.
+    """
+    nearest = builder.fptrunc(value, _like(value, ir.FloatType()))
+    bits = builder.bitcast(nearest, _like(value, INT32))
+    back = builder.fpext(nearest, value.type)
+    absolute = _intrinsic(builder, "llvm.fabs", [value.type], value.type, [value])
+    too_far = builder.fcmp_ordered(">", _intrinsic(builder, "llvm.fabs", [value.type], value.type, [back]), absolute)
+    towards_zero = builder.sub(bits, builder.zext(too_far, bits.type))
+    odd = builder.or_(towards_zero, _splat(bits.type, 1))
+    chosen = builder.select(builder.fcmp_ordered("!=", back, value), odd, bits)
+    return builder.bitcast(chosen, nearest.type)
 
 
 def widen_bfloat16(builder: Builder, value: Value) -> Value:
@@ -130,12 +146,17 @@ def _float_remainder(builder: Builder, kind: DType, a: Value, b: Value) -> Value
 def _float_extreme(name: str, order: str) -> Callable[..., Value]:
     def extreme(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
         for constant, other in ((b, a), (a, b)):
-            if isinstance(constant, ir.Constant):  # not NaN: one instruction will do
+            if isinstance(constant, ir.Constant) and not _has_nan(constant):  # one instruction will do
                 return builder.select(builder.fcmp_ordered(order, constant, other), constant, other)
         return _intrinsic(builder, f"llvm.{name}", [a.type], a.type, [a, b])
 
     return extreme
 
+
+def _has_nan(constant: ir.Constant) -> bool:
+    """Whether a float constant may be NaN."""
+    parts = constant.constant if isinstance(constant.type, ir.VectorType) else [constant]
+    return any(not isinstance(part.constant, float) or part.constant != part.constant for part in parts)
 
 
 def _float_sign(builder: Builder, kind: DType, x: Value) -> Value:
@@ -371,6 +392,53 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
     return builder.extract_element(value, INT32(0))
 
 
+def any_lane(builder: Builder, mask: Value) -> Value:
+    """Whether a mask holds in some lane."""
+    bits = builder.bitcast(mask, ir.IntType(mask.type.count))
+    return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+
+def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
+    """A square of vectors with rows and columns exchanged: halves of ever smaller squares change places."""
+    rows, lanes = list(rows), len(rows)
+    distance = lanes // 2
+    while distance:
+        chosen = vector(INT32, lanes)
+        upper = [lane if not lane & distance else lanes + lane - distance for lane in range(lanes)]
+        lower = [lane + distance if not lane & distance else lanes + lane for lane in range(lanes)]
+        for number in range(lanes):
+            if not number & distance:
+                pair = rows[number], rows[number + distance]
+                rows[number] = builder.shuffle_vector(*pair, ir.Constant(chosen, upper))
+                rows[number + distance] = builder.shuffle_vector(*pair, ir.Constant(chosen, lower))
+        distance //= 2
+    return rows
+
+
+def strided_load(builder: Builder, kind: Any, address: Callable[[int], Value], stride: int, align: int) -> Value:
+    """Every `stride`-th element, from neighbouring ones: nothing is read but what lies between first and last.
+
+    `address` gives where the element so many places after the first one lies.
+    """
+    lanes = kind.count
+    if stride < 0:
+        value = builder.load(address(stride * (lanes - 1)), align=align, typ=kind)
+        order = ir.Constant(vector(INT32, lanes), list(range(lanes - 1, -1, -1)))
+        return builder.shuffle_vector(value, ir.Constant(kind, ir.Undefined), order)
+    starts = [*range(0, lanes * (stride - 1), lanes), stride * (lanes - 1) + 1 - lanes]
+    parts = [builder.load(address(start), align=align, typ=kind) for start in starts]
+    result = parts[0]
+    for number in range(1, len(parts)):
+        order = []
+        for lane in range(lanes):
+            place = lane * stride
+            source = min(place // lanes, len(parts) - 1)
+            inside = lane if number > 1 else place
+            order.append(lanes + place - starts[number] if source == number else inside if source < number else 0)
+        result = builder.shuffle_vector(result, parts[number], ir.Constant(vector(INT32, lanes), order))
+    return result
+
+
 def masked_load(builder: Builder, kind: Any, address: Value, mask: Value, align: int) -> Value:
     name = f"llvm.masked.load.{_suffix(kind)}.p0"
     function = _declare(builder, name, ir.FunctionType(kind, [POINTER, INT32, mask.type, kind]))
@@ -384,11 +452,10 @@ def masked_store(builder: Builder, value: Value, address: Value, mask: Value, al
 
 
 def vector_addresses(builder: Builder, base: Value, places: Value, element: Any) -> Value:
-    """base + places elements, one pointer a lane; by way of integers, since llvmlite's gep gives one pointer only."""
-    lanes = places.type.count
-    start = broadcast(builder, builder.ptrtoint(base, INT64), lanes)
-    size = _splat(places.type, {ir.HalfType: 2, ir.FloatType: 4, ir.DoubleType: 8}.get(type(element)) or element.width // 8)
-    return builder.inttoptr(builder.add(start, builder.mul(places, size)), vector(POINTER, lanes))
+    """base + places elements, one pointer a lane."""
+    addresses = builder.gep(base, [places], source_etype=element)
+    addresses.type = vector(POINTER, places.type.count)  # llvmlite takes it for one pointer
+    return addresses
 
 
 def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: int) -> Value:

@@ -139,7 +139,7 @@ class Term:
         """Bits as the float they are of."""
         return self._term(self.builder.bitcast(self.value, self.like(_float_type(self.bits))))
 
-    def as_mask(self) -> Term:
+    def is_odd(self) -> Term:
         """Whether an integer is odd."""
         return self._term(self.builder.trunc(self.value, self.like(BIT)))
 
@@ -207,6 +207,12 @@ def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, coefficient)
     return result
+
+
+def odd_polynomial(x: Term, coefficients: Sequence[float]) -> Term:
+    """x + x³ q(x²)."""
+    z = x * x
+    return fma(x * z, polynomial(z, coefficients), x)
 
 
 def any_lane(mask: Term) -> Term:

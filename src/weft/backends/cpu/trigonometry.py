@@ -11,11 +11,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.backends.cpu.coefficients import ASIN, ATAN, COS_QUARTER, HALF_PI, INVERSE_PI, PI, SIN, SIN_QUARTER
-from weft.backends.cpu.terms import Term, absolute, any_lane, choose, fma, polynomial, square_root, with_sign
-from weft.backends.cpu.types import BIT, INT32, INT64
+from weft.backends.cpu.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
+from weft.backends.cpu.terms import (
+    Term,
+    absolute,
+    any_lane,
+    choose,
+    fma,
+    odd_polynomial,
+    polynomial,
+    square_root,
+    with_sign,
+)
+from weft.backends.cpu.types import INT32, INT64
 
-# beyond it, the number of half turns times PI's first part is not exact
+# beyond it, the number of quarter turns times the first of HALF_PI_PARTS is not exact
 _LARGEST = {32: 12000.0, 64: 3000000.0}
 _ASIN_MIDDLE = 0.6
 _INT128 = ir.IntType(128)
@@ -24,28 +34,34 @@ _REDUCE = "weft.reduce"
 
 
 def sin(x: Term) -> Term:
-    return _sine(*_reduce(x, 0.0, 1.0))
+    sine, cosine, quadrant = _near(x)
+    return _flip(choose(quadrant.is_odd(), cosine, sine), quadrant)
 
 
 def cos(x: Term) -> Term:
-    return _sine(*_reduce(x, 0.5, 1.0))
-
-
-def _sine(rest: Term, flip: Term) -> Term:
-    z = rest * rest
-    value = fma(rest * z, polynomial(z, SIN[rest.bits]), rest)
-    return (with_sign(value, rest).as_integer() ^ flip).as_float()
+    sine, cosine, quadrant = _near(x)
+    return _flip(choose(quadrant.is_odd(), sine, cosine), quadrant + 1)
 
 
 def tan(x: Term) -> Term:
     if x.bits == 32:
         return tan(x.widened()).narrowed()
-    rest, flip = _reduce(x, 0.0, 0.5)
+    sine, cosine, quadrant = _near(x)
+    odd = quadrant.is_odd()
+    return choose(odd, -cosine, sine) / choose(odd, sine, cosine)
+
+
+def _near(x: Term) -> tuple[Term, Term, Term]:
+    """The sine and cosine of what is left of x after a number of quarter turns, and that number."""
+    rest, quadrant = _reduce(x)
     z = rest * rest
-    sine = fma(rest * z, polynomial(z, SIN_QUARTER[64]), rest)
-    cosine = fma(z * z, polynomial(z, COS_QUARTER[64]), fma(z, -0.5, 1.0))
-    odd = flip < 0
-    return choose(x.equals(0.0), x, choose(odd, -cosine, sine) / choose(odd, sine, cosine))
+    cosine = fma(z * z, polynomial(z, COS[x.bits]), fma(z, -0.5, 1.0))
+    return with_sign(odd_polynomial(rest, SIN[x.bits]), rest), cosine, quadrant
+
+
+def _flip(x: Term, quadrant: Term) -> Term:
+    """Negated in the quadrants 2 and 3."""
+    return (x.as_integer() ^ ((quadrant & 2) << x.bits - 2)).as_float()
 
 
 def asin(x: Term) -> Term:
@@ -77,9 +93,7 @@ def _asin_small(y: Term, small: Term) -> Term:
 def atan(x: Term) -> Term:
     y = absolute(x)
     large = y > 1.0
-    s = choose(large, 1.0 / y, y)
-    z = s * s
-    value = fma(s * z, polynomial(z, ATAN[x.bits]), s)
+    value = odd_polynomial(choose(large, 1.0 / y, y), ATAN[x.bits])
     high, low = HALF_PI[x.bits]
     return with_sign(choose(large, high - (value - low), value), x)
 
@@ -87,24 +101,23 @@ def atan(x: Term) -> Term:
 # -- reduction -------------------------------------------------------------------------------------------------------
 
 
-def _reduce(x: Term, before: float, step: float) -> tuple[Term, Term]:
-    """(r, flip) with x + before pi == n step pi + r and |r| <= step pi / 2; the sign bit of flip is set for odd n."""
+def _reduce(x: Term) -> tuple[Term, Term]:
+    """(r, n) with x == n pi / 2 + r and |r| <= pi / 4; only the last bits of the integer n count."""
     builder = x.builder
-    shifted = fma(x, 1.0 / (step * pi), before / step) + x.magic
-    count = shifted - x.magic - before / step
+    shifted = fma(x, 2.0 / pi, x.magic)
+    count = shifted - x.magic
     rest = x
-    for part in PI[x.bits]:
-        rest = fma(count, -part * step, rest)
-    flip = shifted.as_integer() << x.bits - 1
+    for part in HALF_PI_PARTS[x.bits]:
+        rest = fma(count, -part, rest)
+    quadrant = shifted.as_integer()
     large = absolute(x) > _LARGEST[x.bits]
     start = builder.block
     with builder.if_then(any_lane(large).value, likely=False):
-        exact = choose(large, x, _LARGEST[x.bits])
-        far_rest, far_flip = _reduce_lanes(exact, before, step)
-        far_rest, far_flip = choose(large, far_rest, rest), choose(large, far_flip, flip)
+        far_rest, far_quadrant = _reduce_lanes(choose(large, x, _LARGEST[x.bits]))
+        far_rest, far_quadrant = choose(large, far_rest, rest), choose(large, far_quadrant, quadrant)
         end = builder.block
     merged = []
-    for near, far in ((rest, far_rest), (flip, far_flip)):
+    for near, far in ((rest, far_rest), (quadrant, far_quadrant)):
         phi = builder.phi(near.value.type)
         phi.add_incoming(near.value, start)
         phi.add_incoming(far.value, end)
@@ -112,66 +125,64 @@ def _reduce(x: Term, before: float, step: float) -> tuple[Term, Term]:
     return merged[0], merged[1]
 
 
-def _reduce_lanes(x: Term, before: float, step: float) -> tuple[Term, Term]:
+def _reduce_lanes(x: Term) -> tuple[Term, Term]:
     """`weft.reduce` for each lane in turn."""
     kind, builder = x.value.type, x.builder
-    flips = x.as_integer().value.type
     if not isinstance(kind, ir.VectorType):
-        return _reduce_lane(x, before, step)
+        return _reduce_lane(x)
+    integers = x.as_integer().value.type
     entry = builder.block
     body, done = builder.append_basic_block("lane"), builder.append_basic_block("lanes.done")
     builder.branch(body)
     builder.position_at_end(body)
-    lane, rests, signs = builder.phi(INT32), builder.phi(kind), builder.phi(flips)
-    rest, flip = _reduce_lane(Term(builder, builder.extract_element(x.value, lane)), before, step)
+    lane, rests, quadrants = builder.phi(INT32), builder.phi(kind), builder.phi(integers)
+    rest, quadrant = _reduce_lane(Term(builder, builder.extract_element(x.value, lane)))
     next_rests = builder.insert_element(rests, rest.value, lane)
-    next_signs = builder.insert_element(signs, flip.value, lane)
+    next_quadrants = builder.insert_element(quadrants, quadrant.value, lane)
     following = builder.add(lane, INT32(1))
     for phi, first, then in (
         (lane, INT32(0), following),
         (rests, ir.Constant(kind, None), next_rests),
-        (signs, ir.Constant(flips, None), next_signs),
+        (quadrants, ir.Constant(integers, None), next_quadrants),
     ):
         phi.add_incoming(first, entry)
         phi.add_incoming(then, body)
     builder.cbranch(builder.icmp_unsigned("<", following, INT32(kind.count)), body, done)
     builder.position_at_end(done)
-    return Term(builder, next_rests), Term(builder, next_signs)
+    return Term(builder, next_rests), Term(builder, next_quadrants)
 
 
-def _reduce_lane(x: Term, before: float, step: float) -> tuple[Term, Term]:
+def _reduce_lane(x: Term) -> tuple[Term, Term]:
     builder = x.builder
     wide = x if x.bits == 64 else x.widened()
-    pair = builder.call(_reduction(builder.module), [wide.value, BIT(before == 0.5), BIT(step == 0.5)])
-    rest, odd = Term(builder, builder.extract_value(pair, 0)), builder.extract_value(pair, 1)
-    flip = Term(builder, builder.zext(odd, x.as_integer().value.type)) << x.bits - 1
-    return rest if x.bits == 64 else rest.narrowed(), flip
+    pair = builder.call(_reduction(builder.module), [wide.value])
+    rest, quadrant = (Term(builder, builder.extract_value(pair, number)) for number in (0, 1))
+    if x.bits == 64:
+        return rest, quadrant
+    return rest.narrowed(), Term(builder, builder.trunc(quadrant.value, INT32))
 
 
 def _reduction(module: Any) -> Any:
-    """`{double rest, i1 odd} weft.reduce(double x, i1 cosine, i1 halves)`: see `_reduce`; |x| is at least 2^12."""
+    """`{double rest, i64 quadrant} weft.reduce(double x)`, for |x| of at least 2^12."""
     if _REDUCE in module.globals:
         return module.globals[_REDUCE]
-    result = ir.LiteralStructType([ir.DoubleType(), BIT])
-    function = ir.Function(module, ir.FunctionType(result, [ir.DoubleType(), BIT, BIT]), _REDUCE)
+    result = ir.LiteralStructType([ir.DoubleType(), INT64])
+    function = ir.Function(module, ir.FunctionType(result, [ir.DoubleType()]), _REDUCE)
     function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
+    for attribute in ("noinline", "nounwind", "cold"):
+        function.attributes.add(attribute)
     builder = ir.IRBuilder(function.append_basic_block())
-    x, cosine, halves = (Term(builder, argument) for argument in function.args)
-    turns = _half_turns(x)
-    turns = choose(halves, turns << 1, turns)
-    turns = turns + choose(cosine, turns.constant(1 << 126), 0)
-    odd = (turns + (1 << 126)) < 0
-    rest = _to_radians((turns << 1) >> 1)
-    rest = choose(halves, rest * 0.5, rest) + (x - x)  # NaN for infinity
+    x = Term(builder, function.args[0])
+    turns = _turns(x)
+    quadrant = builder.trunc((turns + (1 << 125)).logical_shift_right(126).value, INT64)
+    rest = _to_radians((turns << 2) >> 2) + (x - x)  # NaN for infinity
     pair = builder.insert_value(ir.Constant(result, ir.Undefined), rest.value, 0)
-    builder.ret(builder.insert_value(pair, odd.value, 1))
+    builder.ret(builder.insert_value(pair, quadrant, 1))
     return function
 
 
-def _half_turns(x: Term) -> Term:
-    """x / pi modulo 2 as 128 bits, one of them before the point."""
+def _turns(x: Term) -> Term:
+    """x / (2 pi) modulo 1, in units of 2^-128."""
     builder = x.builder
     bits = x.as_integer()
     exponent = bits.logical_shift_right(52) & 0x7FF
@@ -180,18 +191,14 @@ def _half_turns(x: Term) -> Term:
     first, shift = position.logical_shift_right(6), position & 63
     table = _words(builder.module)
     words = [
-        builder.load(
-            builder.gep(table, [INT64(0), (first + number).value], source_etype=table.value_type), typ=INT64
-        )
+        builder.load(builder.gep(table, [INT64(0), (first + number).value], source_etype=table.value_type), typ=INT64)
         for number in range(4)
     ]
     signature = ir.FunctionType(INT64, [INT64] * 3)
     name = "llvm.fshl.i64"
     module = builder.module
     funnel = module.globals[name] if name in module.globals else ir.Function(module, signature, name)
-    high, middle, low = (
-        Term(builder, builder.call(funnel, [a, b, shift.value])) for a, b in zip(words, words[1:])
-    )
+    high, middle, low = (Term(builder, builder.call(funnel, [a, b, shift.value])) for a, b in zip(words, words[1:]))
     wide = _to_int128(mantissa)
     lower = (wide * _to_int128(low)).logical_shift_right(64) + wide * _to_int128(middle)
     total = lower + (_to_int128(mantissa * high) << 64)
@@ -212,14 +219,16 @@ def _to_int128(number: Term) -> Term:
 
 
 def _to_radians(turns: Term) -> Term:
-    """Signed half turns, in units of 2^-127, as an angle: in three exact pieces, so that none of its bits is lost."""
+    """Signed turns, in units of 2^-128, as an angle: in three exact pieces, so that none of its bits is lost."""
     builder = turns.builder
-    high = Term(builder, builder.trunc((turns >> 64).value, INT64))
-    low = Term(builder, builder.trunc(turns.value, INT64))
+    upper = Term(builder, builder.trunc((turns >> 64).value, INT64))
+    lower = Term(builder, builder.trunc(turns.value, INT64))
     double = ir.DoubleType()
-    first = Term(builder, builder.sitofp((high & ~0xFFFFFFFF).value, double))
-    second = Term(builder, builder.uitofp((high & 0xFFFFFFFF).value, double))
-    third = Term(builder, builder.uitofp(low.value, double)) * 2.0**-64
-    number = (first + (second + third)) * 2.0**-63
-    pi_high, pi_low = (2.0 * part for part in HALF_PI[64])
-    return fma(number, pi_high, number * pi_low)
+    first = Term(builder, builder.sitofp((upper & ~0xFFFFFFFF).value, double))
+    second = Term(builder, builder.uitofp((upper & 0xFFFFFFFF).value, double))
+    third = Term(builder, builder.uitofp(lower.value, double)) * 2.0**-64
+    tail = second + third
+    number = first + tail
+    lost = (first - number) + tail
+    high, low = (part * 2.0**-62 for part in HALF_PI[64])
+    return fma(number, high, fma(number, low, lost * high))

@@ -50,8 +50,18 @@ def memory_type(dtype: DType) -> Any:
     return _element(dtype).memory
 
 
+class LaneType(ir.VectorType):  # type: ignore[misc]
+    """A vector type whose constants print short where all lanes are equal: most of a kernel's text would be lanes."""
+
+    def format_constant(self, value: Any) -> str:
+        first = value[0]
+        if all(other is first or other.constant == first.constant for other in value[1:]):
+            return "undef" if first.constant is ir.Undefined else f"splat ({first})"
+        return str(super().format_constant(value))
+
+
 def vector(element: Any, lanes: int) -> Any:
-    return ir.VectorType(element, lanes)
+    return LaneType(element, lanes)
 
 
 def _element(dtype: DType) -> Element:

@@ -53,7 +53,7 @@ _COMBINE_SIZES: dict[str, Any] = {
 
 
 def _is_narrow(x: Array) -> bool:
-    return x.dtype.kind == "V" or x.dtype == np.float16
+    return bool(x.dtype.kind == "V" or x.dtype == np.float16)
 
 
 def _extreme(dtype: np.dtype[Any], *, lowest: bool) -> Any:
@@ -70,7 +70,8 @@ def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
     if x.dtype.kind == "V":
         x = x.astype(np.float32)
     if primitive.last:
-        return x.shape[primitive.axis] - 1 - function(np.flip(x, primitive.axis), axis=primitive.axis).astype(np.int64)
+        from_end = np.asarray(function(np.flip(x, primitive.axis), axis=primitive.axis), np.int64)
+        return np.asarray(x.shape[primitive.axis] - 1 - from_end)
     return np.asarray(function(x, axis=primitive.axis)).astype(np.int64)
 
 
@@ -140,7 +141,7 @@ def cumulate(primitive: Cumulate, x: Array) -> Array:
         first = np.full_like(np.take(wide, [0], axis), 0 if primitive.kind == "sum" else 1)
         kept = np.take(result, np.arange(max(x.shape[axis] - 1, 0)), axis)
         result = np.concatenate([first, kept], axis) if x.shape[axis] else result
-    return (np.flip(result, axis) if primitive.reverse else result).astype(x.dtype)
+    return np.asarray(np.flip(result, axis) if primitive.reverse else result).astype(x.dtype)
 
 
 def sort(primitive: Sort, x: Array, count: int) -> tuple[Array, Array]:
@@ -170,7 +171,7 @@ def random(primitive: Random, shape: tuple[int, ...], dtype: DType) -> Array:
 
 def _uniform(bits: Array) -> Array:
     """24 bits of each number, so that float32 holds it exactly and never rounds up to 1."""
-    return (bits >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    return np.asarray((bits >> np.uint64(8)).astype(np.float64) * 2.0**-24)
 
 
 def _philox(seed: int, count: int) -> Array:

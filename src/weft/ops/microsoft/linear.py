@@ -5,19 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft.ir import dims
+from weft.ops.flow import scan
 from weft.ops.functions import absolute, cast, equal, sqrt, where, wide_dtype
-from weft.ops.language import (
-    Element,
-    Tensor,
-    arg_reduce,
-    assume_equal,
-    build,
-    elementwise,
-    reduce,
-    reshape,
-    scan,
-    slice_axis,
-)
+from weft.ops.language import Element, Tensor, arg_reduce, assume_equal, build, elementwise, reduce, reshape, slice_axis
 from weft.ops.microsoft.domain import op
 from weft.ops.registry import require
 

@@ -114,9 +114,9 @@ def packed_multi_head_attention(
         )
     require(key is not None and value is not None, "keys and values are missing")
     assert key is not None and value is not None
-    whole = [restore_padding(tensor, token_offset) for tensor in (query, key, value)]
+    q, k, v = (restore_padding(tensor, token_offset) for tensor in (query, key, value))
     attended, _ = _attend_with_past(
-        *_projections(*whole, bias, num_heads),
+        *_projections(q, k, v, bias, num_heads),
         (None, None),
         None,
         mask=sequence_lengths(cumulative_sequence_length),

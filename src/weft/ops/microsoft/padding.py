@@ -14,7 +14,7 @@ from weft.ops.registry import require
 def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
     require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
-    batch, length, hidden = x.shape
+    batch, length, _ = x.shape
     padded = build((batch, length), lambda b, s: cast(s >= cast(sequence_token_count.at(b), DType.int64), DType.int32))
     _, places = sort(reshape(padded, (batch * length,)), 0)
     total = reduce("sum", cast(sequence_token_count, DType.int64), [0])

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.ops.flow import scan
 from weft.ops.functions import cast, equal, is_inf, is_nan, not_equal, where
-from weft.ops.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce, scan
+from weft.ops.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce
 from weft.ops.ml.domain import as_float, op
 from weft.ops.ml.forest import Forest, from_leaves, from_nodes
 from weft.ops.ml.labels import choose_label, class_labels, place_if

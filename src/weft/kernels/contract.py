@@ -1,0 +1,284 @@
+"""Contractions (matrix products, einsum) as tiled products.
+
+One operand gives the rows of the tiles and is read number by number, wherever they lie; the other gives the columns,
+whose neighbours must be neighbours in memory: it is read in place where they are, packed into panels when compiling
+where it is constant, and packed by a kernel of its own otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.program import Contract
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.target import Target
+from weft.kernels.dots import dot_kernel
+from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.layout import row_major
+from weft.kernels.maps import map_kernel
+from weft.kernels.tiles import Product, Span, lanes_for, merge_spans, product_kernel
+
+Array = np.ndarray[Any, Any]
+_TYPICAL = 64  # what an unknown size is taken for where a choice must be made
+_FEW = 4  # rows or columns so few that the products are bound by memory
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An operand: its dimensions by label (a label that occurs twice means the diagonal)."""
+
+    number: int
+    tensor: Tensor
+    labels: tuple[int, ...]
+    constant: Array | None
+
+    def size(self, label: int) -> Dim:
+        return self.tensor.shape[self.labels.index(label)]
+
+    def stride(self, label: int) -> Dim:
+        strides = self.tensor.strides
+        total: Dim = 0
+        for axis, other in enumerate(self.labels):
+            if other == label and self.tensor.shape[axis] != 1:
+                total = total + strides[axis]
+        return total
+
+
+def contract_work(
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_left: Array | None = None,
+    constant_right: Array | None = None,
+) -> Work:
+    """Operands are left, right, then those of the epilogue; constants are given with the logical shape."""
+    one = Side(0, left, primitive.left, constant_left)
+    other = Side(1, right, primitive.right, constant_right)
+    plans = [
+        _Plan(one, other, primitive.output, result, epilogue, target),
+        _Plan(other, one, primitive.output, result, epilogue, target),
+    ]
+    return min(plans, key=_Plan.cost).work()
+
+
+class _Plan:
+    """A contraction with its operands' parts given out."""
+
+    def __init__(
+        self,
+        rows: Side,
+        columns: Side,
+        output: tuple[int, ...],
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: Target,
+    ) -> None:
+        if len(set(output)) != len(output):
+            raise InternalError("a contraction with a label twice in its result")
+        self.left, self.right, self.output, self.result = rows, columns, output, result
+        self.epilogue, self.target = epilogue, target
+        inner = [output[axis] for axis in result.layout.order]
+        self.batch = [x for x in inner if x in rows.labels and x in columns.labels]
+        self.rows = [x for x in inner if x not in columns.labels]
+        self.columns = [x for x in inner if x not in rows.labels]
+        self.sums = self.sum_order()
+        spans = merge_spans([self.span(label) for label in self.columns], result, None, 0)
+        simple = epilogue is None and len(spans) == 1
+        self.column_span = spans[0] if simple else self.span(self.columns[-1]) if self.columns else Span(1)
+        self.outer = [] if simple else self.columns[:-1]
+        self.merged_columns = self.columns if simple else self.columns[-1:]
+        self.lanes = lanes_for(target, rows.tensor.dtype, self.column_span.size)
+
+    def sum_order(self) -> list[int]:
+        """Summed labels, with the neighbours in the row operand innermost."""
+        labels = [x for x in dict.fromkeys((*self.left.labels, *self.right.labels)) if x not in self.output]
+
+        def place(label: int) -> tuple[int, int]:
+            for side in (self.left, self.right):
+                if label in side.labels:
+                    return int(side is self.left), side.tensor.layout.order.index(side.labels.index(label))
+            return 0, 0
+
+        return sorted(labels, key=place)
+
+    def span(self, label: int) -> Span:
+        side = self.left if label in self.left.labels else self.right
+        return Span(
+            side.size(label),
+            self.left.stride(label),
+            self.right.stride(label),
+            self.output.index(label) if label in self.output else None,
+        )
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def extent(self, labels: Sequence[int]) -> int:
+        return _guess(dims.product(self.span(label).size for label in labels))
+
+    @property
+    def uses_dots(self) -> bool:
+        """Few rows or columns, with the sums as neighbours in both operands: lanes go along the sums."""
+        if not self.sums or self.right.constant is not None and self.extent(self.rows) > self.extent(self.columns):
+            return False
+        span = self.span(self.sums[-1])
+        narrow = self.extent(self.columns) <= _FEW or (self.extent(self.rows) <= _FEW and not self.in_place)
+        if self.right.constant is not None and self.extent(self.columns) > _FEW:
+            return False
+        return span.left == 1 and span.right == 1 and narrow and _guess(span.size) >= 2 * self.dot_lanes
+
+    @property
+    def dot_lanes(self) -> int:
+        return lanes_for(self.target, self.left.tensor.dtype, 1 << 30) // 2
+
+    @property
+    def in_place(self) -> bool:
+        if self.right.constant is not None:
+            return False
+        contiguous = self.column_span.right == 1 or self.column_span.size == 1
+        large = self.extent(self.sums) * self.extent(self.columns) * (self.right.tensor.dtype.bits // 8)
+        return contiguous and (self.extent(self.rows) < 128 or large <= self.target.cache_bytes // 2)
+
+    def cost(self) -> float:
+        """Multiply-adds of whole vectors, about; what packing and scattering take, in the same measure."""
+        batch, rows, depth = self.extent(self.batch), self.extent(self.rows), self.extent(self.sums)
+        columns, outer = _guess(self.column_span.size), self.extent(self.outer)
+        if self.uses_dots:
+            return batch * rows * columns * outer * (depth / self.dot_lanes * 2 + 8)
+        vectors = -(-columns // self.lanes) * outer * max(1, self.lanes * 4 // self.target.vector_bytes)
+        products = batch * rows * vectors * depth * (1.0 if rows > 1 else 1.5)
+        packing = 0.0
+        if self.right.constant is None and not self.in_place:
+            packing = batch * depth * columns * outer * (0.25 if self.column_span.right == 1 else 1.5)
+        writing = 0 if self._contiguous_result() else batch * rows * columns * outer * 2
+        return products + packing + writing
+
+    def _contiguous_result(self) -> bool:
+        axis = self.column_span.axis
+        return axis is None or self.result.strides[axis] == 1
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def work(self) -> Work:
+        extra = tuple(Reference("operand", 2 + n) for n in range(len(self.epilogue.operands) if self.epilogue else 0))
+        left = Reference("operand", self.left.number)
+        result = Reference("result", 0)
+        if self.uses_dots or self.in_place:
+            right = Reference("operand", self.right.number)
+            launch = self.dots() if self.uses_dots else product_kernel("contract", self.product(), self.target)
+            return Work(((launch, (left, right, *extra, result)),))
+        product = self.product(packed=True)
+        launch = product_kernel("contract", product, self.target)
+        if self.right.constant is not None:
+            packed = self.pack_constant(self.right.constant)
+            return Work(((launch, (left, Reference("constant", 0), *extra, result)),), constants=(packed,))
+        pack, size = self.pack_launch()
+        space = Reference("workspace", 0)
+        launches = ((pack, (Reference("operand", self.right.number), space)), (launch, (left, space, *extra, result)))
+        return Work(launches, (Workspace(self.right.tensor.dtype, size),))
+
+    def product(self, *, packed: bool = False) -> Product:
+        grid, sums, column, panel = self.spans(packed=packed)
+        return Product(
+            left=self.left.tensor.dtype,
+            right=self.right.tensor.dtype,
+            result=self.result,
+            epilogue=self.epilogue,
+            grid=grid,
+            rows=tuple(self.span(label) for label in self.rows),
+            column=column,
+            sums=sums,
+            lanes=self.lanes,
+            panel=panel,
+            padded=packed,
+        )
+
+    def spans(self, *, packed: bool) -> tuple[tuple[Span, ...], tuple[Span, ...], Span, Dim]:
+        """Grid, sums, column and the distance of panels, with strides into the packed operand or the one in place."""
+        grid = [self.span(label) for label in (*self.batch, *self.outer)]
+        sums = [self.span(label) for label in self.sums]
+        if not packed:
+            return tuple(grid), tuple(sums), self.column_span, self.lanes
+        stride: Dim = self.lanes
+        for number in reversed(range(len(sums))):
+            span = sums[number]
+            present = self.sums[number] in self.right.labels
+            sums[number] = Span(span.size, span.left, stride if present else 0)
+            stride = stride * span.size if present else stride
+        panel = stride
+        stride = stride * dims.ceildiv(self.column_span.size, self.lanes)
+        for number in reversed(range(len(grid))):
+            span = grid[number]
+            grid[number] = Span(span.size, span.left, stride, span.axis)
+            stride = stride * span.size
+        return tuple(grid), tuple(sums), self.column_span, panel
+
+    def dots(self) -> Launch:
+        product = self.product()
+        columns = tuple(self.span(label) for label in self.columns)
+        grid = tuple(self.span(label) for label in self.batch)
+        return dot_kernel("contract", product, grid, columns, self.dot_lanes, self.target)
+
+    def pack_constant(self, array: Array) -> Array:
+        """[grid, panels, sums, lanes], with zeros in lanes that have no column."""
+        sums = [label for label in self.sums if label in self.right.labels]
+        grid = [*self.batch, *self.outer]
+        names = {label: number for number, label in enumerate(dict.fromkeys(self.right.labels))}
+        kept = [*grid, *self.merged_columns, *sums]
+        arranged = np.einsum(array, [names[x] for x in self.right.labels], [names[x] for x in kept])
+        heads = [int(self.right.size(x)) for x in grid]
+        depths = [int(self.right.size(x)) for x in sums]
+        columns = int(self.column_span.size)
+        panels = -(-columns // self.lanes)
+        depth = int(np.prod(depths, dtype=np.int64))
+        padded = np.zeros((int(np.prod(heads, dtype=np.int64)), panels * self.lanes, depth), array.dtype)
+        padded[:, :columns] = arranged.reshape(-1, columns, depth)
+        return np.ascontiguousarray(padded.reshape(-1, panels, self.lanes, depth).transpose(0, 1, 3, 2))
+
+    def pack_launch(self) -> tuple[Launch, Dim]:
+        """The same by a kernel; the size of the packed operand too."""
+        tensor = self.right.tensor
+        sums = [label for label in self.sums if label in self.right.labels]
+        grid = [*self.batch, *self.outer]
+        columns = self.column_span.size
+        panels = dims.ceildiv(columns, self.lanes)
+        order: list[int | None] = [*grid, None, *sums]
+        shape = (*(panels if x is None else self.right.size(x) for x in order), self.lanes)
+        places: dict[int, Dim] = {x: dims.axis(axis, shape[axis]) for axis, x in enumerate(order) if x is not None}
+        column = dims.axis(order.index(None), panels) * self.lanes + dims.axis(len(order), self.lanes)
+        rest = column
+        for label in reversed(self.merged_columns):
+            size = self.right.size(label)
+            places[label] = rest if label == self.merged_columns[0] else dims.mod(rest, size)
+            rest = dims.floordiv(rest, size)
+        load = Load(0, tuple(Index(places[label]) for label in self.right.labels), tensor.dtype)
+        expression = guarded(load, column, columns)
+        packed = Tensor(tensor.dtype, shape, row_major(len(shape)))
+        return map_kernel(expression, [tensor], packed, self.lanes), dims.product(shape)
+
+
+def guarded(load: Load, index: Dim, size: Dim) -> Scalar:
+    """A load where index < size, 0 elsewhere."""
+    if dims.is_at_least(size - 1, index):
+        return load
+    inside = Apply("less", (Index(index), Index(size)), DType.bool)
+    return Apply("select", (inside, load, Literal(0, load.dtype)), load.dtype)
+
+
+def _guess(size: Dim) -> int:
+    """A size to decide by."""
+    if isinstance(size, int):
+        return size
+    names = {symbol.name: max(symbol.low or 1, _TYPICAL) for symbol in dims.symbols(size)}
+    return max(1, dims.evaluate(size, names))

@@ -1,0 +1,100 @@
+"""How much memory loading takes: little beyond the weights themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, tensor, value
+
+import weft
+
+ALLOWED = 1.2  # times the weights' bytes
+
+MEASURE = """
+import sys
+from pathlib import Path
+import weft
+import weft.compiler
+
+def peak():
+    return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()
+                if line.startswith("VmHWM"))
+
+before = peak()
+loaded = weft.load(sys.argv[1])
+print(peak() - before)
+"""
+
+
+def products(folder: Path) -> tuple[onnx.ModelProto, int]:
+    """Matrix products."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2560, 2560), np.float32) for _ in range(4)]
+    nodes = [node("MatMul", [f"v{number}", f"w{number}"], [f"v{number + 1}"]) for number in range(4)]
+    weights = [tensor(f"w{number}", array) for number, array in enumerate(arrays)]
+    built = model(nodes, [value("v0", ["n", 2560])], [value("v4", None)], weights)
+    return built, sum(array.nbytes for array in arrays)
+
+
+def convolutions(folder: Path) -> tuple[onnx.ModelProto, int]:
+    """Convolutions whose batch normalisation goes into new weights."""
+    rng = np.random.default_rng(0)
+    channels = 600
+    nodes, weights, total = [], [], 0
+    for number in range(8):
+        array = rng.standard_normal((channels, channels, 3, 3), np.float32) * 0.01
+        total += array.nbytes
+        parameters = {name: rng.random(channels, np.float32) + 0.5 for name in ("scale", "shift", "mean", "variance")}
+        weights += [tensor(f"w{number}", array)]
+        weights += [tensor(f"{name}{number}", content) for name, content in parameters.items()]
+        nodes += [
+            node("Conv", [f"v{number}", f"w{number}"], [f"c{number}"], pads=[1, 1, 1, 1]),
+            node("BatchNormalization", [f"c{number}", *(f"{name}{number}" for name in parameters)], [f"b{number}"]),
+            node("Relu", [f"b{number}"], [f"v{number + 1}"]),
+        ]
+    return model(nodes, [value("v0", ["n", channels, 8, 8])], [value("v8", None)], weights), total
+
+
+def transposed(folder: Path) -> tuple[onnx.ModelProto, int]:
+    """Weights that folding turns round, as exporters leave them."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2560, 2560), np.float32) for _ in range(4)]
+    nodes = []
+    for number in range(4):
+        nodes.append(node("Transpose", [f"w{number}"], [f"t{number}"], perm=[1, 0]))
+        nodes.append(node("MatMul", [f"v{number}", f"t{number}"], [f"v{number + 1}"]))
+    weights = [tensor(f"w{number}", array) for number, array in enumerate(arrays)]
+    built = model(nodes, [value("v0", ["n", 2560])], [value("v4", None)], weights)
+    return built, sum(array.nbytes for array in arrays)
+
+
+def external(folder: Path) -> tuple[onnx.ModelProto, int]:
+    """Weights in a file beside the model."""
+    built, total = products(folder)
+    onnx.external_data_helper.convert_model_to_external_data(built, location="weights.bin")
+    return built, total
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("build", [products, convolutions, transposed, external])
+def test_loading_takes_little_beyond_the_weights(
+    tmp_path: Path, build: Callable[[Path], tuple[onnx.ModelProto, int]]
+) -> None:
+    built, total = build(tmp_path)
+    path = tmp_path / "large.onnx"
+    onnx.save(built, path)
+    assert total > 100_000_000
+    run = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)],
+        env={"PYTHONPATH": str(Path(weft.__file__).parents[1]), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    grown = int(run.stdout)
+    assert grown <= ALLOWED * total, f"{grown:,} bytes for {total:,} of weights ({grown / total:.2f} times)"
