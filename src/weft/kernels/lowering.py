@@ -84,7 +84,8 @@ class Lowering:
     """One or more expressions in the making, for one vector of elements.
 
     `replace` gives operands whose element is at hand already, `mask` the lanes that are inside the domain. With
-    `statements`, definitions of shared subexpressions are added there, under names that start with `prefix`.
+    `statements`, definitions of shared subexpressions are added there, under names that start with `prefix`. Strides
+    are parameters unless they are to be `literal`.
     `checks` gathers the conditions under which the data is at fault.
     """
 
@@ -97,6 +98,7 @@ class Lowering:
         mask: Code | None = None,
         statements: list[Statement] | None = None,
         prefix: str = "t",
+        literal: bool = False,
     ) -> None:
         self.operands = operands
         self.axes = axes
@@ -105,6 +107,7 @@ class Lowering:
         self.mask = mask
         self.statements = statements
         self.prefix = prefix
+        self.literal = literal
         self.checks: list[Code] = []
         self._shared = _Sharing()
         self._done: dict[tuple[int, int], Code] = {}
@@ -211,7 +214,8 @@ class Lowering:
         strides, rest = split_strides(value)
         total = self.index(rest)
         for position, stride in strides.items():
-            factor = stride if stride in LITERAL_STRIDES else self.parameters.size(stride)
+            literal = isinstance(stride, int) and (self.literal or stride in LITERAL_STRIDES)
+            factor = stride if literal else self.parameters.size(stride)
             total = total + factor * self.axes[position]
         return total
 

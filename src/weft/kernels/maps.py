@@ -1,108 +1,233 @@
-"""The generic loop kernel for a map: any expression, any layouts.
+"""Kernels for a map: any expression, any layouts.
 
-Axes are taken in the order of the result's layout, merged where possible, with lanes along the innermost one. A block
-does some whole rows, or a piece of a long row.
+Axes are taken in the order of the result's layout and merged where possible, with lanes along the innermost one. A
+short innermost axis is joined with the next ones, so that vectors stay full; an operand whose neighbours lie along
+another axis is read in squares that are transposed in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Integer, Kernel, Put, Repeat, Statement, block, lane, variable
-from weft.ir.scalar import Scalar
-from weft.kernels.launch import Launch, Tensor
-from weft.kernels.lowering import Lowering, Operand
-from weft.kernels.merge import Merged, merge_axes
+from weft.ir.kernel import (
+    Across,
+    Assign,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Integer,
+    Kernel,
+    Number,
+    Put,
+    Register,
+    Statement,
+    When,
+    lane,
+)
+from weft.ir.scalar import Scalar, loads
+from weft.ir.target import Target
+from weft.kernels.launch import Launch, Reference, Tensor, Work
+from weft.kernels.layout import offset
+from weft.kernels.lowering import Lowering
+from weft.kernels.merge import Merged, merge_axes, operand_views
+from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, spread
 from weft.kernels.parameters import Parameters
+from weft.kernels.tiles import tiled_map
 
-PIECE = 4096  # elements that a block does, about
+MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
+CHEAP = 4
 
 
-def map_kernel(expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int) -> Launch:
-    """result[...] = expression, with the operands in buffers in0, in1, ... and the result in out."""
-    shapes = [operand.shape for operand in operands]
-    strides = [operand.strides for operand in operands]
-    merged = merge_axes(expression, shapes, strides, result.shape, result.layout.order, result.strides)
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a larger tensor, from `start` on."""
+
+    whole: Tensor
+    start: tuple[Dim, ...]
+
+
+def map_work(
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
+) -> Work:
+    """result[...] = expression; with a region, the result (of the same order of axes) is that part of it.
+
+    Buffers: the operands, the result, and the errors where the expression checks its indices.
+    """
+    lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
+    launch = map_launch(expression, operands, result, lanes, region)
+    references = [*(Reference("operand", number) for number in range(len(operands))), Reference("result", 0)]
+    if is_checked(expression):
+        references.append(Reference("errors", 0))
+    return Work(((launch, tuple(references)),))
+
+
+def map_launch(
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int, region: Region | None = None
+) -> Launch:
+    """The kernel alone: operands in buffers in0, in1, ..., the result in out."""
+    whole = result if region is None else region.whole
+    merged = merge_axes([expression], operands, result.shape, whole.layout.order, [whole.strides])
     parameters = Parameters()
-    views = operand_views(operands, parameters)
-
-    def element(places: Mapping[int, Dim], groups: Sequence[Dim], mask: Code | None) -> tuple[Statement, ...]:
-        value = Lowering(views, places, parameters, mask=mask).code(merged.expression)
-        place: Dim = 0
-        for stride, position in zip(merged.result_strides, groups):
-            place = place + parameters.size(stride) * position
-        return (Put("out", place, value, mask=mask),)
-
-    body, blocks = spread_rows(merged, parameters, lanes, element)
-    buffers = (*(Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(operands)), Buffer("out", result.dtype, True))
-    kernel = Kernel("map", buffers, tuple(parameters.values), lanes, body)
+    base = 0 if region is None else parameters.size(offset(whole.strides, region.start))
+    writer = _Writer(merged, operands, parameters, merged.strides(whole.strides), base)
+    body: Body
+    blocks: Dim
+    local: tuple[Buffer, ...] = ()
+    period = _period(merged, lanes)
+    if not merged.axes:
+        body, blocks, lanes = writer.element((), None), 1, 1
+    elif period is not None:
+        body, blocks = _periodic(writer, lanes, *period)
+    else:
+        tiled = tiled_map(merged, operands, parameters, lanes, writer.write)
+        if tiled is not None:
+            body, blocks, lanes, local = tiled
+        else:
+            body, blocks = _plain(writer, lanes)
+    buffers = [*(Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(operands)), Buffer("out", result.dtype, True)]
+    if is_checked(expression):
+        buffers.append(Buffer("errors", DType.int32, True))
+        body = report_errors(body)
+    kernel = Kernel("map", (*buffers, *local), tuple(parameters.values), lanes, body)
     return Launch(kernel, blocks, tuple(parameters.values.values()))
 
 
-def operand_views(operands: Sequence[Tensor], parameters: Parameters) -> list[Operand]:
-    """The operands by index, then the same flat."""
-    indexed = [
-        Operand(f"in{number}", operand.dtype, operand.shape, tuple(parameters.size(s) for s in operand.strides))
-        for number, operand in enumerate(operands)
-    ]
-    return indexed + [Operand(f"in{number}", t.dtype, (), (), flat=True) for number, t in enumerate(operands)]
+def is_checked(*expressions: Scalar) -> bool:
+    """Whether a load tells of indices that are out of range."""
+    return any(load.checked for expression in expressions for load in loads(expression))
 
 
-Element = Callable[[Mapping[int, Dim], Sequence[Dim], "Code | None"], "tuple[Statement, ...]"]
+WRONG = Register("wrong", DType.bool, True)
 
 
-def spread_rows(
-    merged: Merged, parameters: Parameters, lanes: int, element: Element
-) -> tuple[tuple[Statement, ...], Dim]:
-    """Loops over the merged domain, and the number of blocks.
+def report_errors(body: Body) -> Body:
+    """The body of a kernel with a register that gathers faults of the data, handed on at its end."""
+    put = Put("errors", 0, Number(1, DType.int32))
+    return (Define("wrong", Number(False, DType.bool), True), *body, When(Across("maximum", WRONG), (put,)))
 
-    `element` gives the statements for one vector of elements: it is called with the places of the domain's axes and
-    of the merged ones, and with a mask for the last vector of a row.
-    """
-    if not merged.axes:
-        return element({}, (), None), 1
-    sizes = [parameters.size(size) for size in merged.sizes]
-    row_length, rows = merged.sizes[-1], dims.product(merged.sizes[:-1])
-    row = variable("row")
-    outer: list[Dim] = []
-    rest: Dim = row
-    for number in reversed(range(len(sizes) - 1)):
-        outer.insert(0, dims.mod(rest, sizes[number]) if number else rest)
-        rest = dims.floordiv(rest, sizes[number])
 
-    def along(start: Dim, stop: Dim) -> tuple[Statement, ...]:
-        position = variable("i") + lane(lanes)
-        groups = [*outer, position]
-        places = _places(merged, groups)
-        end = start + dims.floordiv(stop - start, lanes) * lanes
-        mask = Call("less", (Integer(position), Integer(stop)), DType.bool)
-        return (
-            Repeat("i", start, end, lanes, element(places, groups, None)),
-            Repeat("i", end, stop, lanes, element(places, groups, mask)),
+def gather_errors(checks: Sequence[Code]) -> list[Statement]:
+    """What adds conditions of faults to those gathered so far."""
+    return [Assign("wrong", Call("logical_or", (WRONG, check), DType.bool)) for check in checks]
+
+
+class _Writer:
+    """Statements that compute and write one vector of elements."""
+
+    def __init__(
+        self,
+        merged: Merged,
+        operands: Sequence[Tensor],
+        parameters: Parameters,
+        strides: Sequence[Dim],
+        base: Dim,
+    ) -> None:
+        self.merged = merged
+        self.parameters = parameters
+        self.views = operand_views(operands, parameters)
+        self.strides = strides
+        self.base = base
+        self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
+
+    def element(self, groups: Sequence[Dim], mask: Code | None) -> Body:
+        return self.write(self.merged.expressions[0], groups, mask, {})
+
+    def write(self, expression: Scalar, groups: Sequence[Dim], mask: Code | None, known: dict[int, Code]) -> Body:
+        """The expression at the groups' positions; `known` are elements at hand."""
+        statements: list[Statement] = []
+        lowering = Lowering(
+            self.views, self.merged.places(groups), self.parameters, known, mask, statements, literal=self.literal
+        )
+        value = lowering.code(expression)
+        place = self.base
+        for stride, position in zip(self.strides, groups, strict=True):
+            place = place + (stride if self.literal else self.parameters.size(stride)) * position
+        return (*statements, *gather_errors(lowering.checks), Put("out", place, value, mask=mask))
+
+
+def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
+    """Lanes along the innermost axis."""
+    merged = writer.merged
+    length = merged.sizes[-1]
+    exact = isinstance(length, int) and length % lanes == 0
+    blocks, spans = spread(merged.sizes, writer.parameters, step=lanes)
+    unroll = 2 if cost(merged.expressions[0]) <= CHEAP and isinstance(length, int) and length >= 4 * lanes else 1
+
+    def row(outer: list[Dim]) -> Body:
+        return lane_loop(
+            "i", spans[-1], lanes, lambda place, mask: writer.element((*outer, place), mask), exact=exact, unroll=unroll
         )
 
-    if isinstance(row_length, int) and row_length > 2 * PIECE:
-        pieces = -(-row_length // PIECE)
-        number = parameters.size(pieces)
-        start = dims.mod(block(), number) * PIECE
-        first = dims.floordiv(block(), number)
-        inner = along(start, dims.minimum(start + PIECE, sizes[-1]))
-        return (Repeat("row", first, first + 1, 1, inner),), rows * pieces
-    rows_each = dims.maximum(dims.floordiv(PIECE, row_length), 1)
-    each, count = parameters.size(rows_each), parameters.size(rows)
-    start = block() * each
-    body = Repeat("row", start, dims.minimum(start + each, count), 1, along(0, sizes[-1]))
-    return (body,), dims.ceildiv(rows, rows_each)
+    return loops(spans[:-1], "o", row), blocks
 
 
-def _places(merged: Merged, groups: Sequence[Dim]) -> dict[int, Dim]:
-    """The domain's axes: one that was merged into others stands at 0, and the last of its group for all."""
-    places: dict[int, Dim] = {}
-    for members, position in zip(merged.axes, groups):
-        for axis in members:
-            places[axis] = 0
-        places[members[-1]] = position
-    return places
+def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:
+    """(number of innermost axes to join, elements after which their places repeat); None where that does not pay."""
+    sizes = merged.sizes
+    if len(sizes) < 2 or not isinstance(sizes[-1], int) or sizes[-1] >= 2 * lanes or sizes[-1] % lanes == 0:
+        return None
+    joined, period, length = 1, 1, 1
+    while joined < len(sizes) and length < 4 * lanes:
+        inner = sizes[-joined]
+        if not isinstance(inner, int) or inner == 0:
+            break
+        period *= inner
+        joined += 1
+        outer = sizes[-joined]
+        length = period * outer if isinstance(outer, int) else 4 * lanes
+    if joined == 1 or period // gcd(period, lanes) > MOST_COPIES:
+        return None
+    return joined, period
+
+
+def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
+    """Lanes along the joined innermost axes, in units after which the pattern of places is the same again."""
+    merged = writer.merged
+    outer_sizes, inner_sizes = merged.sizes[:-joined], merged.sizes[-joined:]
+    unit = period * lanes // gcd(period, lanes)
+    total = dims.product(inner_sizes)
+    writer.literal = True
+    blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.parameters, weight=unit)
+    end = writer.parameters.size(total)
+    whole = dims.floordiv(total, unit)
+
+    def units(outer: list[Dim], start: Dim, stop: Dim, masked: bool) -> Body:
+        def one(inner: list[Dim]) -> Body:
+            statements: list[Statement] = []
+            for copy in range(unit // lanes):
+                position = inner[0] * unit + copy * lanes + lane(lanes)
+                mask = Call("less", (Integer(position), Integer(end)), DType.bool) if masked else None
+                statements += writer.element((*outer, *_digits(position, inner_sizes)), mask)
+            return tuple(statements)
+
+        return loops([Span(start, stop)], "u", one)
+
+    def row(outer: list[Dim]) -> Body:
+        start, stop = spans[-1].start, spans[-1].stop
+        assert stop is not None
+        if isinstance(total, int) and total % unit == 0:
+            return units(outer, start, stop, masked=False)
+        middle = writer.parameters.size(whole)
+        return (
+            *units(outer, start, dims.minimum(stop, middle), masked=False),
+            *units(outer, dims.maximum(start, middle), stop, masked=True),
+        )
+
+    return loops(spans[:-1], "o", row), blocks
+
+
+def _digits(position: Dim, sizes: Sequence[Dim]) -> list[Dim]:
+    """A joined position as positions along its axes; remainders as differences, which cancel where axes are alike."""
+    digits: list[Dim] = []
+    rest = position
+    for size in reversed(sizes[1:]):
+        quotient = dims.floordiv(rest, size)
+        digits.insert(0, rest - quotient * size)
+        rest = quotient
+    return [rest, *digits]

@@ -22,8 +22,12 @@ class Parameters:
             name = f"p{len(self._names)}"
             self._names[value] = name
             self.values[name] = value
-        low = dims.bounds(value)[0]
-        return variable(self._names[value], None if low is None or low < 0 else min(low, 1))
+        return _variable(self._names[value], value)
+
+    def named(self, name: str, value: Dim) -> Dim:
+        """A size under a name of its own, whatever it is: so that shapes that happen to agree need no other kernel."""
+        self.values[name] = value
+        return _variable(name, value)
 
     def symbols(self, value: Dim) -> Dim:
         """Index arithmetic with the program's symbols replaced by parameters; integers stay."""
@@ -33,3 +37,8 @@ class Parameters:
         if isinstance(atom, Axis):
             return dims.axis(atom.position, atom.size)
         return self.size(dims.symbol(atom.name, atom.low, atom.high))
+
+
+def _variable(name: str, value: Dim) -> Dim:
+    low = dims.bounds(value)[0]
+    return variable(name, None if low is None or low < 0 else min(low, 1))

@@ -206,10 +206,19 @@ def power(x: Term, y: Term) -> Term:
             return x * x * x
         case -1.0:
             return 1.0 / x
+        case 0.5:
+            return _root(x)
+        case -0.5:
+            return 1.0 / _root(x)
     if x.bits == 32:
         x, y = x.widened(), y.widened()
         return _power_cases(x, y, _power_wide(absolute(x), y)).narrowed()
     return _power_cases(x, y, _power_accurate(absolute(x), y))
+
+
+def _root(x: Term) -> Term:
+    """x^0.5, which unlike the square root is 0 for -0 and infinite for -infinity."""
+    return choose(x.equals(-inf), inf, square_root(x) + 0.0)
 
 
 def _constant(x: Term) -> float | None:

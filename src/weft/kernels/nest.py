@@ -1,0 +1,129 @@
+"""Loops over a domain, cut into blocks of about the same work.
+
+Which part a block does follows from its number and the sizes alone, never from the number of threads, so results are
+the same however blocks are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Integer, Repeat, Statement, block, lane, variable
+from weft.ir.scalar import Apply, Load, Scalar, walk
+from weft.ir.target import Target
+from weft.kernels.parameters import Parameters
+
+PIECE = 8192  # elements that a block does, about
+UNKNOWN_SIZE = 64  # what a size is taken for when work is estimated and only a run will tell
+
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a block does along one axis: the positions start..stop-1, or `start` alone where there is no stop."""
+
+    start: Dim
+    stop: Dim | None = None
+
+
+def estimate(size: Dim) -> int:
+    """A size as a number, for decisions that cannot be wrong, only slow."""
+    if isinstance(size, int):
+        return size
+    low, high = dims.bounds(size)
+    return min(max(UNKNOWN_SIZE, low or 0), UNKNOWN_SIZE if high is None else high)
+
+
+def spread(
+    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = PIECE
+) -> tuple[Dim, list[Span]]:
+    """(number of blocks, what each does along every axis), for axes from the outermost in.
+
+    A point of the domain is `weight` elements of work; pieces of the innermost axis start at multiples of `step`.
+    """
+    if not sizes:
+        return 1, []
+    split, inner = 0, max(weight, 1)
+    for number in reversed(range(1, len(sizes))):
+        if inner * estimate(sizes[number]) >= piece:
+            split = number
+            break
+        inner *= max(estimate(sizes[number]), 1)
+    chunk = max(piece // inner, 1)
+    if split == len(sizes) - 1:
+        chunk = -(-chunk // step) * step
+    size = sizes[split]
+    if isinstance(size, int) and size:
+        pieces = -(-size // chunk)
+        chunk = -(-size // pieces)
+        if split == len(sizes) - 1:
+            chunk = -(-chunk // step) * step
+    count = dims.ceildiv(size, chunk)
+    rest: Dim = block()
+    own = Span(0, parameters.size(size))
+    if count != 1:
+        number_of = parameters.size(count)
+        start = (dims.mod(rest, number_of) if split else rest) * parameters.size(chunk)
+        own = Span(start, dims.minimum(start + parameters.size(chunk), parameters.size(size)))
+        rest = dims.floordiv(rest, number_of)
+    spans = [own, *(Span(0, parameters.size(size)) for size in sizes[split + 1 :])]
+    for number in reversed(range(split)):
+        whole = parameters.size(sizes[number])
+        spans.insert(0, Span(dims.mod(rest, whole) if number else rest))
+        rest = dims.floordiv(rest, whole)
+    return dims.product(sizes[:split]) * count, spans
+
+
+def loops(spans: Sequence[Span], name: str, body: Callable[[list[Dim]], Body]) -> Body:
+    """Nested loops over the spans around a body, which is given the positions."""
+    positions = [span.start if span.stop is None else variable(f"{name}{number}") for number, span in enumerate(spans)]
+    inner = body(positions)
+    for number, span in reversed(list(enumerate(spans))):
+        if span.stop is not None:
+            inner = (Repeat(f"{name}{number}", span.start, span.stop, 1, inner),)
+    return inner
+
+
+def lane_loop(
+    name: str, span: Span, lanes: int, body: Callable[[Dim, Code | None], Body], *, exact: bool = False, unroll: int = 1
+) -> Body:
+    """Vectors along a span: whole ones, then one that a mask cuts off, unless the length is `exact`ly whole."""
+    assert span.stop is not None
+    start, stop = span.start, span.stop
+    position = variable(name) + lane(lanes)
+    if exact:
+        return (Repeat(name, start, stop, lanes, body(position, None), unroll),)
+    whole = start + dims.floordiv(stop - start, lanes) * lanes
+    mask = Call("less", (Integer(position), Integer(stop)), DType.bool)
+    return (
+        Repeat(name, start, whole, lanes, body(position, None), unroll),
+        Repeat(name, whole, stop, lanes, body(position, mask)),
+    )
+
+
+def choose_lanes(target: Target, dtypes: Iterable[DType], widest: int = 4) -> int:
+    """As many lanes as fill a vector with elements of the widest type, though at most `widest` bytes count."""
+    size = max((dtype.numpy.itemsize for dtype in dtypes), default=4)
+    return max(target.vector_bytes // min(size, widest), 1)
+
+
+def computed_dtypes(expression: Scalar) -> list[DType]:
+    """The types that an expression computes with, index arithmetic aside."""
+    return [node.dtype for node in walk(expression) if isinstance(node, (Load, Apply))]
+
+
+def cost(expression: Scalar) -> int:
+    """Instructions of an expression, about."""
+    return sum(_COSTS.get(node.function, 1) for node in walk(expression) if isinstance(node, Apply))
+
+
+_COSTS = {
+    **dict.fromkeys(("divide", "sqrt", "remainder", "fmod"), 6),
+    **dict.fromkeys(("exp", "log", "log1p", "tanh", "sinh", "cosh", "erf", "sin", "cos", "atan"), 20),
+    **dict.fromkeys(("power", "tan", "asin", "acos", "asinh", "acosh", "atanh"), 40),
+}
