@@ -1,116 +1,98 @@
-"""Run a `Work` on numpy arrays: each kernel compiled once, all blocks in order."""
+"""Runs the works of kernel builders on numpy arrays, each array ending where the process may no longer touch memory."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
+from cpu.native import build
 
-from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
 from weft.backends.cpu.machine import host
-from weft.backends.cpu.modules import modules_of
+from weft.backends.cpu.tape import Launch as Launched
+from weft.backends.cpu.tape import Place, Tape
 from weft.ir import dims
-from weft.ir.kernel import Kernel, verify_kernel
-from weft.kernels.launch import Reference, Work
+from weft.ir.dtypes import from_numpy
+from weft.kernels.launch import Tensor, Work
+from weft.kernels.layout import Layout, row_major
 
 Array = np.ndarray[Any, Any]
-PAGE = 4096
+TARGET = host().target
+PAGE = mmap.PAGESIZE
+
+_protect = ctypes.CDLL(None, use_errno=True).mprotect
+_protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-@cache
-def _loaded(kernel: Kernel) -> tuple[Any, LoadedCode]:
-    verify_kernel(kernel)
-    (text,) = modules_of([replace(kernel, name="kernel")])
-    code = load_code([compile_module(text, host())], ["kernel"])
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    return kind(code.addresses["kernel"]), code
+class Guarded:
+    """A copy of an array between two pages that must not be touched; it ends at the second one."""
+
+    def __init__(self, array: Array, at_start: bool = False) -> None:
+        pages = -(-max(array.nbytes, 1) // PAGE)
+        self.memory = mmap.mmap(-1, (pages + 2) * PAGE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        start = PAGE if at_start else (pages + 1) * PAGE - array.nbytes
+        self.address = base + start
+        view = np.frombuffer(self.memory, np.uint8)[start : start + array.nbytes]
+        view[:] = np.frombuffer(array.tobytes(), np.uint8)
+        self.array = view.view(array.dtype).reshape(array.shape)
+        for page in (base, base + (pages + 1) * PAGE):
+            assert _protect(page, PAGE, 0) == 0
 
 
-def compiled() -> int:
-    """How many kernels have been compiled."""
-    return _loaded.cache_info().currsize
+def tensor_of(array: Array, layout: Layout | None = None, shape: Sequence[Any] | None = None) -> Tensor:
+    """The array as a builder meets it; `shape` may name its sizes."""
+    given = array.shape if shape is None else tuple(shape)
+    return Tensor(from_numpy(array.dtype), given, layout or row_major(array.ndim))
 
 
-class Bound:
-    """A work with its memory: call it to run it."""
-
-    def __init__(self, work: Work, operands: Sequence[Array], result: Array, sizes: Mapping[str, int]) -> None:
-        spaces = [guarded_array((dims.evaluate(s.size, sizes),), s.dtype.numpy) for s in work.workspaces]
-        constants = [guarded_copy(constant) for constant in work.constants]
-        memory = {"operand": list(operands), "result": [result], "workspace": spaces, "constant": constants}
-        self.calls: list[tuple[Any, ...]] = []
-        self.keep = memory
-
-        def address(reference: Reference) -> int:
-            return int(memory[reference.kind][reference.number].ctypes.data)
-
-        for launch, references in work.launches:
-            function, code = _loaded(launch.kernel)
-            buffers = (ctypes.c_void_p * (len(references) + 1))(*map(address, references))
-            numbers = [dims.evaluate(value, sizes) for value in launch.parameters]
-            parameters = (ctypes.c_int64 * (len(numbers) + 1))(*numbers)
-            self.calls.append((function, dims.evaluate(launch.blocks, sizes), buffers, parameters, code))
-
-    def __call__(self) -> None:
-        for function, blocks, buffers, parameters, _ in self.calls:
-            function(0, blocks, ctypes.addressof(buffers), ctypes.addressof(parameters))
+def in_memory(array: Array, layout: Layout) -> Array:
+    return np.ascontiguousarray(array.transpose(layout.order))
 
 
-def run_work(work: Work, operands: Sequence[Array], result: Array, sizes: Mapping[str, int] | None = None) -> Array:
-    """Fill `result`, whose memory order is that of its layout; nothing may be touched outside of the arrays."""
-    inputs = [guarded_copy(operand) for operand in operands]
-    output = guarded_array(result.shape, result.dtype)
-    output.view(np.uint8)[...] = 0xEE
-    Bound(work, inputs, output, sizes or {})()
-    result[...] = output
-    return result
+def out_of_memory(array: Array, layout: Layout) -> Array:
+    """The array as it is indexed, from one as it lies in memory."""
+    return array.transpose(np.argsort(layout.order)) if array.ndim else array
 
 
-# -- memory that ends where a page ends that cannot be touched -----------------------------------------------------------
-
-_system = ctypes.CDLL(None, use_errno=True)
-_system.mmap.restype = ctypes.c_void_p
-_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-_system.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-class _Pages:
-    """Memory between two pages that cannot be touched."""
-
-    def __init__(self, size: int) -> None:
-        self.size = -(-max(size, 1) // PAGE) * PAGE
-        self.start = _system.mmap(None, self.size + 2 * PAGE, 3, 0x22, -1, 0)
-        assert self.start not in (None, ctypes.c_void_p(-1).value)
-        for guard in (self.start, self.start + PAGE + self.size):
-            assert _system.mprotect(guard, PAGE, 0) == 0
-
-    def __del__(self) -> None:
-        _system.munmap(self.start, self.size + 2 * PAGE)
-
-
-class _Guarded(np.ndarray):  # type: ignore[type-arg]
-    """An array that keeps its pages."""
-
-    pages: _Pages
-
-
-def guarded_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Zeros that end at a page that cannot be touched."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    pages = _Pages(size)
-    place = pages.start + PAGE + pages.size - size
-    memory = (ctypes.c_uint8 * max(size, 1)).from_address(place if size else pages.start + PAGE)
-    flat: Any = np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape).view(_Guarded)
-    flat.pages = pages
-    return flat  # type: ignore[no-any-return]
-
-
-def guarded_copy(array: Array) -> Array:
-    copy = guarded_array(array.shape, array.dtype)
-    copy[...] = array
-    return copy
+def run_work(
+    work: Work,
+    operands: Sequence[tuple[Array, Layout]],
+    results: Sequence[Tensor],
+    sizes: Mapping[str, int] | None = None,
+    *,
+    threads: int = 1,
+    at_start: bool = False,
+) -> tuple[list[Array], int]:
+    """The results, and what the kernels left in `errors`."""
+    bound = sizes or {}
+    inputs = [Guarded(in_memory(array, layout), at_start) for array, layout in operands]
+    outputs = []
+    for result in results:
+        shape = [dims.evaluate(result.shape[axis], bound) for axis in result.layout.order]
+        outputs.append(Guarded(np.full(shape, 77).astype(result.dtype.numpy), at_start))
+    spaces = [Guarded(np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy)) for w in work.workspaces]
+    constants = [Guarded(array) for array in work.constants]
+    errors = [Guarded(np.zeros(1, np.int32))]
+    memory = {"operand": inputs, "result": outputs, "workspace": spaces, "constant": constants, "errors": errors}
+    regions: list[int] = []
+    launches, codes = [], []
+    kernels = [launch.kernel for launch, _ in work.launches]
+    for (launch, references), kernel in zip(work.launches, kernels, strict=True):
+        shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
+        for buffer, reference in zip(shared, references, strict=True):
+            dtype = from_numpy(memory[reference.kind][reference.number].array.dtype)
+            assert buffer.dtype is dtype, f"{buffer.name} is {buffer.dtype}, given {dtype}"
+            assert not buffer.written or reference.kind not in ("operand", "constant")
+        places = tuple(Place(len(regions) + number) for number in range(len(references)))
+        regions += [memory[reference.kind][reference.number].address for reference in references]
+        code = build([kernel])
+        blocks = dims.evaluate(launch.blocks, bound)
+        numbers = tuple(dims.evaluate(value, bound) for value in launch.parameters)
+        launches.append(Launched(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
+        codes.append(code)
+    Tape(launches, codes).run(regions, threads)
+    arrays = [out_of_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)]
+    return arrays, int(errors[0].array[0])

@@ -180,27 +180,44 @@ class Lowering:
         places: list[Dim] = []
         indirect: Code | None = None
         mask: Code | None = None
-        for index, size, stride in zip(load.indices, operand.shape, operand.strides):
+        for index, size, stride in zip(load.indices, operand.shape, operand.strides, strict=True):
             if isinstance(index, Index):
-                place = index.value
-                inside = dims.is_at_least(place, 0) and dims.is_at_least(size - 1, place)
-                if not inside and facts.cover(place, size) and not load.checked:
-                    mask = facts.mask
-                elif not inside:
-                    place = dims.minimum(dims.maximum(place, 0), size - 1)
-                    if load.checked:
-                        self._check(Integer(self.index(index.value)), Integer(self.index(place)))
-                    if not dims.is_at_least(size, 1):
-                        mask = _both(mask, Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool))
-                places.append(self.index(place))
+                place, test = self.inside(index.value, size, facts, load.checked)
+                places.append(place)
             else:
-                part = self.clamped(self._visit(index, facts), size, load.checked)
-                if not dims.is_at_least(size, 1):
-                    mask = _both(mask, Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool))
+                part, test = self.clamped(self._visit(index, facts), size, load.checked)
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
+            if test is not mask:
+                mask = _both(mask, test)
         return self.fetch(operand, offset(operand.strides, places), indirect, mask)
+
+    def inside(self, index: Dim, size: Dim, facts: Facts, checked: bool) -> tuple[Dim, Code | None]:
+        """An index as a place inside the dimension, wherever the mask that comes with it holds."""
+        if dims.is_at_least(index, 0) and dims.is_at_least(size - 1, index):
+            return self.index(index), None
+        if facts.cover(index, size) and not checked:
+            return self.index(index), facts.mask
+        place = self.index(dims.minimum(dims.maximum(index, 0), size - 1))
+        if checked:
+            self._check(Integer(self.index(index)), Integer(place))
+        return place, self._not_empty(size)
+
+    def clamped(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
+        """The same for an index that data decides."""
+        position = self.keep(position)
+        last = Integer(self.index(size - 1))
+        least = Call("maximum", (position, Integer(0)), DType.int64)
+        inside = self.keep(Call("minimum", (least, last), DType.int64))
+        if checked:
+            self._check(position, inside)
+        return inside, self._not_empty(size)
+
+    def _not_empty(self, size: Dim) -> Code | None:
+        if dims.is_at_least(size, 1):
+            return None
+        return Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool)
 
     def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Code:
         """A load that lanes outside of the domain leave alone."""
@@ -218,15 +235,6 @@ class Lowering:
             factor = stride if literal else self.parameters.size(stride)
             total = total + factor * self.axes[position]
         return total
-
-    def clamped(self, position: Code, size: Dim, checked: bool) -> Code:
-        position = self.keep(position)
-        last = Integer(self.index(size - 1))
-        least = Call("maximum", (position, Integer(0)), DType.int64)
-        inside = self.keep(Call("minimum", (least, last), DType.int64))
-        if checked:
-            self._check(position, inside)
-        return inside
 
     def _check(self, position: Code, inside: Code) -> None:
         wrong: Code = Call("not_equal", (position, inside), DType.bool)

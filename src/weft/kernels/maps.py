@@ -38,7 +38,7 @@ from weft.kernels.lowering import Lowering
 from weft.kernels.merge import Merged, merge_axes, operand_views
 from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, spread
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import tiled_map
+from weft.kernels.squares import tiled_map
 
 MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
 CHEAP = 4

@@ -72,13 +72,14 @@ def merge_axes(
     for axis in order:
         if domain[axis] == 1:
             continue
-        if groups and not pinned & {axis, groups[-1][-1]} and (axis in separate) == (groups[-1][-1] in separate):
-            if _alike(groups[-1][-1], axis, domain[axis], offsets, results):
-                groups[-1].append(axis)
-                sizes[-1] = sizes[-1] * domain[axis]
-                continue
-        groups.append([axis])
-        sizes.append(domain[axis])
+        last = groups[-1][-1] if groups else axis
+        may_join = last != axis and not pinned & {axis, last} and (axis in separate) == (last in separate)
+        if may_join and _alike(last, axis, domain[axis], offsets, results):
+            groups[-1].append(axis)
+            sizes[-1] = sizes[-1] * domain[axis]
+        else:
+            groups.append([axis])
+            sizes.append(domain[axis])
     return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes))
 
 

@@ -1,200 +1,435 @@
-"""Maps that transpose: squares of elements are read along one axis, turned in registers and written along another."""
+"""The register-tiled kernel for sums of products: matrix products and convolutions are this, with other strides.
+
+A tile is some rows times the lanes of a block: one accumulator a row, whose lanes are neighbouring columns. Each step of
+the sums takes one vector from the right operand, one number a row from the left one, and multiplies them into the
+accumulators. Rows may lie anywhere in the left operand. The epilogue is applied to the accumulators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
+    Assign,
     Buffer,
     Call,
     Code,
     Define,
     Fetch,
     Integer,
+    Kernel,
+    Let,
+    Number,
     Put,
     Register,
     Repeat,
     Statement,
-    Transpose,
-    When,
+    block,
     lane,
     variable,
 )
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
-from weft.kernels.launch import Tensor
+from weft.ir.scalar import Apply, Index, Scalar, loads, walk
+from weft.ir.target import Target
+from weft.kernels.launch import Epilogue, Launch, Tensor
+from weft.kernels.layout import offset
 from weft.kernels.lowering import Lowering
-from weft.kernels.merge import Merged, nonlinear_axes, operand_views, stride_along
-from weft.kernels.nest import Body, loops, spread
+from weft.kernels.maps import operand_views
+from weft.kernels.merge import flatten_loads, pinned_axes, stride_along
 from weft.kernels.parameters import Parameters
 
-Write = Callable[[Scalar, Sequence[Dim], "Code | None", "dict[int, Code]"], Body]
-MOST_LANES = 16
-MOST_TURNED = 4  # loads that are worth a square each
+BLOCK_WORK = 4_000_000  # operations that a block does, about
+_TILES_EACH = 8  # tiles of rows that a block does, at most
+_UNROLL = 4
+_CHAINS = 4  # independent sums that keep the multipliers busy
+_SIMPLE = frozenset("add subtract multiply negate absolute minimum maximum select cast sqrt floor ceil".split())
 
 
-def tiled_map(
-    merged: Merged, operands: Sequence[Tensor], parameters: Parameters, lanes: int, write: Write
-) -> tuple[Body, Dim, int, tuple[Buffer, ...]] | None:
-    """(body, blocks, lanes, local buffers) where loads have their neighbours along another axis than the result.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A loop of a product: how far a step goes in the operands, and along which of the result's axes."""
 
-    `write` gives the statements for one vector of the result, from positions, a mask and elements at hand.
+    size: Dim
+    left: Dim = 0
+    right: Dim = 0
+    axis: int | None = None
+    factor: Dim = 1  # positions along the axis
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """result[grid, rows, column] = epilogue(sum of left * right over `sums`).
+
+    Lanes are neighbours in the right operand; `panel` elements lie between vectors of columns. With `padded` every
+    vector of columns is whole there.
     """
-    lanes = min(lanes, MOST_LANES)
-    across = _other_axis(merged, lanes)
-    if across is None:
-        return None
-    tiles = _Tiles(merged, operands, parameters, lanes, across, write)
-    last = len(merged.sizes) - 1
-    others = [number for number in range(last) if number != across]
-    counts = [dims.ceildiv(merged.sizes[number], lanes) for number in (across, last)]
-    domain = [*(merged.sizes[number] for number in others), *counts]
-    blocks, spans = spread(domain, parameters, weight=lanes * lanes)
 
-    def tile(places: list[Dim]) -> Body:
-        groups: list[Dim] = [0] * (last + 1)
-        for number, place in zip(others, places):
-            groups[number] = place
-        return tiles.body(groups, places[-2] * lanes, places[-1] * lanes)
-
-    return loops(spans, "o", tile), blocks, lanes, tiles.buffers
+    left: DType
+    right: DType
+    result: Tensor
+    epilogue: Epilogue | None
+    grid: tuple[Span, ...]
+    rows: tuple[Span, ...]
+    column: Span
+    sums: tuple[Span, ...]
+    lanes: int
+    panel: Dim
+    padded: bool
+    left_start: Dim = 0
+    right_start: Dim = 0
+    result_start: Mapping[int, Dim] = field(default_factory=dict)  # first position along an axis, where not 0
 
 
-def _other_axis(merged: Merged, lanes: int) -> int | None:
-    """The group that turned loads run along; short axes are not worth it."""
-    sizes = merged.sizes
-    long = [not isinstance(size, int) or size * 2 >= lanes for size in sizes]
-    if not long[-1]:
-        return None
-    found = {_runs_along(merged, value) for value in merged.offsets()} - {None}
-    for number in reversed(range(len(sizes) - 1)):
-        if number in found and long[number]:
-            return number
-    return None
+def accumulator_type(dtype: DType) -> DType:
+    """What products of a type are summed up in."""
+    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
 
 
-def _runs_along(merged: Merged, value: Dim) -> int | None:
-    """The group along which an offset steps by one, if it steps by more along the innermost."""
-    last = merged.axes[-1][-1]
-    nonlinear = nonlinear_axes(value)
-    if last in nonlinear or stride_along(value, last) in (0, 1, -1):
-        return None
-    for number, group in enumerate(merged.axes[:-1]):
-        if group[-1] not in nonlinear and stride_along(value, group[-1]) == 1:
-            return number
-    return None
+def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
+    """Two vector registers of columns, or fewer where there are no more columns."""
+    least = max(target.vector_bytes // 4, 4) // 4
+    lanes = 2 * target.vector_bytes // max(accumulator_type(dtype).bits // 8, 4)
+    if isinstance(columns, int):
+        while lanes > max(least, 2) and lanes // 2 >= columns:
+            lanes //= 2
+    return lanes
 
 
-class _Tiles:
-    def __init__(
-        self,
-        merged: Merged,
-        operands: Sequence[Tensor],
-        parameters: Parameters,
-        lanes: int,
-        across: int,
-        write: Write,
-    ) -> None:
-        self.merged = merged
-        self.parameters = parameters
-        self.lanes = lanes
-        self.across = across
-        self.write = write
-        self.views = operand_views(operands, parameters)
-        self.turned: list[Load] = []
-        self.first = 2 * merged.count
-        self.expression = rebuild(merged.expressions[0], self._turn)
-        self.buffers = tuple(
-            Buffer(f"tile{number}", load.dtype, True, lanes * lanes) for number, load in enumerate(self.turned)
-        )
+def tile_height(target: Target, dtype: DType, lanes: int) -> int:
+    """Rows whose accumulators fit the registers, beside a vector of the right operand and one to broadcast into."""
+    width = max(1, lanes * max(accumulator_type(dtype).bits // 8, 4) // target.vector_bytes)
+    return max(1, min((target.vector_registers - 4) // width, 14))
 
-    def _turn(self, load: Load) -> Scalar:
-        if not self.merged.count <= load.operand < 2 * self.merged.count:
-            return load
-        (place,) = load.indices
-        assert isinstance(place, Index)
-        if _runs_along(self.merged, place.value) != self.across:
-            return load
-        if load not in self.turned:
-            if len(self.turned) == MOST_TURNED:
-                return load
-            self.turned.append(load)
-        return Load(self.first + self.turned.index(load), (), load.dtype)
 
-    def body(self, groups: list[Dim], across: Dim, along: Dim) -> Body:
-        """One square, whole or cut off by the end of the tensor."""
-        height = self.parameters.size(self.merged.sizes[self.across])
-        width = self.parameters.size(self.merged.sizes[-1])
-        whole = Call(
-            "logical_and",
-            (
-                Call("less_equal", (Integer(across + self.lanes), Integer(height)), DType.bool),
-                Call("less_equal", (Integer(along + self.lanes), Integer(width)), DType.bool),
-            ),
-            DType.bool,
-        )
-        if all(
-            isinstance(s, int) and s % self.lanes == 0 for s in (self.merged.sizes[self.across], self.merged.sizes[-1])
-        ):
-            return self.square(groups, across, along, None)
-        return (
-            When(whole, self.square(groups, across, along, None), self.square(groups, across, along, (height, width))),
-        )
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`count` tiles of one height, from tile number `first` and row `row` on."""
 
-    def square(self, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None) -> Body:
-        """Read and turn what `across` and `along` are the first places of; `ends` are the sizes, for a cut one."""
+    height: int
+    first: Dim
+    count: Dim
+    row: Dim
+
+
+def sections(rows: Dim, height: int) -> list[Section]:
+    """Rows shared out to tiles: evenly where their number is known, else greedily."""
+    if isinstance(rows, int):
+        tiles = max(1, -(-rows // height))
+        tall = -(-rows // tiles)
+        count = rows - tiles * (tall - 1)
+        found = [Section(tall, 0, count, 0)] if rows else []
+        if tiles > count or rows > height * (height - 1):
+            found.append(Section(tall - 1, count, tiles - count, count * tall))
+        return found
+    found = []
+    first: Dim = 0
+    row: Dim = 0
+    size = height
+    while size:
+        count_left = dims.floordiv(rows - row, size)
+        found.append(Section(size, first, count_left, row))
+        first, row = first + count_left, row + count_left * size
+        size = 8 if size > 8 else size // 2
+    return found
+
+
+def product_kernel(name: str, product: Product, target: Target) -> Launch:
+    """A launch with the buffers left, right, the epilogue's operands, and the result."""
+    return _Builder(name, product, target).launch()
+
+
+class _Builder:
+    def __init__(self, name: str, product: Product, target: Target) -> None:
+        self.name = name
+        self.product = product
+        self.target = target
+        self.lanes = product.lanes
+        self.type = accumulator_type(product.left)
+        self.parameters = Parameters()
+        extra = product.epilogue.operands if product.epilogue else ()
+        self.operands = (product.result, *extra)
+        expression = product.epilogue.expression if product.epilogue else None
+        shapes, strides = [t.shape for t in self.operands], [t.strides for t in self.operands]
+        self.expression = None if expression is None else flatten_loads(expression, shapes, strides)
+        self.rows = merge_spans(product.rows, product.result, self.expression, len(self.operands))
+        self.sums = merge_spans(product.sums, product.result, None, 0)
+        self.row_sizes = [self.parameters.size(span.size) for span in self.rows]
+        self.uses_tile = self.expression is not None and _is_heavy(self.expression)
+        self.height = tile_height(target, product.left, self.lanes)
+
+    def launch(self) -> Launch:
+        size = self.parameters.size
+        product = self.product
+        count = dims.product(span.size for span in self.rows)
+        parts = sections(count, self.height)
+        height = parts[0].height if parts else 1
+        tiles = parts[-1].first + parts[-1].count if parts else 0
+        panels = dims.ceildiv(product.column.size, self.lanes)
+        tiles_each, panels_each = self.chunks(height, tiles, panels)
+        tile_chunks, panel_chunks = dims.ceildiv(tiles, tiles_each), dims.ceildiv(panels, panels_each)
         statements: list[Statement] = []
-        for number in range(len(self.turned)):
-            statements += self.turn(number, groups, across, along, ends)
-        row = variable("row")
-        mask = None
-        stop: Dim = self.lanes
-        if ends is not None:
-            mask = Call("less", (Integer(along + lane(self.lanes)), Integer(ends[1])), DType.bool)
-            stop = dims.minimum(ends[0] - across, self.lanes)
-        if ends is None and isinstance(self.expression, Load):
-            for number in range(self.lanes):
-                places = self.places(groups, across + number, along + lane(self.lanes))
-                known: dict[int, Code] = {self.first: self.register(0, number)}
-                statements += self.write(self.expression, places, None, known)
-            return tuple(statements)
-        places = self.places(groups, across + row, along + lane(self.lanes))
-        tiles: dict[int, Code] = {
-            self.first + number: Fetch(buffer.name, row * self.lanes + lane(self.lanes), buffer.dtype)
-            for number, buffer in enumerate(self.buffers)
-        }
-        statements.append(Repeat("row", 0, stop, 1, self.write(self.expression, places, mask, tiles)))
+        rest: Dim = block()
+        rest, panel_chunk = self.decode(statements, rest, panel_chunks, "panels")
+        rest, tile_chunk = self.decode(statements, rest, tile_chunks, "tiles")
+        self.grid_places = []
+        for number in reversed(range(len(product.grid))):
+            last = number == 0
+            rest, place = self.decode(statements, rest, 0 if last else product.grid[number].size, f"g{number}")
+            self.grid_places.insert(0, place)
+        each, number_of_tiles = size(tiles_each), size(tiles)
+        first = tile_chunk * each
+        end = dims.minimum(first + each, number_of_tiles)
+        panel_first = panel_chunk * size(panels_each)
+        panel_end = dims.minimum(panel_first + size(panels_each), size(panels))
+        inner = [self.section(part, first, end) for part in parts]
+        statements.append(Repeat("panel", panel_first, panel_end, 1, tuple(inner)))
+        blocks = dims.product(span.size for span in product.grid) * tile_chunks * panel_chunks
+        kernel = Kernel(self.name, self.buffers(height), tuple(self.parameters.values), self.lanes, tuple(statements))
+        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+
+    def chunks(self, height: int, tiles: Dim, panels: Dim) -> tuple[Dim, Dim]:
+        """Tiles and panels that a block does: rows that stay in the cache, and enough work."""
+        depth = dims.product(span.size for span in self.sums)
+        bytes_each = height * (self.product.left.bits // 8)
+        tiles_each = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, depth * bytes_each + 1))
+        tiles_each = dims.minimum(dims.maximum(tiles_each, 1), dims.maximum(tiles, 1))
+        work = 2 * max(height, 8) * self.lanes * depth * tiles_each + 1000
+        wanted = dims.ceildiv(BLOCK_WORK, work)
+        chunks = dims.maximum(dims.ceildiv(panels, wanted), 1)
+        return tiles_each, dims.maximum(dims.ceildiv(panels, chunks), 1)
+
+    def decode(self, statements: list[Statement], rest: Dim, size: Dim, name: str) -> tuple[Dim, Dim]:
+        """Split a position off the number of the block; what remains, and the position. Size 0: all that remains."""
+        if size == 1:
+            return rest, 0
+        if size == 0:
+            statements.append(Let(name, rest))
+            return 0, variable(name)
+        count = self.parameters.size(size)
+        statements.append(Let(name, dims.mod(rest, count)))
+        statements.append(Let(f"{name}_rest", dims.floordiv(rest, count)))
+        return variable(f"{name}_rest"), variable(name)
+
+    def buffers(self, height: int) -> tuple[Buffer, ...]:
+        found = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
+        found += [Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(self.operands) if n]
+        found.append(Buffer("out", self.product.result.dtype, True))
+        if self.uses_tile:
+            found.append(Buffer("tile", self.type, True, height * self.lanes))
+        return tuple(found)
+
+    def section(self, part: Section, first: Dim, end: Dim) -> Statement:
+        """The tiles of one height that belong to a block."""
+        size = self.parameters.size
+        name = f"tile{part.height}"
+        start, count = size(part.first), size(part.count)
+        row = size(part.row) + (variable(name) - start) * part.height
+        body = self.tile(row, part.height)
+        return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, body)
+
+    def tile(self, row: Dim, height: int) -> tuple[Statement, ...]:
+        statements: list[Statement] = []
+        places = self.row_places(statements, row, height)
+        size = self.parameters.size
+        base = size(self.product.left_start)
+        for span, place in zip(self.product.grid, self.grid_places):
+            base = base + size(span.left) * place
+        for number, place in enumerate(places):
+            along = offset([size(span.left) for span in self.rows], place)
+            statements.append(Let(f"left{number}", base + along))
+        splits = max(1, _CHAINS // height)
+        for number in range(height):
+            for split in range(splits):
+                statements.append(Define(_sum(number, split), Number(0, self.type), True))
+        statements.extend(self.reduce(height, splits))
+        for number in range(height):
+            for split in range(1, splits):
+                total = Call("add", (self.register(number), self.register(number, split)), self.type)
+                statements.append(Assign(_sum(number), total))
+        statements.extend(self.finish(row, places))
         return tuple(statements)
 
-    def turn(
-        self, number: int, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None
-    ) -> list[Statement]:
-        """A square in registers, and in local memory unless it is only copied on."""
-        load, lanes = self.turned[number], self.lanes
-        (place,) = load.indices
-        assert isinstance(place, Index)
-        mask = None
-        if ends is not None:
-            mask = Call("less", (Integer(across + lane(lanes)), Integer(ends[0])), DType.bool)
-        statements: list[Statement] = []
-        for row in range(lanes):
-            column = along + row if ends is None else dims.minimum(along + row, ends[1] - 1)
-            places = self.places(groups, across + lane(lanes), column)
-            lowering = Lowering(self.views, self.merged.places(places), self.parameters, mask=mask)
-            fetch = lowering.fetch(self.views[load.operand], lowering.flat_offset(place.value), None, None)
-            statements.append(Define(self.register(number, row).name, fetch, True))
-        statements.append(Transpose(tuple(self.register(number, row).name for row in range(lanes))))
-        if ends is not None or not isinstance(self.expression, Load):
-            buffer = self.buffers[number].name
-            statements += [Put(buffer, row * lanes + lane(lanes), self.register(number, row)) for row in range(lanes)]
+    def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
+        """Where the rows of a tile lie along the row spans: counted up from the first one."""
+        if len(self.rows) <= 1:
+            return [[row + number][: len(self.rows)] for number in range(height)]
+        statements.append(Let("row", row))
+        places: list[list[Dim]] = [[]]
+        for number, place in enumerate(split_index(variable("row"), self.row_sizes)):
+            statements.append(Let(f"y{number}_0", place))
+            places[0].append(variable(f"y{number}_0"))
+        for step in range(1, height):
+            carry: Dim = 1
+            following: list[Dim] = []
+            for number in reversed(range(len(self.rows))):
+                moved = places[-1][number] + carry
+                if number:
+                    statements.append(Let(f"wrap{number}_{step}", dims.maximum(moved + 1 - self.row_sizes[number], 0)))
+                    carry = variable(f"wrap{number}_{step}", 0, 1)
+                    moved = moved - carry * self.row_sizes[number]
+                statements.append(Let(f"y{number}_{step}", moved))
+                following.insert(0, variable(f"y{number}_{step}"))
+            places.append(following)
+        return places
+
+    def register(self, number: int, split: int = 0) -> Register:
+        return Register(_sum(number, split), self.type, True)
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def reduce(self, height: int, splits: int) -> tuple[Statement, ...]:
+        """The loops over the sums, with the innermost one unrolled."""
+        size = self.parameters.size
+        lefts = [size(span.left) for span in self.sums]
+        rights = [size(span.right) for span in self.sums]
+        places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
+
+        def step(split: int) -> list[Statement]:
+            at = [*places[:-1], places[-1] + split] if places else []
+            return self.multiply(height, offset(lefts, at), offset(rights, at), split)
+
+        if not self.sums:
+            return tuple(step(0))
+        last = len(self.sums) - 1
+        name, count = f"k{last}", size(self.sums[-1].size)
+        body: tuple[Statement, ...]
+        if splits == 1:
+            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=_UNROLL),)
+        else:
+            end = dims.floordiv(count, splits) * splits
+            together = tuple(statement for split in range(splits) for statement in step(split))
+            body = (Repeat(name, 0, end, splits, together), Repeat(name, end, count, 1, tuple(step(0))))
+        for number in reversed(range(last)):
+            body = (Repeat(f"k{number}", 0, size(self.sums[number].size), 1, body),)
+        return body
+
+    def multiply(self, height: int, left: Dim, right: Dim, split: int) -> list[Statement]:
+        product, size = self.product, self.parameters.size
+        place = size(product.right_start) + right + variable("panel") * size(product.panel) + lane(self.lanes)
+        for span, at in zip(product.grid, self.grid_places):
+            place = place + size(span.right) * at
+        mask = None if product.padded else self.column_mask()
+        vector = self.widened(Fetch("right", place, product.right, mask=mask))
+        name = f"b{split}"
+        statements: list[Statement] = [Define(name, vector, True)]
+        columns = Register(name, self.type, True)
+        for number in range(height):
+            element = self.widened(Fetch("left", variable(f"left{number}", None) + left, product.left))
+            total = self.register(number, split)
+            statements.append(Assign(total.name, self.multiply_add(element, columns, total)))
         return statements
 
-    def register(self, number: int, row: int) -> Register:
-        return Register(f"x{number}_{row}", self.turned[number].dtype, True)
+    def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
+        if self.type.is_float and not self.target.fused_multiply_add:
+            return Call("add", (Call("multiply", (a, b), self.type), c), self.type)
+        return Call("fma", (a, b, c), self.type)
 
-    def places(self, groups: list[Dim], across: Dim, along: Dim) -> list[Dim]:
-        places = list(groups)
-        places[self.across], places[-1] = across, along
-        return places
+    def widened(self, code: Code) -> Code:
+        return code if code.dtype is self.type else Call("cast", (code,), self.type)
+
+    # -- epilogue ----------------------------------------------------------------------------------------------------
+
+    def column(self) -> Dim:
+        return variable("panel") * self.lanes + lane(self.lanes)
+
+    def column_mask(self) -> Code | None:
+        """Lanes that have a column."""
+        columns = self.product.column.size
+        if isinstance(columns, int) and columns % self.lanes == 0:
+            return None
+        return Call("less", (Integer(self.column()), Integer(self.parameters.size(columns))), DType.bool)
+
+    def finish(self, row: Dim, places: list[list[Dim]]) -> list[Statement]:
+        """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
+        if not self.uses_tile:
+            return [self.write(self.register(number), place) for number, place in enumerate(places)]
+        at = variable("e") * self.lanes + lane(self.lanes)
+        statements: list[Statement] = [
+            Put("tile", number * self.lanes + lane(self.lanes), self.register(number)) for number in range(len(places))
+        ]
+        place = split_index(row + variable("e"), self.row_sizes)
+        body = self.write(Fetch("tile", at, self.type), place)
+        return [*statements, Repeat("e", 0, len(places), 1, (body,))]
+
+    def write(self, value: Code, place: Sequence[Dim]) -> Statement:
+        product, size = self.product, self.parameters.size
+        axes: dict[int, Dim] = {axis: size(start) for axis, start in product.result_start.items()}
+        spans = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, self.column())]
+        for span, at in spans:
+            if span.axis is not None:
+                axes[span.axis] = axes.get(span.axis, 0) + size(span.factor) * at
+        for axis in range(len(product.result.shape)):
+            axes.setdefault(axis, 0)
+        mask = self.column_mask()
+        value = self.narrowed(value)
+        if self.expression is not None:
+            views = operand_views(self.operands, self.parameters)
+            replace = {0: value, len(self.operands): value}
+            value = Lowering(views, axes, self.parameters, replace, mask).code(self.expression)
+        strides = [size(stride) for stride in product.result.strides]
+        return Put("out", offset(strides, [axes[axis] for axis in range(len(strides))]), value, mask=mask)
+
+    def narrowed(self, value: Code) -> Code:
+        """A sum as the element that the epilogue, or the result, takes."""
+        own = {len(self.operands), 0}
+        taken = [load.dtype for load in loads(self.expression) if load.operand in own] if self.expression else []
+        dtype = taken[0] if taken else self.product.result.dtype if self.expression is None else self.type
+        return value if value.dtype is dtype else Call("cast", (value,), dtype)
+
+
+def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
+    """A row-major position as one along each size."""
+    places: list[Dim] = []
+    for number in reversed(range(len(sizes))):
+        places.insert(0, dims.mod(index, sizes[number]) if number else index)
+        index = dims.floordiv(index, sizes[number])
+    return places
+
+
+def merge_spans(
+    spans: Sequence[Span], result: Tensor, expression: Scalar | None, operand_count: int
+) -> tuple[Span, ...]:
+    """Neighbouring spans that everything steps through alike as one. `expression` has its loads flattened."""
+    uses = [] if expression is None else _flat_offsets(expression, operand_count)
+    pinned = set() if expression is None else pinned_axes(expression, operand_count)
+    merged: list[Span] = []
+    for span in spans:
+        if span.size == 1:
+            continue
+        if merged and _alike(merged[-1], span, result, uses, pinned):
+            merged[-1] = Span(merged[-1].size * span.size, span.left, span.right, span.axis, span.factor)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _flat_offsets(expression: Scalar, operand_count: int) -> list[Dim]:
+    places = [load.indices[0] for load in loads(expression) if load.operand > operand_count]
+    return [place.value for place in places if isinstance(place, Index)]
+
+
+def _alike(outer: Span, inner: Span, result: Tensor, uses: Sequence[Dim], pinned: set[int]) -> bool:
+    if outer.left != inner.left * inner.size or outer.right != inner.right * inner.size:
+        return False
+    if outer.axis is None or inner.axis is None:
+        return outer.axis is inner.axis
+    if outer.axis in pinned or inner.axis in pinned:
+        return False
+    steps = [(result.strides[outer.axis], result.strides[inner.axis])]
+    steps += [(stride_along(use, outer.axis), stride_along(use, inner.axis)) for use in uses]
+    return all(far * outer.factor == near * inner.factor * inner.size for far, near in steps)
+
+
+def _is_heavy(expression: Scalar) -> bool:
+    """Whether an expression is so long that it should be there only once."""
+    weights = [1 if node.function in _SIMPLE else 8 for node in walk(expression) if isinstance(node, Apply)]
+    return sum(weights) > 12
+
+
+def _sum(number: int, split: int = 0) -> str:
+    return f"sum{number}" if split == 0 else f"sum{number}_{split}"
+
+

@@ -5,6 +5,7 @@ Steps that bind sizes (observations, host steps with sizes of their own) stay wh
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from weft.ir import dims
@@ -17,15 +18,17 @@ from weft.passes.rewrite import everywhere
 
 
 def drop_unused(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Keep what the outputs need, in bodies too."""
-    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs)
+    """Keep what the outputs need, in bodies too, and all guards: each may be the only trace of a step without effect."""
+    guarded = set().union(*map(_guard_symbols, program.guards))
+    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs, guarded)
 
 
-def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
-    """The part of a program that some of its outputs need."""
+def with_outputs(
+    program: TensorProgram, outputs: tuple[Value, ...], guarded: AbstractSet[str] = frozenset()
+) -> TensorProgram:
+    """The part of a program that some of its outputs, and the guards over the sizes in `guarded`, need."""
     program = replace(program, outputs=outputs)
     bound_by_inputs = set().union(*(_type_symbols(value.type) for value in program.inputs))
-    guarded: set[str] = set()
     while True:
         steps, sizes = _needed_steps(program, bound_by_inputs, guarded)
         used = sizes | bound_by_inputs
@@ -42,7 +45,7 @@ def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorPr
 
 
 def _needed_steps(
-    program: TensorProgram, bound_by_inputs: set[str], guarded: set[str]
+    program: TensorProgram, bound_by_inputs: set[str], guarded: AbstractSet[str]
 ) -> tuple[tuple[Step, ...], set[str]]:
     """The steps that outputs, and guards over sizes in use, rely on, and the sizes that these use."""
     needed: set[Value] = set(program.outputs)

@@ -1,0 +1,121 @@
+"""Tapes: many launches in one native call, with buffers in regions that each call names."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+from cpu.native import Array, build, elementwise
+from cpu.test_emit import row_sums
+
+from weft.backends.cpu.codegen import LoadedCode
+from weft.backends.cpu.tape import Launch, Place, Tape
+from weft.errors import InternalError
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Kernel
+
+F32 = DType.float32
+ADD = elementwise("plus", "add", [F32, F32], F32)
+DOUBLE = elementwise("product", "multiply", [F32, F32], F32)
+SUM = row_sums(F32, "sum", 0, 2)
+NOTHING = Kernel("nothing", (), (), 16, ())
+
+
+@cache
+def code() -> LoadedCode:
+    return build([ADD, DOUBLE, SUM, NOTHING])
+
+
+def chain(size: int, steps: int, grain: int = 1) -> Tape:
+    """out = (input + constants) * constants + constants ... in an arena of two halves."""
+    blocks = -(-size // 16)
+    arena, constants, given, wanted = range(4)
+    launches = []
+    for step in range(steps):
+        source = Place(given) if step == 0 else Place(arena, (step % 2) * size * 4)
+        target = Place(wanted) if step == steps - 1 else Place(arena, ((step + 1) % 2) * size * 4)
+        function = code().addresses["plus" if step % 2 == 0 else "product"]
+        launches.append(
+            Launch(function, blocks, (source, Place(constants, 64), target), (size,), grain=grain, parallel=step % 5 != 4)
+        )
+    return Tape(launches, code())
+
+
+def expected_chain(given: Array, constants: Array, steps: int) -> Array:
+    result = given
+    for step in range(steps):
+        result = result + constants if step % 2 == 0 else result * constants
+    return result
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 500, 5003])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_chain_of_launches(size: int, threads: int) -> None:
+    rng = np.random.default_rng(size)
+    constants = np.concatenate([np.zeros(16), 1 + rng.random(size)]).astype(np.float32)
+    given = rng.random(size).astype(np.float32)
+    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    tape = chain(size, 9)
+    for _ in range(20):
+        wanted[:] = 0
+        tape.run([array.ctypes.data for array in (arena, constants, given, wanted)], threads)
+        np.testing.assert_array_equal(wanted, expected_chain(given, constants[16:], 9))
+
+
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    values = np.random.default_rng(0).standard_normal((257, 333)).astype(np.float32)
+    results = []
+    for threads in (1, 2, 3, 4, 7):
+        for grain in (1, 5, 100):
+            sums = np.zeros(257, np.float32)
+            tape = Tape([Launch(code().addresses["rows"], 257, (Place(0), Place(1)), (333,), grain=grain)], code())
+            tape.run([values.ctypes.data, sums.ctypes.data], threads)
+            results.append(sums.tobytes())
+    assert len(set(results)) == 1
+
+
+def test_thousands_of_runs() -> None:
+    size = 800
+    constants = np.ones(size + 16, np.float32)
+    given = np.arange(size, dtype=np.float32)
+    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    tape = chain(size, 6)
+    addresses = [array.ctypes.data for array in (arena, constants, given, wanted)]
+    for turn in range(4000):
+        given[0] = turn
+        tape.run(addresses, 2 + turn % 3)
+        assert wanted[0] == turn + 3
+    np.testing.assert_array_equal(wanted[1:], given[1:] + 3)
+
+
+def test_an_empty_tape_and_empty_launches() -> None:
+    Tape([]).run([])
+    Tape([Launch(code().addresses["nothing"], 0, ())], code()).run([], 2)
+
+
+def test_missing_regions_are_noticed() -> None:
+    with pytest.raises(InternalError, match="regions"):
+        chain(16, 2).run([0, 0, 0])
+    with pytest.raises(InternalError, match="grains"):
+        Tape([Launch(0, 1, (), grain=0)])
+
+
+def test_times_of_launches() -> None:
+    size = 300_000
+    constants, given = np.ones(size + 16, np.float32), np.ones(size, np.float32)
+    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    tape = chain(size, 6)
+    before = time.monotonic_ns()
+    times = tape.run_timed([array.ctypes.data for array in (arena, constants, given, wanted)], 3)
+    after = time.monotonic_ns()
+    assert times.shape == (6, 3, 2)
+    worked = times[..., 0] > 0
+    assert worked[:, 0].all()
+    assert (times[worked][:, 0] >= before).all()
+    assert (times[worked][:, 1] <= after).all()
+    assert (times[worked][:, 1] >= times[worked][:, 0]).all()
+    starts, ends = np.where(worked, times[..., 0], after).min(axis=1), times[..., 1].max(axis=1)
+    assert (starts[1:] >= ends[:-1]).all()  # one launch after the other
+    assert worked[4].tolist() == [True, False, False]  # that one is not parallel
