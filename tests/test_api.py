@@ -685,7 +685,9 @@ def test_an_absent_device_says_why(device: str) -> None:
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"threads": 2}, {"precision": "float32"}, {"precision": "strict"}, {"cache": False}])
+@pytest.mark.parametrize(
+    "options", [{"threads": 2}, {"precision": "float32"}, {"precision": "strict"}, {"cache": False}]
+)
 def test_options(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(weft.load(affine(), **options)(X)[0], Y)
 

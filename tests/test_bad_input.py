@@ -15,7 +15,14 @@ from frontend.samples import external, model, node, subgraph, tensor, value
 from onnx import TensorProto, helper
 
 import weft
-from weft.errors import ExecutionError, InputError, InvalidModelError, ModelError, OutOfMemoryError, UnsupportedModelError
+from weft.errors import (
+    ExecutionError,
+    InputError,
+    InvalidModelError,
+    ModelError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
 
 INT64 = TensorProto.INT64
 BOOL = TensorProto.BOOL
@@ -228,9 +235,7 @@ def function_calling_itself() -> onnx.ModelProto:
     made = helper.make_function(
         "local", "Again", ["a"], ["b"], [node("Again", ["a"], ["b"], domain="local")], [helper.make_opsetid("local", 1)]
     )
-    return model(
-        [node("Again", ["x"], ["y"], domain="local")], opsets={"": 20, "local": 1}, functions=[made]
-    )
+    return model([node("Again", ["x"], ["y"], domain="local")], opsets={"": 20, "local": 1}, functions=[made])
 
 
 def test_a_function_that_calls_itself(tmp_path: Path) -> None:
@@ -244,9 +249,7 @@ def test_deeply_nested_branches(tmp_path: Path) -> None:
     for level in range(24):
         step = node("If", ["c"], [f"v{level + 1}"], then_branch=inner, else_branch=other)
         inner = subgraph(f"level{level}", [step], [f"v{level + 1}"])
-    built = model(
-        [node("If", ["c"], ["y"], then_branch=inner, else_branch=other)], [value("x"), value("c", [], BOOL)]
-    )
+    built = model([node("If", ["c"], ["y"], then_branch=inner, else_branch=other)], [value("x"), value("c", [], BOOL)])
     x = floats(2, 3)
     try:
         loaded = weft.load(save(tmp_path, built))
@@ -540,7 +543,7 @@ def test_data_that_does_not_fit(
     if said is None:
         weft.load(path)(*feeds or ())
         return
-    with pytest.raises((ExecutionError, InputError, ModelError)) as caught:
+    with pytest.raises(ModelError if feeds is None else (ExecutionError, InputError)) as caught:
         weft.load(path)(*feeds or ())
     for text in (str(path), "culprit", said):
         assert text in str(caught.value)
@@ -557,9 +560,7 @@ def test_data_that_does_not_fit(
     ids=["negative size", "remainder by zero"],
 )  # fmt: skip
 def test_arithmetic_of_shapes(tmp_path: Path, nodes: list[onnx.NodeProto], feeds: np.ndarray) -> None:
-    built = model(
-        nodes, [value("x", ["n"])], [value("y", None)], [tensor("two", ints(2)), tensor("zero", ints(0))]
-    )
+    built = model(nodes, [value("x", ["n"])], [value("y", None)], [tensor("two", ints(2)), tensor("zero", ints(0))])
     path = save(tmp_path, built)
     with pytest.raises(weft.WeftError) as caught:
         weft.load(path)(feeds)
@@ -600,7 +601,9 @@ def test_division_by_zero_in_shapes(tmp_path: Path, divisor: str) -> None:
 )
 def test_inputs(tmp_path: Path, feeds: dict[str, Any], said: str) -> None:
     built = model(
-        [node("Gather", ["x", "y"], ["z"], axis=1)], [value("x", ["n", 3]), value("y", ["k"], INT64)], [value("z", None)]
+        [node("Gather", ["x", "y"], ["z"], axis=1)],
+        [value("x", ["n", 3]), value("y", ["k"], INT64)],
+        [value("z", None)],
     )
     path = save(tmp_path, built)
     loaded = weft.load(path)

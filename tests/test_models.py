@@ -57,6 +57,7 @@ def test_catalog_is_whole() -> None:
         assert {name: array.shape for name, array in inputs.items()} == {spec.name: spec.shape for spec in model.inputs}
         assert all(np.array_equal(array, random_inputs(model)[name]) for name, array in inputs.items())
 
+
 ORACLE_ERROR = {"credsweeper__ml_model": 2e-7}
 """Absolute errors of onnxruntime itself, which matter where all outputs are tiny.
 

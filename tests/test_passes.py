@@ -300,7 +300,11 @@ def test_almost_identical_subgraphs_do_not_merge() -> None:
 
 def test_random_numbers_do_not_merge() -> None:
     built = model(
-        [node("RandomNormalLike", ["x"], ["a"]), node("RandomNormalLike", ["x"], ["b"]), node("Sub", ["a", "b"], ["y"])],
+        [
+            node("RandomNormalLike", ["x"], ["a"]),
+            node("RandomNormalLike", ["x"], ["b"]),
+            node("Sub", ["a", "b"], ["y"]),
+        ],
         [value("x", [100])],
         [value("y", None)],
     )
@@ -365,7 +369,9 @@ def test_a_branch_known_while_loading_disappears() -> None:
 # -- scales ----------------------------------------------------------------------------------------------------------
 
 
-def normalized(op: str, weights: np.ndarray, channels: int, *, bias: bool = False, **attributes: Any) -> onnx.ModelProto:
+def normalized(
+    op: str, weights: np.ndarray, channels: int, *, bias: bool = False, **attributes: Any
+) -> onnx.ModelProto:
     """A convolution, batch normalisation and a scale after it."""
     rng = np.random.default_rng(channels)
     parameters = {name: rng.random(channels).astype(np.float32) + 0.5 for name in ("g", "b", "m", "v", "k")}
@@ -471,7 +477,9 @@ class Builder:
         self.emit(self.pick(["Neg", "Abs", "Relu", "Tanh", "Sigmoid", "Identity", "Erf", "Floor"]), [x], shape)
 
     def binary(self, x: str, shape: tuple[int, ...]) -> None:
-        fitting = [name for name, other in self.shapes.items() if len(other) == len(shape) and _broadcasts(shape, other)]
+        fitting = [
+            name for name, other in self.shapes.items() if len(other) == len(shape) and _broadcasts(shape, other)
+        ]
         y = self.pick(fitting) if self.rng.random() < 0.7 else self.constant(_numbers(self.rng, shape[-1:]))
         other = self.shapes.get(y, shape[-1:])
         self.emit(self.pick(["Add", "Sub", "Mul", "Max", "Min"]), [x, y], np.broadcast_shapes(shape, other))

@@ -271,7 +271,9 @@ def test_running_sums(seed: int, exclusive: bool, reverse: bool, kind: str) -> N
 
 
 @many
-@given(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.0, -1.0, math.inf, -math.inf]), min_size=1, max_size=9), st.booleans())
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.0, -1.0, math.inf, -math.inf]), min_size=1, max_size=9), st.booleans()
+)
 def test_sorting_keeps_ties_in_order(numbers: list[float], descending: bool) -> None:
     x = np.array(numbers, np.float32)
     count = (len(numbers) + 1) // 2
@@ -302,9 +304,7 @@ def test_scatter(seed: int, reduction: str, dtype: Any) -> None:
     updates = rng.integers(-2, 3, 7).astype(dtype)
     axis = Index(dims.axis(0, 7))
     found_dtype = from_numpy(x.dtype)
-    primitive = Scatter(
-        (7,), (Load(1, (axis,), DType.int64),), Load(2, (axis,), found_dtype), reduction
-    )
+    primitive = Scatter((7,), (Load(1, (axis,), DType.int64),), Load(2, (axis,), found_dtype), reduction)
     found = evaluate(primitive, [x, places, updates], (5,))
     combine = {
         "none": lambda old, new: new,
@@ -344,7 +344,12 @@ def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
     mask = 0xFFFFFFFF
     for _ in range(10):
         first, second = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
-        counter = [(second >> 32) ^ counter[1] ^ key[0], second & mask, (first >> 32) ^ counter[3] ^ key[1], first & mask]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & mask,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & mask,
+        ]
         key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
     return counter
 

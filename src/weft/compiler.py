@@ -16,7 +16,7 @@ from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import choose
+from weft.runtime.devices import Runner, choose, runner
 from weft.runtime.progress import Stages, stages
 from weft.runtime.session import Model
 
@@ -29,7 +29,7 @@ def load(
     device: str = "auto",
     threads: int | None = None,
     precision: str = "float32",
-    cache: bool = True,  # noqa: ARG001 - part of the stable interface
+    cache: bool = True,
     dump: str | Path | None = None,
 ) -> Model:
     """Load an ONNX model, ready to run.
@@ -54,8 +54,15 @@ def load(
             raise InvalidModelError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
             raise error.at(file=model.file) from error.__cause__
-    eager = partial(run_eagerly, model.graph, Reference())
-    return Model(model, program, chosen.name, compile, eager)
+        progress.stage("generating code")
+        prepare = partial(_prepare, chosen.name, threads, cache)
+        eager = partial(run_eagerly, model.graph, Reference())
+        return Model(model, program, chosen.name, prepare, compile, eager)
+
+
+def _prepare(device: str, threads: int | None, cache: bool, program: TensorProgram) -> Runner:
+    """Make a program run on a device."""
+    return runner(device)(program, threads, cache)
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:

@@ -266,12 +266,20 @@ def test_indirect_access(dtype: DType) -> None:
     mask = Call("less", (Integer(place), Integer(ir.variable("n"))), BOOL)
     fetch = Fetch("x", 4, dtype, Fetch("from", place, I64, mask=mask), mask)
     put = Put("z", 2, fetch, Fetch("to", place, I64, mask=mask), mask)
-    buffers = (Buffer("x", dtype, False), Buffer("from", I64, False), Buffer("to", I64, False), Buffer("z", dtype, True))
+    buffers = (
+        Buffer("x", dtype, False),
+        Buffer("from", I64, False),
+        Buffer("to", I64, False),
+        Buffer("z", dtype, True),
+    )
     values = np.resize(samples(dtype), 104)
     expected = np.zeros(size + 2, dtype.numpy)
     expected[target + 2] = values[source + 4]
     results = run_kernel(
-        Kernel("indirect", buffers, ("n",), LANES, (put,)), [values, source, target, np.zeros_like(expected)], 3, {"n": size}
+        Kernel("indirect", buffers, ("n",), LANES, (put,)),
+        [values, source, target, np.zeros_like(expected)],
+        3,
+        {"n": size},
     )
     np.testing.assert_array_equal(results[-1].astype(np.float64), expected.astype(np.float64))
 

@@ -38,7 +38,9 @@ def chain(size: int, steps: int, grain: int = 1) -> Tape:
         target = Place(wanted) if step == steps - 1 else Place(arena, ((step + 1) % 2) * size * 4)
         function = code().addresses["plus" if step % 2 == 0 else "product"]
         launches.append(
-            Launch(function, blocks, (source, Place(constants, 64), target), (size,), grain=grain, parallel=step % 5 != 4)
+            Launch(
+                function, blocks, (source, Place(constants, 64), target), (size,), grain=grain, parallel=step % 5 != 4
+            )
         )
     return Tape(launches, code())
 
@@ -112,7 +114,7 @@ def test_times_of_launches() -> None:
     after = time.monotonic_ns()
     assert times.shape == (6, 3, 2)
     worked = times[..., 0] > 0
-    assert worked[:, 0].all()
+    assert worked.any(axis=1).all()
     assert (times[worked][:, 0] >= before).all()
     assert (times[worked][:, 1] <= after).all()
     assert (times[worked][:, 1] >= times[worked][:, 0]).all()

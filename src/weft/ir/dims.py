@@ -462,7 +462,7 @@ def _top_atoms(dim: Expr) -> list[Atom]:
 
 
 def _at_extreme(dim: Expr, loops: list[Axis], *, lowest: bool) -> Dim:
-    """`dim` with each loop variable at the end of its range that makes it least (or greatest), where that is certain."""
+    """`dim` with each loop variable at the end of its range that makes it least (or greatest), if that is certain."""
     total: Dim = 0
     for monomial, coefficient in dim.terms:
         looping = [atom for atom in monomial if isinstance(atom, Axis) and atom in loops]

@@ -23,8 +23,8 @@ from weft.ir.target import Target
 from weft.kernels.dots import dot_kernel
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import row_major
-from weft.kernels.maps import map_kernel
-from weft.kernels.tiles import Product, Span, lanes_for, merge_spans, product_kernel
+from weft.kernels.maps import map_launch
+from weft.kernels.tiles import Product, Walk, lanes_for, merge_walks, product_kernel
 
 Array = np.ndarray[Any, Any]
 _TYPICAL = 64  # what an unknown size is taken for where a choice must be made
@@ -94,9 +94,9 @@ class _Plan:
         self.rows = [x for x in inner if x not in columns.labels]
         self.columns = [x for x in inner if x not in rows.labels]
         self.sums = self.sum_order()
-        spans = merge_spans([self.span(label) for label in self.columns], result, None, 0)
+        spans = merge_walks([self.span(label) for label in self.columns], result, None, 0)
         simple = epilogue is None and len(spans) == 1
-        self.column_span = spans[0] if simple else self.span(self.columns[-1]) if self.columns else Span(1)
+        self.column_span = spans[0] if simple else self.span(self.columns[-1]) if self.columns else Walk(1)
         self.outer = [] if simple else self.columns[:-1]
         self.merged_columns = self.columns if simple else self.columns[-1:]
         self.lanes = lanes_for(target, rows.tensor.dtype, self.column_span.size)
@@ -113,9 +113,9 @@ class _Plan:
 
         return sorted(labels, key=place)
 
-    def span(self, label: int) -> Span:
+    def span(self, label: int) -> Walk:
         side = self.left if label in self.left.labels else self.right
-        return Span(
+        return Walk(
             side.size(label),
             self.left.stride(label),
             self.right.stride(label),
@@ -130,7 +130,7 @@ class _Plan:
     @property
     def uses_dots(self) -> bool:
         """Few rows or columns, with the sums as neighbours in both operands: lanes go along the sums."""
-        if not self.sums or self.right.constant is not None and self.extent(self.rows) > self.extent(self.columns):
+        if not self.sums or (self.right.constant is not None and self.extent(self.rows) > self.extent(self.columns)):
             return False
         span = self.span(self.sums[-1])
         narrow = self.extent(self.columns) <= _FEW or (self.extent(self.rows) <= _FEW and not self.in_place)
@@ -204,7 +204,7 @@ class _Plan:
             padded=packed,
         )
 
-    def spans(self, *, packed: bool) -> tuple[tuple[Span, ...], tuple[Span, ...], Span, Dim]:
+    def spans(self, *, packed: bool) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Walk, Dim]:
         """Grid, sums, column and the distance of panels, with strides into the packed operand or the one in place."""
         grid = [self.span(label) for label in (*self.batch, *self.outer)]
         sums = [self.span(label) for label in self.sums]
@@ -214,13 +214,13 @@ class _Plan:
         for number in reversed(range(len(sums))):
             span = sums[number]
             present = self.sums[number] in self.right.labels
-            sums[number] = Span(span.size, span.left, stride if present else 0)
+            sums[number] = Walk(span.size, span.left, stride if present else 0)
             stride = stride * span.size if present else stride
         panel = stride
         stride = stride * dims.ceildiv(self.column_span.size, self.lanes)
         for number in reversed(range(len(grid))):
             span = grid[number]
-            grid[number] = Span(span.size, span.left, stride, span.axis)
+            grid[number] = Walk(span.size, span.left, stride, span.axis)
             stride = stride * span.size
         return tuple(grid), tuple(sums), self.column_span, panel
 
@@ -265,7 +265,7 @@ class _Plan:
         load = Load(0, tuple(Index(places[label]) for label in self.right.labels), tensor.dtype)
         expression = guarded(load, column, columns)
         packed = Tensor(tensor.dtype, shape, row_major(len(shape)))
-        return map_kernel(expression, [tensor], packed, self.lanes), dims.product(shape)
+        return map_launch(expression, [tensor], packed, self.lanes), dims.product(shape)
 
 
 def guarded(load: Load, index: Dim, size: Dim) -> Scalar:

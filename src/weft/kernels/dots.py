@@ -36,16 +36,15 @@ from weft.ir.target import Target
 from weft.kernels.launch import Launch
 from weft.kernels.layout import offset
 from weft.kernels.lowering import Lowering
-from weft.kernels.maps import operand_views
-from weft.kernels.merge import flatten_loads
+from weft.kernels.merge import flatten_loads, operand_views
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import BLOCK_WORK, Product, Span, accumulator_type, merge_spans, split_index
+from weft.kernels.tiles import BLOCK_WORK, Product, Walk, accumulator_type, merge_walks, split_index
 
 HEIGHT = 8  # rows at a time
 
 
 def dot_kernel(
-    name: str, product: Product, grid: tuple[Span, ...], columns: tuple[Span, ...], lanes: int, target: Target
+    name: str, product: Product, grid: tuple[Walk, ...], columns: tuple[Walk, ...], lanes: int, target: Target
 ) -> Launch:
     """Buffers as `product_kernel`'s; the grid and the columns are given apart, with strides into both operands."""
     return _Builder(name, product, grid, columns, lanes, target).launch()
@@ -53,17 +52,16 @@ def dot_kernel(
 
 class _Builder:
     def __init__(
-        self, name: str, product: Product, grid: tuple[Span, ...], columns: tuple[Span, ...], lanes: int, target: Target
+        self, name: str, product: Product, grid: tuple[Walk, ...], columns: tuple[Walk, ...], lanes: int, target: Target
     ) -> None:
         self.name, self.product, self.grid, self.columns = name, product, grid, columns
         self.lanes, self.target = lanes, target
         self.type = accumulator_type(product.left)
         self.parameters = Parameters()
-        self.sums = merge_spans(product.sums, product.result, None, 0)
+        self.sums = merge_walks(product.sums, product.result, None, 0)
         self.operands = (product.result, *(product.epilogue.operands if product.epilogue else ()))
-        shapes, strides = [t.shape for t in self.operands], [t.strides for t in self.operands]
         expression = product.epilogue.expression if product.epilogue else None
-        self.expression = None if expression is None else flatten_loads(expression, shapes, strides)
+        self.expression = None if expression is None else flatten_loads(expression, self.operands)
         self.spans = (*grid, *columns, *product.rows)
 
     def launch(self) -> Launch:

@@ -174,9 +174,9 @@ class Lowering:
             return self.replace[load.operand]
         operand = self.operands[load.operand]
         if operand.flat:
-            (place,) = load.indices
-            assert isinstance(place, Index)
-            return self.fetch(operand, self.flat_offset(place.value), None, None)
+            (flat,) = load.indices
+            assert isinstance(flat, Index)
+            return self.fetch(operand, self.flat_offset(flat.value), None, None)
         places: list[Dim] = []
         indirect: Code | None = None
         mask: Code | None = None
@@ -231,8 +231,8 @@ class Lowering:
         strides, rest = split_strides(value)
         total = self.index(rest)
         for position, stride in strides.items():
-            literal = isinstance(stride, int) and (self.literal or stride in LITERAL_STRIDES)
-            factor = stride if literal else self.parameters.size(stride)
+            literal = self.literal or stride in LITERAL_STRIDES
+            factor = self.parameters.symbols(stride) if literal else self.parameters.size(stride)
             total = total + factor * self.axes[position]
         return total
 

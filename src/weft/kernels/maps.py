@@ -147,7 +147,8 @@ class _Writer:
         value = lowering.code(expression)
         place = self.base
         for stride, position in zip(self.strides, groups, strict=True):
-            place = place + (stride if self.literal else self.parameters.size(stride)) * position
+            factor = self.parameters.symbols(stride) if self.literal else self.parameters.size(stride)
+            place = place + factor * position
         return (*statements, *gather_errors(lowering.checks), Put("out", place, value, mask=mask))
 
 

@@ -1,7 +1,7 @@
 """The register-tiled kernel for sums of products: matrix products and convolutions are this, with other strides.
 
-A tile is some rows times the lanes of a block: one accumulator a row, whose lanes are neighbouring columns. Each step of
-the sums takes one vector from the right operand, one number a row from the left one, and multiplies them into the
+A tile is some rows times the lanes of a block: one accumulator a row, whose lanes are neighbouring columns. Each step
+of the sums takes one vector from the right operand, one number a row from the left one, and multiplies them into the
 accumulators. Rows may lie anywhere in the left operand. The epilogue is applied to the accumulators.
 """
 
@@ -32,24 +32,24 @@ from weft.ir.kernel import (
     lane,
     variable,
 )
-from weft.ir.scalar import Apply, Index, Scalar, loads, walk
+from weft.ir.scalar import Index, Scalar, loads
 from weft.ir.target import Target
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
 from weft.kernels.lowering import Lowering
-from weft.kernels.maps import operand_views
-from weft.kernels.merge import flatten_loads, pinned_axes, stride_along
+from weft.kernels.merge import flatten_loads, operand_views, pinned_axes, stride_along
+from weft.kernels.nest import cost
 from weft.kernels.parameters import Parameters
 
 BLOCK_WORK = 4_000_000  # operations that a block does, about
 _TILES_EACH = 8  # tiles of rows that a block does, at most
-_UNROLL = 4
 _CHAINS = 4  # independent sums that keep the multipliers busy
-_SIMPLE = frozenset("add subtract multiply negate absolute minimum maximum select cast sqrt floor ceil".split())
+_LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
+_LONG = 12  # instructions of an epilogue that should be in the code only once
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Walk:
     """A loop of a product: how far a step goes in the operands, and along which of the result's axes."""
 
     size: Dim
@@ -71,10 +71,10 @@ class Product:
     right: DType
     result: Tensor
     epilogue: Epilogue | None
-    grid: tuple[Span, ...]
-    rows: tuple[Span, ...]
-    column: Span
-    sums: tuple[Span, ...]
+    grid: tuple[Walk, ...]
+    rows: tuple[Walk, ...]
+    column: Walk
+    sums: tuple[Walk, ...]
     lanes: int
     panel: Dim
     padded: bool
@@ -152,16 +152,19 @@ class _Builder:
         extra = product.epilogue.operands if product.epilogue else ()
         self.operands = (product.result, *extra)
         expression = product.epilogue.expression if product.epilogue else None
-        shapes, strides = [t.shape for t in self.operands], [t.strides for t in self.operands]
-        self.expression = None if expression is None else flatten_loads(expression, shapes, strides)
-        self.rows = merge_spans(product.rows, product.result, self.expression, len(self.operands))
-        self.sums = merge_spans(product.sums, product.result, None, 0)
-        self.row_sizes = [self.parameters.size(span.size) for span in self.rows]
-        self.uses_tile = self.expression is not None and _is_heavy(self.expression)
+        self.expression = None if expression is None else flatten_loads(expression, self.operands)
+        self.rows = merge_walks(product.rows, product.result, self.expression, len(self.operands))
+        self.sums = merge_walks(product.sums, product.result, None, 0)
+        self.row_sizes = [self.parameters.named(f"rows{n}", span.size) for n, span in enumerate(self.rows)]
+        self.uses_tile = self.expression is not None and cost(self.expression) > _LONG
         self.height = tile_height(target, product.left, self.lanes)
 
+    def stride(self, name: str, value: Dim) -> Dim:
+        """A stride as the kernel sees it: those that decide how to address are written into the code."""
+        return value if value in (0, 1) or value == self.lanes else self.parameters.named(name, value)
+
     def launch(self) -> Launch:
-        size = self.parameters.size
+        named = self.parameters.named
         product = self.product
         count = dims.product(span.size for span in self.rows)
         parts = sections(count, self.height)
@@ -172,18 +175,19 @@ class _Builder:
         tile_chunks, panel_chunks = dims.ceildiv(tiles, tiles_each), dims.ceildiv(panels, panels_each)
         statements: list[Statement] = []
         rest: Dim = block()
-        rest, panel_chunk = self.decode(statements, rest, panel_chunks, "panels")
-        rest, tile_chunk = self.decode(statements, rest, tile_chunks, "tiles")
+        rest, panel_chunk = self.decode(statements, rest, panel_chunks, "panel_chunk")
+        rest, tile_chunk = self.decode(statements, rest, tile_chunks, "tile_chunk")
         self.grid_places = []
         for number in reversed(range(len(product.grid))):
             last = number == 0
             rest, place = self.decode(statements, rest, 0 if last else product.grid[number].size, f"g{number}")
             self.grid_places.insert(0, place)
-        each, number_of_tiles = size(tiles_each), size(tiles)
+        each = named("tiles_each", tiles_each)
         first = tile_chunk * each
-        end = dims.minimum(first + each, number_of_tiles)
-        panel_first = panel_chunk * size(panels_each)
-        panel_end = dims.minimum(panel_first + size(panels_each), size(panels))
+        end = dims.minimum(first + each, named("tiles", tiles))
+        each = named("panels_each", panels_each)
+        panel_first = panel_chunk * each
+        panel_end = dims.minimum(panel_first + each, named("panels", panels))
         inner = [self.section(part, first, end) for part in parts]
         statements.append(Repeat("panel", panel_first, panel_end, 1, tuple(inner)))
         blocks = dims.product(span.size for span in product.grid) * tile_chunks * panel_chunks
@@ -203,12 +207,9 @@ class _Builder:
 
     def decode(self, statements: list[Statement], rest: Dim, size: Dim, name: str) -> tuple[Dim, Dim]:
         """Split a position off the number of the block; what remains, and the position. Size 0: all that remains."""
-        if size == 1:
-            return rest, 0
         if size == 0:
-            statements.append(Let(name, rest))
-            return 0, variable(name)
-        count = self.parameters.size(size)
+            return 0, rest
+        count = self.parameters.named(f"{name}s", size)
         statements.append(Let(name, dims.mod(rest, count)))
         statements.append(Let(f"{name}_rest", dims.floordiv(rest, count)))
         return variable(f"{name}_rest"), variable(name)
@@ -223,27 +224,26 @@ class _Builder:
 
     def section(self, part: Section, first: Dim, end: Dim) -> Statement:
         """The tiles of one height that belong to a block."""
-        size = self.parameters.size
+        named = self.parameters.named
         name = f"tile{part.height}"
-        start, count = size(part.first), size(part.count)
-        row = size(part.row) + (variable(name) - start) * part.height
+        start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
+        row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
         body = self.tile(row, part.height)
         return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, body)
 
     def tile(self, row: Dim, height: int) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, height)
-        size = self.parameters.size
-        base = size(self.product.left_start)
-        for span, place in zip(self.product.grid, self.grid_places):
-            base = base + size(span.left) * place
+        base = self.start("left", self.product.left_start)
+        for number, (span, at) in enumerate(zip(self.product.grid, self.grid_places)):
+            base = base + self.stride(f"grid{number}_left", span.left) * at
+        lefts = [self.stride(f"rows{number}_left", span.left) for number, span in enumerate(self.rows)]
         for number, place in enumerate(places):
-            along = offset([size(span.left) for span in self.rows], place)
+            along = offset(lefts, place)
             statements.append(Let(f"left{number}", base + along))
         splits = max(1, _CHAINS // height)
-        for number in range(height):
-            for split in range(splits):
-                statements.append(Define(_sum(number, split), Number(0, self.type), True))
+        names = [_sum(number, split) for number in range(height) for split in range(splits)]
+        statements.extend(Define(name, Number(0, self.type), True) for name in names)
         statements.extend(self.reduce(height, splits))
         for number in range(height):
             for split in range(1, splits):
@@ -251,6 +251,9 @@ class _Builder:
                 statements.append(Assign(_sum(number), total))
         statements.extend(self.finish(row, places))
         return tuple(statements)
+
+    def start(self, side: str, value: Dim) -> Dim:
+        return 0 if value == 0 else self.parameters.named(f"{side}_start", value)
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
         """Where the rows of a tile lie along the row spans: counted up from the first one."""
@@ -282,9 +285,9 @@ class _Builder:
 
     def reduce(self, height: int, splits: int) -> tuple[Statement, ...]:
         """The loops over the sums, with the innermost one unrolled."""
-        size = self.parameters.size
-        lefts = [size(span.left) for span in self.sums]
-        rights = [size(span.right) for span in self.sums]
+        lefts = [self.stride(f"sum{number}_left", span.left) for number, span in enumerate(self.sums)]
+        rights = [self.stride(f"sum{number}_right", span.right) for number, span in enumerate(self.sums)]
+        sizes = [self.parameters.named(f"sums{number}", span.size) for number, span in enumerate(self.sums)]
         places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
 
         def step(split: int) -> list[Statement]:
@@ -294,23 +297,24 @@ class _Builder:
         if not self.sums:
             return tuple(step(0))
         last = len(self.sums) - 1
-        name, count = f"k{last}", size(self.sums[-1].size)
+        name, count = f"k{last}", sizes[-1]
         body: tuple[Statement, ...]
         if splits == 1:
-            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=_UNROLL),)
+            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=2 if height <= _LOW else 1),)
         else:
             end = dims.floordiv(count, splits) * splits
             together = tuple(statement for split in range(splits) for statement in step(split))
             body = (Repeat(name, 0, end, splits, together), Repeat(name, end, count, 1, tuple(step(0))))
         for number in reversed(range(last)):
-            body = (Repeat(f"k{number}", 0, size(self.sums[number].size), 1, body),)
+            body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
         return body
 
     def multiply(self, height: int, left: Dim, right: Dim, split: int) -> list[Statement]:
-        product, size = self.product, self.parameters.size
-        place = size(product.right_start) + right + variable("panel") * size(product.panel) + lane(self.lanes)
-        for span, at in zip(product.grid, self.grid_places):
-            place = place + size(span.right) * at
+        product = self.product
+        panel = self.stride("panel_right", product.panel)
+        place = self.start("right", product.right_start) + right + variable("panel") * panel + lane(self.lanes)
+        for number, (span, at) in enumerate(zip(product.grid, self.grid_places)):
+            place = place + self.stride(f"grid{number}_right", span.right) * at
         mask = None if product.padded else self.column_mask()
         vector = self.widened(Fetch("right", place, product.right, mask=mask))
         name = f"b{split}"
@@ -340,7 +344,7 @@ class _Builder:
         columns = self.product.column.size
         if isinstance(columns, int) and columns % self.lanes == 0:
             return None
-        return Call("less", (Integer(self.column()), Integer(self.parameters.size(columns))), DType.bool)
+        return Call("less", (Integer(self.column()), Integer(self.parameters.named("columns", columns))), DType.bool)
 
     def finish(self, row: Dim, places: list[list[Dim]]) -> list[Statement]:
         """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
@@ -355,12 +359,12 @@ class _Builder:
         return [*statements, Repeat("e", 0, len(places), 1, (body,))]
 
     def write(self, value: Code, place: Sequence[Dim]) -> Statement:
-        product, size = self.product, self.parameters.size
-        axes: dict[int, Dim] = {axis: size(start) for axis, start in product.result_start.items()}
+        product, named = self.product, self.parameters.named
+        axes = {axis: named(f"start{axis}", start) for axis, start in product.result_start.items()}
         spans = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, self.column())]
         for span, at in spans:
             if span.axis is not None:
-                axes[span.axis] = axes.get(span.axis, 0) + size(span.factor) * at
+                axes[span.axis] = axes.get(span.axis, 0) + self.parameters.size(span.factor) * at
         for axis in range(len(product.result.shape)):
             axes.setdefault(axis, 0)
         mask = self.column_mask()
@@ -369,7 +373,7 @@ class _Builder:
             views = operand_views(self.operands, self.parameters)
             replace = {0: value, len(self.operands): value}
             value = Lowering(views, axes, self.parameters, replace, mask).code(self.expression)
-        strides = [size(stride) for stride in product.result.strides]
+        strides = [self.stride(f"out{axis}", stride) for axis, stride in enumerate(product.result.strides)]
         return Put("out", offset(strides, [axes[axis] for axis in range(len(strides))]), value, mask=mask)
 
     def narrowed(self, value: Code) -> Code:
@@ -389,18 +393,18 @@ def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
     return places
 
 
-def merge_spans(
-    spans: Sequence[Span], result: Tensor, expression: Scalar | None, operand_count: int
-) -> tuple[Span, ...]:
+def merge_walks(
+    spans: Sequence[Walk], result: Tensor, expression: Scalar | None, operand_count: int
+) -> tuple[Walk, ...]:
     """Neighbouring spans that everything steps through alike as one. `expression` has its loads flattened."""
     uses = [] if expression is None else _flat_offsets(expression, operand_count)
-    pinned = set() if expression is None else pinned_axes(expression, operand_count)
-    merged: list[Span] = []
+    pinned = set() if expression is None else pinned_axes([expression], operand_count)
+    merged: list[Walk] = []
     for span in spans:
         if span.size == 1:
             continue
         if merged and _alike(merged[-1], span, result, uses, pinned):
-            merged[-1] = Span(merged[-1].size * span.size, span.left, span.right, span.axis, span.factor)
+            merged[-1] = Walk(merged[-1].size * span.size, span.left, span.right, span.axis, span.factor)
         else:
             merged.append(span)
     return tuple(merged)
@@ -411,7 +415,7 @@ def _flat_offsets(expression: Scalar, operand_count: int) -> list[Dim]:
     return [place.value for place in places if isinstance(place, Index)]
 
 
-def _alike(outer: Span, inner: Span, result: Tensor, uses: Sequence[Dim], pinned: set[int]) -> bool:
+def _alike(outer: Walk, inner: Walk, result: Tensor, uses: Sequence[Dim], pinned: set[int]) -> bool:
     if outer.left != inner.left * inner.size or outer.right != inner.right * inner.size:
         return False
     if outer.axis is None or inner.axis is None:
@@ -421,12 +425,6 @@ def _alike(outer: Span, inner: Span, result: Tensor, uses: Sequence[Dim], pinned
     steps = [(result.strides[outer.axis], result.strides[inner.axis])]
     steps += [(stride_along(use, outer.axis), stride_along(use, inner.axis)) for use in uses]
     return all(far * outer.factor == near * inner.factor * inner.size for far, near in steps)
-
-
-def _is_heavy(expression: Scalar) -> bool:
-    """Whether an expression is so long that it should be there only once."""
-    weights = [1 if node.function in _SIMPLE else 8 for node in walk(expression) if isinstance(node, Apply)]
-    return sum(weights) > 12
 
 
 def _sum(number: int, split: int = 0) -> str:

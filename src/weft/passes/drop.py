@@ -5,7 +5,6 @@ Steps that bind sizes (observations, host steps with sizes of their own) stay wh
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from weft.ir import dims
@@ -18,38 +17,18 @@ from weft.passes.rewrite import everywhere
 
 
 def drop_unused(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Keep what the outputs need, in bodies too, and all guards: each may be the only trace of a step without effect."""
-    guarded = set().union(*map(_guard_symbols, program.guards))
-    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs, guarded)
+    """Keep what the outputs need, in bodies too."""
+    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs)
 
 
-def with_outputs(
-    program: TensorProgram, outputs: tuple[Value, ...], guarded: AbstractSet[str] = frozenset()
-) -> TensorProgram:
-    """The part of a program that some of its outputs, and the guards over the sizes in `guarded`, need."""
-    program = replace(program, outputs=outputs)
+def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
+    """The part of a program that some of its outputs need.
+
+    Guards stay, with the steps that bind their sizes: each may be all that is left of an op without effect.
+    """
     bound_by_inputs = set().union(*(_type_symbols(value.type) for value in program.inputs))
-    while True:
-        steps, sizes = _needed_steps(program, bound_by_inputs, guarded)
-        used = sizes | bound_by_inputs
-        related = set().union(*(symbols for symbols in map(_guard_symbols, program.guards) if symbols & used))
-        if related <= guarded:
-            break
-        guarded |= related
-    needed = {*outputs, *(operand for step in steps for operand in step.operands)}
-    constants = {value: content for value, content in program.constants.items() if value in needed}
-    available = bound_by_inputs.union(*(_bound_symbols(step) for step in steps))
-    gone = set().union(*(_bound_symbols(step) for step in program.steps)) - available
-    guards = tuple(guard for guard in program.guards if not _guard_symbols(guard) & gone)
-    return replace(program, steps=steps, constants=constants, guards=guards)
-
-
-def _needed_steps(
-    program: TensorProgram, bound_by_inputs: set[str], guarded: AbstractSet[str]
-) -> tuple[tuple[Step, ...], set[str]]:
-    """The steps that outputs, and guards over sizes in use, rely on, and the sizes that these use."""
-    needed: set[Value] = set(program.outputs)
-    sizes = set(guarded).union(*(_type_symbols(output.type) for output in program.outputs))
+    needed: set[Value] = set(outputs)
+    sizes = set().union(*map(_guard_symbols, program.guards), *(_type_symbols(output.type) for output in outputs))
     kept: list[Step] = []
     for step in reversed(program.steps):
         binds = _bound_symbols(step) - bound_by_inputs
@@ -57,7 +36,8 @@ def _needed_steps(
             kept.append(step)
             needed.update(step.operands)
             sizes |= _step_symbols(step)
-    return tuple(reversed(kept)), sizes
+    constants = {value: content for value, content in program.constants.items() if value in needed}
+    return replace(program, outputs=outputs, steps=tuple(reversed(kept)), constants=constants)
 
 
 def _bound_symbols(step: Step) -> set[str]:

@@ -190,7 +190,8 @@ def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
     scaled = np.empty(split.shape, weights.dtype)
     with np.errstate(all="ignore"):  # the caller looks for infinities
         np.multiply(split, factors, out=scaled, dtype=np.float64, casting="unsafe")
-    return scaled.reshape(weights.shape)
+    whole: Array = scaled.reshape(weights.shape)
+    return whole
 
 
 def _release(weights: Array) -> None:

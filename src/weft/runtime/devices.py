@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from weft.backends.reference import interpret
 from weft.errors import DeviceError
+from weft.ir.program import TensorProgram
+
+Runner = Callable[[Sequence[Any]], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,18 @@ def devices() -> list[Device]:
         Device("cpu", False, "native code through LLVM: not in this version of weft"),
         Device("reference", True, "numpy, one step at a time: exact and unhurried"),
     ]
+
+
+def runner(name: str) -> Callable[[TensorProgram, int | None, bool], Runner]:
+    """What makes a program run on a device: a function of the program, the threads, and whether code may be cached."""
+    return _RUNNERS[name]
+
+
+def _on_reference(program: TensorProgram, threads: int | None, cache: bool) -> Runner:  # noqa: ARG001
+    return partial(interpret.run, program)
+
+
+_RUNNERS: dict[str, Callable[[TensorProgram, int | None, bool], Runner]] = {"reference": _on_reference}
 
 
 def choose(name: str) -> Device:

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.reference.interpret import GuardError, run
-from weft.errors import InputError, ModelError, WeftError
+from weft.backends.reference.interpret import GuardError
+from weft.errors import ExecutionError, InputError, ModelError, WeftError
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.types import AnyType, Type
 from weft.passes.drop import with_outputs
+from weft.runtime.devices import Runner
 from weft.runtime.inputs import Bound, bind_inputs
 from weft.runtime.specs import TensorSpec, spec
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 Compile = Callable[["Shapes | None", Sequence[str]], TensorProgram]
+Prepare = Callable[[TensorProgram], Runner]
 Eager = Callable[[Mapping[str, Any]], list[Any]]
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
@@ -29,7 +31,10 @@ REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordin
 class Model:
     """What `weft.load` returns. `run` may be called from several threads at once."""
 
-    def __init__(self, source: Source, program: TensorProgram, device: str, compile: Compile, eager: Eager) -> None:
+    def __init__(
+        self, source: Source, program: TensorProgram, device: str, prepare: Prepare, compile: Compile, eager: Eager
+    ) -> None:
+        """`prepare` makes a program run on the device; `compile` traces one for given shapes, `eager` traces none."""
         self.source = source
         self.program = program
         self.device = device
@@ -43,9 +48,11 @@ class Model:
             spec(declared.name, _better_known(value.type, declared.type))
             for declared, value in zip(source.graph.outputs, program.outputs)
         )
+        self._prepare = prepare
         self._compile = compile
         self._eager = eager
-        self._programs: OrderedDict[Any, TensorProgram] = OrderedDict()
+        self._whole = (program, prepare(program))
+        self._programs: OrderedDict[Any, tuple[TensorProgram, Runner]] = OrderedDict()
         self._lock = Lock()
 
     def run(self, inputs: Mapping[str, Any] | None = None, outputs: Sequence[str] | None = None) -> dict[str, Any]:
@@ -58,6 +65,9 @@ class Model:
         bound = bind_inputs(self.inputs, self.defaults, inputs or {}, self.source.file)
         try:
             results = self._run(bound, wanted)
+        except ModelError as error:  # the model loaded: it is this data that an op cannot take
+            where = {"file": self.source.file, "node": error.node, "value": error.value}
+            raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
             raise error.at(file=self.source.file) from error.__cause__
         return {name: _own(result, bound.arrays) for name, result in zip(wanted, results)}
@@ -113,19 +123,23 @@ class Model:
             results = dict(zip((spec.name for spec in self.outputs), self._eager(given)))
             return [results[name] for name in wanted]
 
-    def _execute(self, program: TensorProgram, given: Mapping[str, Any]) -> list[Any]:
-        return run(program, [given[value.name] for value in program.inputs])
+    def _execute(self, prepared: tuple[TensorProgram, Runner], given: Mapping[str, Any]) -> list[Any]:
+        program, runner = prepared
+        return runner([given[value.name] for value in program.inputs])
 
-    def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
+    def _program(
+        self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]
+    ) -> tuple[TensorProgram, Runner]:
         names = tuple(spec.name for spec in self.outputs)
         if shapes is None and not overridden and wanted == names:
-            return self.program
+            return self._whole
         key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
         with self._lock:
             if key not in self._programs:
                 whole = self.program if shapes is None and not overridden else self._compile(shapes, overridden)
                 outputs = dict(zip(names, whole.outputs))
-                self._programs[key] = with_outputs(whole, tuple(outputs[name] for name in wanted))
+                part = with_outputs(whole, tuple(outputs[name] for name in wanted))
+                self._programs[key] = (part, self._prepare(part))
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)

@@ -8,8 +8,8 @@ SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 is co
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir

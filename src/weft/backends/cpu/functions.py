@@ -12,8 +12,8 @@ from weft.backends.cpu.types import BIT, INT32, INT64, POINTER, register_type, v
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 
-Builder = ir.IRBuilder
-Value = Any  # llvmlite's values are untyped
+Builder = Any  # llvmlite is untyped
+Value = Any
 
 
 def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Sequence[DType], result: DType) -> Value:

@@ -49,11 +49,18 @@ def runner() -> Runner:
     """The native side of pools and tapes, compiled for this machine."""
     code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
     word, pointer = ctypes.c_int64, ctypes.c_void_p
-    run = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, pointer)
-    worker, stop = ctypes.CFUNCTYPE(None, pointer, word), ctypes.CFUNCTYPE(None, pointer)
-    pool_bytes, pause = ctypes.CFUNCTYPE(word), ctypes.CFUNCTYPE(None, word)
-    kinds: tuple[Any, ...] = (run, worker, stop, pool_bytes, pause)
-    return Runner(*(kind(code.addresses[name]) for kind, name in zip(kinds, _FUNCTIONS, strict=True)), code)
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        return ctypes.CFUNCTYPE(result, *arguments)(code.addresses[name])
+
+    return Runner(
+        run=function("weft_run", None, pointer, pointer, pointer, word, pointer),
+        worker=function("weft_worker", None, pointer, word),
+        stop=function("weft_stop", None, pointer),
+        pool_bytes=function("weft_pool_bytes", word),
+        pause=function("weft_pause_times", None, word),
+        code=code,
+    )
 
 
 def runner_text(system: str, arm: bool | None = None) -> str:
@@ -86,7 +93,7 @@ class Pool:
         return len(self._threads)
 
     def grow(self, workers: int) -> None:
-        """See that there are at least so many workers."""
+        """See that there are at least so many workers, if the system allows it."""
         if len(self._threads) >= workers:
             return
         with self._lock:
@@ -95,7 +102,10 @@ class Pool:
                 thread = Thread(
                     target=self._native.worker, args=(self.address, number), name=f"weft-{number}", daemon=True
                 )
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+                    return
                 self._threads.append(thread)
                 ctypes.c_int32.from_address(self.address + _WORKERS_AT).value = number
 

@@ -202,18 +202,7 @@ def with_sign(magnitude: Term, sign: Term) -> Term:
 
 
 def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
-    """The constant first; even and odd powers apart, but for the first two, which decide about the rounding error.
-
-    Two short chains of dependent instructions take less time than a long one.
-    """
-    if len(coefficients) < 6:
-        return _horner(x, coefficients)
-    square = x * x
-    rest = fma(_horner(square, coefficients[3::2]), x, _horner(square, coefficients[2::2]))
-    return fma(fma(rest, x, coefficients[1]), x, coefficients[0])
-
-
-def _horner(x: Term, coefficients: Sequence[float]) -> Term:
+    """By Horner's rule, the constant first."""
     result = x.constant(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, coefficient)

@@ -6,6 +6,7 @@ Arguments are reduced by three or four subtractions; a vector with a lane too la
 
 from __future__ import annotations
 
+import itertools
 from math import pi
 from typing import Any
 
@@ -106,9 +107,13 @@ def _reduce(x: Term) -> tuple[Term, Term]:
     builder = x.builder
     shifted = fma(x, 2.0 / pi, x.magic)
     count = shifted - x.magic
-    rest = x
-    for part in HALF_PI_PARTS[x.bits]:
-        rest = fma(count, -part, rest)
+    first, second, *others = HALF_PI_PARTS[x.bits]
+    exact = fma(count, -first, x)
+    high = fma(count, -second, exact)
+    low = fma(count, -second, exact - high)
+    for part in others:
+        low = fma(count, -part, low)
+    rest = high + low
     quadrant = shifted.as_integer()
     large = absolute(x) > _LARGEST[x.bits]
     start = builder.block
@@ -198,7 +203,7 @@ def _turns(x: Term) -> Term:
     name = "llvm.fshl.i64"
     module = builder.module
     funnel = module.globals[name] if name in module.globals else ir.Function(module, signature, name)
-    high, middle, low = (Term(builder, builder.call(funnel, [a, b, shift.value])) for a, b in zip(words, words[1:]))
+    high, middle, low = (Term(builder, builder.call(funnel, [a, b, shift.value])) for a, b in itertools.pairwise(words))
     wide = _to_int128(mantissa)
     lower = (wide * _to_int128(low)).logical_shift_right(64) + wide * _to_int128(middle)
     total = lower + (_to_int128(mantissa * high) << 64)

@@ -83,15 +83,15 @@ def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] 
     bound: Sizes = dict(sizes or {})
     values: dict[Value, Any] = dict(program.constants)
     for value, content in zip(program.inputs, inputs, strict=True):
-        _bind(value.type, content, bound, rebind=True)
+        bind_sizes(value.type, content, bound, rebind=True)
         values[value] = content
     pending = check_guards(program.guards, bound)
     last_use = _last_uses(program)
     for number, step in enumerate(program.steps):
         operands = [values[operand] for operand in step.operands]
-        results = _run_step(step, operands, bound)
+        results = run_step(step, operands, bound)
         for value, content in zip(step.results, results, strict=True):
-            _bind(value.type, content, bound, rebind=False)
+            bind_sizes(value.type, content, bound, rebind=False)
             values[value] = content
         del operands, results
         if pending:
@@ -175,7 +175,7 @@ def _evaluate(
             raise InternalError(f"{type(primitive).__name__} has no meaning outside a program")
 
 
-def _run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
+def run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
     try:
         if isinstance(step.primitive, Observe):
             for symbol, element in zip(step.primitive.symbols, np.asarray(operands[0]).flat, strict=True):
@@ -264,7 +264,7 @@ def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
     return np.empty(shape, type.dtype.numpy)
 
 
-def _bind(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
+def bind_sizes(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
     """Give the lone symbols of a type the sizes that the content has."""
     if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, np.ndarray):
         return
