@@ -110,6 +110,7 @@ def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 WRITER = """
 import sys
+sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from weft.backends.cpu.code_cache import CodeCache
 cache = CodeCache(Path(sys.argv[1]), most_bytes=60_000)
@@ -127,7 +128,11 @@ print("fine")
 def test_many_processes_share_a_folder(tmp_path: Path) -> None:
     """Readers see whole entries or none, while others write the same ones and clear the folder."""
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(number)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(number), *filter(None, sys.path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for number in range(6)
     ]
     assert [writer.communicate(timeout=120)[0].strip() for writer in writers] == ["fine"] * 6

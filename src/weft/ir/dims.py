@@ -96,10 +96,7 @@ class Expr:
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
-        total = dict(self.terms)
-        for monomial, coefficient in _terms(other):
-            total[monomial] = total.get(monomial, 0) + coefficient
-        return _from_terms(total)
+        return _add(self, other)
 
     __radd__ = __add__
 
@@ -117,12 +114,7 @@ class Expr:
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
-        total: dict[Monomial, int] = {}
-        for left, a in self.terms:
-            for right, b in _terms(other):
-                monomial = tuple(sorted(left + right, key=_atom_order)) if left and right else left or right
-                total[monomial] = total.get(monomial, 0) + a * b
-        return _from_terms(total)
+        return _multiply_exprs(self, other)
 
     __rmul__ = __mul__
 
@@ -351,6 +343,24 @@ _SYMBOLIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "min": minimum,
     "max": maximum,
 }
+
+
+@lru_cache(maxsize=65536)
+def _add(a: Expr, b: Dim) -> Dim:
+    total = dict(a.terms)
+    for monomial, coefficient in _terms(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return _from_terms(total)
+
+
+@lru_cache(maxsize=65536)
+def _multiply_exprs(a: Expr, b: Dim) -> Dim:
+    total: dict[Monomial, int] = {}
+    for left, x in a.terms:
+        for right, y in _terms(b):
+            monomial = tuple(sorted(left + right, key=_atom_order)) if left and right else left or right
+            total[monomial] = total.get(monomial, 0) + x * y
+    return _from_terms(total)
 
 
 def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:

@@ -36,7 +36,7 @@ from weft.kernels.launch import Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
 from weft.kernels.lowering import Lowering
 from weft.kernels.merge import Merged, merge_axes, operand_views
-from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, spread
+from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, masked, spread
 from weft.kernels.parameters import Parameters
 from weft.kernels.squares import tiled_map
 
@@ -198,13 +198,18 @@ def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Bo
     end = writer.parameters.size(total)
     whole = dims.floordiv(total, unit)
 
-    def units(outer: list[Dim], start: Dim, stop: Dim, masked: bool) -> Body:
+    def cut_off(position: Dim, stop: Dim, groups: Sequence[Dim]) -> Body:
+        first = position - lane(lanes)
+        some = Call("less", (Integer(first), Integer(stop)), DType.bool)  # else even uniform loads are outside
+        return (When(some, masked(position, stop, lambda mask: writer.element(groups, mask))),)
+
+    def units(outer: list[Dim], start: Dim, stop: Dim, cut: bool) -> Body:
         def one(inner: list[Dim]) -> Body:
             statements: list[Statement] = []
             for copy in range(unit // lanes):
                 position = inner[0] * unit + copy * lanes + lane(lanes)
-                mask = Call("less", (Integer(position), Integer(end)), DType.bool) if masked else None
-                statements += writer.element((*outer, *_digits(position, inner_sizes)), mask)
+                groups = (*outer, *_digits(position, inner_sizes))
+                statements += cut_off(position, end, groups) if cut else writer.element(groups, None)
             return tuple(statements)
 
         return loops([Span(start, stop)], "u", one)
@@ -213,11 +218,11 @@ def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Bo
         start, stop = spans[-1].start, spans[-1].stop
         assert stop is not None
         if isinstance(total, int) and total % unit == 0:
-            return units(outer, start, stop, masked=False)
+            return units(outer, start, stop, cut=False)
         middle = writer.parameters.size(whole)
         return (
-            *units(outer, start, dims.minimum(stop, middle), masked=False),
-            *units(outer, dims.maximum(start, middle), stop, masked=True),
+            *units(outer, start, dims.minimum(stop, middle), cut=False),
+            *units(outer, dims.maximum(start, middle), stop, cut=True),
         )
 
     return loops(spans[:-1], "o", row), blocks

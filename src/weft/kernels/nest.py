@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer, Repeat, Statement, block, lane, variable
+from weft.ir.kernel import Call, Code, Define, Integer, Register, Repeat, Statement, block, lane, variable
 from weft.ir.scalar import Apply, Load, Scalar, walk
 from weft.ir.target import Target
 from weft.kernels.parameters import Parameters
@@ -99,11 +99,16 @@ def lane_loop(
     if exact:
         return (Repeat(name, start, stop, lanes, body(position, None), unroll),)
     whole = start + dims.floordiv(stop - start, lanes) * lanes
-    mask = Call("less", (Integer(position), Integer(stop)), DType.bool)
     return (
         Repeat(name, start, whole, lanes, body(position, None), unroll),
-        Repeat(name, whole, stop, lanes, body(position, mask)),
+        Repeat(name, whole, stop, lanes, masked(position, stop, lambda mask: body(position, mask))),
     )
+
+
+def masked(position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
+    """The body for those lanes whose position is below `stop`."""
+    inside = Call("less", (Integer(position), Integer(stop)), DType.bool)
+    return Define("inside", inside, True), *body(Register("inside", DType.bool, True))
 
 
 def choose_lanes(target: Target, dtypes: Iterable[DType], widest: int = 4) -> int:

@@ -429,5 +429,3 @@ def _alike(outer: Walk, inner: Walk, result: Tensor, uses: Sequence[Dim], pinned
 
 def _sum(number: int, split: int = 0) -> str:
     return f"sum{number}" if split == 0 else f"sum{number}_{split}"
-
-

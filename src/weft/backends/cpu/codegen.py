@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from weft import __version__
 from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.machine import Machine, host, usable_cores
 from weft.errors import InternalError
@@ -66,9 +66,8 @@ def compile_modules(
 
 def code_key(text: str, machine: Machine) -> str:
     """What the object code of a module depends on, as one name."""
-    return key_of(
-        text, machine.triple, machine.processor, machine.features, __version__, llvmlite.__version__, PIPELINE
-    )
+    version = sys.modules["weft"].__version__  # the root package is above this layer: loaded, but not to be imported
+    return key_of(text, machine.triple, machine.processor, machine.features, version, llvmlite.__version__, PIPELINE)
 
 
 def compile_module(text: str, machine: Machine) -> bytes:

@@ -64,7 +64,7 @@ class Tape:
                 len(launch.buffers),
                 first_parameter,
                 launch.grain,
-                launch.parallel,
+                launch.blocks // launch.grain if launch.parallel else 1,  # into how many parts it may be divided
             )
             first_place += len(launch.buffers)
             first_parameter += 8 * len(launch.parameters)

@@ -6,7 +6,7 @@
 ; blocks, the same ones in every kernel of a tape (its cache remembers them), then helps with those of other seats.
 
 %Tape = type { ptr, i64, ptr, i64 }                     ; launches, their count, places, most buffers of a launch
-%Launch = type { ptr, i64, i64, i64, ptr, i64, i64 }    ; kernel, blocks, first place, buffers, parameters, grain, parallel
+%Launch = type { ptr, i64, i64, i64, ptr, i64, i64 }    ; kernel, blocks, first place, buffers, parameters, grain, parts
 %Place = type { i64, i64 }                              ; region, byte offset
 
 %Seat = type { i64, i64, [48 x i8] }                    ; next block, end
@@ -430,21 +430,6 @@ end:
   ret void
 }
 
-; How many threads a launch can use: one for each `grain` of blocks, at most `threads`.
-define internal i64 @seats_for(ptr %launch, i64 %threads) alwaysinline nounwind {
-  %parallel.from = getelementptr %Launch, ptr %launch, i64 0, i32 6
-  %parallel = load i64, ptr %parallel.from
-  %is.parallel = icmp ne i64 %parallel, 0
-  %blocks.from = getelementptr %Launch, ptr %launch, i64 0, i32 1
-  %blocks = load i64, ptr %blocks.from
-  %grain.from = getelementptr %Launch, ptr %launch, i64 0, i32 5
-  %grain = load i64, ptr %grain.from
-  %parts = sdiv i64 %blocks, %grain
-  %seats = call i64 @llvm.smin.i64(i64 %parts, i64 %threads)
-  %result = select i1 %is.parallel, i64 %seats, i64 1
-  ret i64 %result
-}
-
 ; Pointers for the launch's buffers: a region's address plus an offset each.
 define internal void @resolve(ptr %launch, ptr %places, ptr %regions, ptr %buffers) alwaysinline nounwind {
 entry:
@@ -503,7 +488,9 @@ prepare:
   %cell = mul i64 %index, %row
   %times.row = getelementptr i64, ptr %times, i64 %cell
   %times.here = select i1 %timed, ptr %times.row, ptr null
-  %seats = call i64 @seats_for(ptr %launch, i64 %threads)
+  %parts.from = getelementptr %Launch, ptr %launch, i64 0, i32 6
+  %parts = load i64, ptr %parts.from
+  %seats = call i64 @llvm.smin.i64(i64 %parts, i64 %threads)
   %parallel = icmp sgt i64 %seats, 1
   br i1 %parallel, label %together, label %single
 together:

@@ -1,0 +1,31 @@
+"""What a model means to others: to onnxruntime, and to weft before any pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from weft.backends.reference.interpret import Reference
+from weft.compiler import is_defined
+from weft.frontend import read_model
+from weft.ir.program import TensorProgram
+from weft.ir.verify import verify
+from weft.ops.lower import lower
+
+
+def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    """All outputs, without optimisations; its complaints go to the exception alone."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(built.SerializeToString(), options, ["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def traced(built: onnx.ModelProto) -> TensorProgram:
+    """The program before any pass."""
+    program = lower(read_model(built, is_defined=is_defined).graph, Reference())
+    verify(program)
+    return program

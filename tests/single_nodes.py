@@ -1,0 +1,63 @@
+"""Models of one node, named culprit, and the check that weft refuses a model for the right reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, tensor, value
+from onnx import TensorProto, helper
+
+import weft
+
+INT64 = TensorProto.INT64
+BOOL = TensorProto.BOOL
+
+
+def save(folder: Path, built: onnx.ModelProto) -> Path:
+    path = folder / "bad.onnx"
+    path.write_bytes(built.SerializeToString())
+    return path
+
+
+def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *said: str) -> None:
+    """Loading must fail with `kind`, naming the file and all of `said`."""
+    path = save(folder, built)
+    with pytest.raises(kind) as caught:
+        weft.load(path)
+    for text in (str(path), *said):
+        assert text in str(caught.value)
+
+
+def single(op: str, inputs: Sequence[Any], outputs: int = 1, opset: int = 23, **attributes: Any) -> onnx.ModelProto:
+    """A model of one node, named culprit. An input is an array (a constant), a shape, a (shape, dtype), or None."""
+    names, declared, constants = [], [], []
+    for number, given in enumerate(inputs):
+        name = f"in{number}"
+        names.append("" if given is None else name)
+        match given:
+            case None:
+                continue
+            case np.ndarray():
+                constants.append(tensor(name, given))
+            case (list() as shape, int() as dtype):
+                declared.append(value(name, shape, dtype))
+            case list():
+                declared.append(value(name, given))
+    results = [f"out{number}" for number in range(outputs)]
+    domain = attributes.pop("domain", "")
+    made = node(op, names, results, name="culprit", domain=domain, **attributes)
+    typeless = [helper.make_empty_tensor_value_info(name) for name in results]
+    return model([made], declared, typeless, constants, opsets={"": opset, "com.microsoft": 1, "ai.onnx.ml": 4})
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
