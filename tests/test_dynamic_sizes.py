@@ -63,6 +63,19 @@ def test_broadcasting_that_the_names_do_not_show(shapes: tuple[tuple[int, ...], 
     np.testing.assert_array_equal(loaded(random(4), random(4)).shape, (4,))
 
 
+def test_sizes_that_never_agree_may_still_broadcast() -> None:
+    """n and 2n differ whatever n is, but [1] and [2] broadcast."""
+    built = model(
+        [node("Concat", ["x", "x"], ["c"], axis=0), node("Sub", ["x", "c"], ["y"], name="difference")],
+        [value("x", ["n"])],
+        [value("y", None)],
+    )
+    loaded = weft.load(built)
+    np.testing.assert_array_equal(loaded(np.ones(1, np.float32)), [0, 0])
+    with pytest.raises(weft.InputError, match="difference"):
+        loaded(np.ones(3, np.float32))
+
+
 @pytest.mark.parametrize(
     ("shapes", "fits"),
     [

@@ -21,9 +21,11 @@ from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.dots import dot_kernel
+from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_launch
+from weft.kernels.parameters import Parameters
 from weft.kernels.tiles import Product, Walk, lanes_for, merge_walks, product_kernel
 
 Array = np.ndarray[Any, Any]
@@ -94,12 +96,12 @@ class _Plan:
         self.rows = [x for x in inner if x not in columns.labels]
         self.columns = [x for x in inner if x not in rows.labels]
         self.sums = self.sum_order()
-        spans = merge_walks([self.span(label) for label in self.columns], result, None, 0)
-        simple = epilogue is None and len(spans) == 1
-        self.column_span = spans[0] if simple else self.span(self.columns[-1]) if self.columns else Walk(1)
+        walks = merge_walks([self.walk(label) for label in self.columns], Ending(result, epilogue, Parameters()))
+        simple = len(walks) == 1
+        self.column = walks[0] if simple else self.walk(self.columns[-1]) if self.columns else Walk(1)
         self.outer = [] if simple else self.columns[:-1]
         self.merged_columns = self.columns if simple else self.columns[-1:]
-        self.lanes = lanes_for(target, rows.tensor.dtype, self.column_span.size)
+        self.lanes = lanes_for(target, rows.tensor.dtype, self.column.size)
 
     def sum_order(self) -> list[int]:
         """Summed labels, with the neighbours in the row operand innermost."""
@@ -113,7 +115,7 @@ class _Plan:
 
         return sorted(labels, key=place)
 
-    def span(self, label: int) -> Walk:
+    def walk(self, label: int) -> Walk:
         side = self.left if label in self.left.labels else self.right
         return Walk(
             side.size(label),
@@ -125,18 +127,18 @@ class _Plan:
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def extent(self, labels: Sequence[int]) -> int:
-        return _guess(dims.product(self.span(label).size for label in labels))
+        return _guess(dims.product(self.walk(label).size for label in labels))
 
     @property
     def uses_dots(self) -> bool:
         """Few rows or columns, with the sums as neighbours in both operands: lanes go along the sums."""
         if not self.sums or (self.right.constant is not None and self.extent(self.rows) > self.extent(self.columns)):
             return False
-        span = self.span(self.sums[-1])
+        walk = self.walk(self.sums[-1])
         narrow = self.extent(self.columns) <= _FEW or (self.extent(self.rows) <= _FEW and not self.in_place)
         if self.right.constant is not None and self.extent(self.columns) > _FEW:
             return False
-        return span.left == 1 and span.right == 1 and narrow and _guess(span.size) >= 2 * self.dot_lanes
+        return walk.left == 1 and walk.right == 1 and narrow and _guess(walk.size) >= 2 * self.dot_lanes
 
     @property
     def dot_lanes(self) -> int:
@@ -146,57 +148,56 @@ class _Plan:
     def in_place(self) -> bool:
         if self.right.constant is not None:
             return False
-        contiguous = self.column_span.right == 1 or self.column_span.size == 1
+        contiguous = self.column.right == 1 or self.column.size == 1
         large = self.extent(self.sums) * self.extent(self.columns) * (self.right.tensor.dtype.bits // 8)
         return contiguous and (self.extent(self.rows) < 128 or large <= self.target.cache_bytes // 2)
 
     def cost(self) -> float:
         """Multiply-adds of whole vectors, about; what packing and scattering take, in the same measure."""
         batch, rows, depth = self.extent(self.batch), self.extent(self.rows), self.extent(self.sums)
-        columns, outer = _guess(self.column_span.size), self.extent(self.outer)
+        columns, outer = _guess(self.column.size), self.extent(self.outer)
         if self.uses_dots:
             return batch * rows * columns * outer * (depth / self.dot_lanes * 2 + 8)
         vectors = -(-columns // self.lanes) * outer * max(1, self.lanes * 4 // self.target.vector_bytes)
         products = batch * rows * vectors * depth * (1.0 if rows > 1 else 1.5)
         packing = 0.0
         if self.right.constant is None and not self.in_place:
-            packing = batch * depth * columns * outer * (0.25 if self.column_span.right == 1 else 1.5)
+            packing = batch * depth * columns * outer * (0.25 if self.column.right == 1 else 1.5)
         writing = 0 if self._contiguous_result() else batch * rows * columns * outer * 2
         return products + packing + writing
 
     def _contiguous_result(self) -> bool:
-        axis = self.column_span.axis
+        axis = self.column.axis
         return axis is None or self.result.strides[axis] == 1
 
     # -- building ----------------------------------------------------------------------------------------------------
 
     def work(self) -> Work:
-        extra = tuple(Reference("operand", 2 + n) for n in range(len(self.epilogue.operands) if self.epilogue else 0))
         left = Reference("operand", self.left.number)
-        result = Reference("result", 0)
+        ending = ending_references(self.epilogue)
         if self.uses_dots or self.in_place:
             right = Reference("operand", self.right.number)
             launch = self.dots() if self.uses_dots else product_kernel("contract", self.product(), self.target)
-            return Work(((launch, (left, right, *extra, result)),))
+            return Work(((launch, (left, right, *ending)),))
         product = self.product(packed=True)
         launch = product_kernel("contract", product, self.target)
         if self.right.constant is not None:
             packed = self.pack_constant(self.right.constant)
-            return Work(((launch, (left, Reference("constant", 0), *extra, result)),), constants=(packed,))
+            return Work(((launch, (left, Reference("constant", 0), *ending)),), constants=(packed,))
         pack, size = self.pack_launch()
         space = Reference("workspace", 0)
-        launches = ((pack, (Reference("operand", self.right.number), space)), (launch, (left, space, *extra, result)))
+        launches = ((pack, (Reference("operand", self.right.number), space)), (launch, (left, space, *ending)))
         return Work(launches, (Workspace(self.right.tensor.dtype, size),))
 
     def product(self, *, packed: bool = False) -> Product:
-        grid, sums, column, panel = self.spans(packed=packed)
+        grid, sums, column, panel = self.walks(packed=packed)
         return Product(
             left=self.left.tensor.dtype,
             right=self.right.tensor.dtype,
             result=self.result,
             epilogue=self.epilogue,
             grid=grid,
-            rows=tuple(self.span(label) for label in self.rows),
+            rows=tuple(self.walk(label) for label in self.rows),
             column=column,
             sums=sums,
             lanes=self.lanes,
@@ -204,30 +205,30 @@ class _Plan:
             padded=packed,
         )
 
-    def spans(self, *, packed: bool) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Walk, Dim]:
+    def walks(self, *, packed: bool) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Walk, Dim]:
         """Grid, sums, column and the distance of panels, with strides into the packed operand or the one in place."""
-        grid = [self.span(label) for label in (*self.batch, *self.outer)]
-        sums = [self.span(label) for label in self.sums]
+        grid = [self.walk(label) for label in (*self.batch, *self.outer)]
+        sums = [self.walk(label) for label in self.sums]
         if not packed:
-            return tuple(grid), tuple(sums), self.column_span, self.lanes
+            return tuple(grid), tuple(sums), self.column, self.lanes
         stride: Dim = self.lanes
         for number in reversed(range(len(sums))):
-            span = sums[number]
+            walk = sums[number]
             present = self.sums[number] in self.right.labels
-            sums[number] = Walk(span.size, span.left, stride if present else 0)
-            stride = stride * span.size if present else stride
+            sums[number] = Walk(walk.size, walk.left, stride if present else 0)
+            stride = stride * walk.size if present else stride
         panel = stride
-        stride = stride * dims.ceildiv(self.column_span.size, self.lanes)
+        stride = stride * dims.ceildiv(self.column.size, self.lanes)
         for number in reversed(range(len(grid))):
-            span = grid[number]
-            grid[number] = Walk(span.size, span.left, stride, span.axis)
-            stride = stride * span.size
-        return tuple(grid), tuple(sums), self.column_span, panel
+            walk = grid[number]
+            grid[number] = Walk(walk.size, walk.left, stride, walk.axis)
+            stride = stride * walk.size
+        return tuple(grid), tuple(sums), self.column, panel
 
     def dots(self) -> Launch:
         product = self.product()
-        columns = tuple(self.span(label) for label in self.columns)
-        grid = tuple(self.span(label) for label in self.batch)
+        columns = tuple(self.walk(label) for label in self.columns)
+        grid = tuple(self.walk(label) for label in self.batch)
         return dot_kernel("contract", product, grid, columns, self.dot_lanes, self.target)
 
     def pack_constant(self, array: Array) -> Array:
@@ -237,9 +238,9 @@ class _Plan:
         names = {label: number for number, label in enumerate(dict.fromkeys(self.right.labels))}
         kept = [*grid, *self.merged_columns, *sums]
         arranged = np.einsum(array, [names[x] for x in self.right.labels], [names[x] for x in kept])
-        heads = [int(self.right.size(x)) for x in grid]
-        depths = [int(self.right.size(x)) for x in sums]
-        columns = int(self.column_span.size)
+        heads = [_fixed(self.right.size(x)) for x in grid]
+        depths = [_fixed(self.right.size(x)) for x in sums]
+        columns = _fixed(self.column.size)
         panels = -(-columns // self.lanes)
         depth = int(np.prod(depths, dtype=np.int64))
         padded = np.zeros((int(np.prod(heads, dtype=np.int64)), panels * self.lanes, depth), array.dtype)
@@ -251,7 +252,7 @@ class _Plan:
         tensor = self.right.tensor
         sums = [label for label in self.sums if label in self.right.labels]
         grid = [*self.batch, *self.outer]
-        columns = self.column_span.size
+        columns = self.column.size
         panels = dims.ceildiv(columns, self.lanes)
         order: list[int | None] = [*grid, None, *sums]
         shape = (*(panels if x is None else self.right.size(x) for x in order), self.lanes)
@@ -282,3 +283,9 @@ def _guess(size: Dim) -> int:
         return size
     names = {symbol.name: max(symbol.low or 1, _TYPICAL) for symbol in dims.symbols(size)}
     return max(1, dims.evaluate(size, names))
+
+
+def _fixed(size: Dim) -> int:
+    if not isinstance(size, int):
+        raise InternalError(f"a constant operand of the unknown size {size}")
+    return size

@@ -31,12 +31,10 @@ from weft.ir.kernel import (
     lane,
     variable,
 )
-from weft.ir.scalar import loads
 from weft.ir.target import Target
+from weft.kernels.ending import Ending
 from weft.kernels.launch import Launch
 from weft.kernels.layout import offset
-from weft.kernels.lowering import Lowering
-from weft.kernels.merge import flatten_loads, operand_views
 from weft.kernels.parameters import Parameters
 from weft.kernels.tiles import BLOCK_WORK, Product, Walk, accumulator_type, merge_walks, split_index
 
@@ -58,21 +56,19 @@ class _Builder:
         self.lanes, self.target = lanes, target
         self.type = accumulator_type(product.left)
         self.parameters = Parameters()
-        self.sums = merge_walks(product.sums, product.result, None, 0)
-        self.operands = (product.result, *(product.epilogue.operands if product.epilogue else ()))
-        expression = product.epilogue.expression if product.epilogue else None
-        self.expression = None if expression is None else flatten_loads(expression, self.operands)
-        self.spans = (*grid, *columns, *product.rows)
+        self.sums = merge_walks(product.sums)
+        self.ending = Ending(product.result, product.epilogue, self.parameters)
+        self.walks = (*grid, *columns, *product.rows)
 
     def launch(self) -> Launch:
         size = self.parameters.size
-        rows = dims.product(span.size for span in self.product.rows)
-        depth = dims.product(span.size for span in self.sums)
+        rows = dims.product(walk.size for walk in self.product.rows)
+        depth = dims.product(walk.size for walk in self.sums)
         wanted = dims.maximum(dims.floordiv(BLOCK_WORK, 16 * depth + 1), HEIGHT)
         each = dims.minimum(wanted, dims.maximum(rows, 1))
         chunks = dims.ceildiv(rows, each)
         outer = [*self.grid, *self.columns]
-        places = split_index(block(), [*(size(span.size) for span in outer), size(chunks)])
+        places = split_index(block(), [*(size(walk.size) for walk in outer), size(chunks)])
         statements: list[Statement] = []
         for number, place in enumerate(places):
             statements.append(Let(f"g{number}", place))
@@ -82,21 +78,20 @@ class _Builder:
         statements.append(Repeat("row", first, middle, HEIGHT, self.rows(HEIGHT)))
         statements.append(Repeat("row", middle, end, 1, self.rows(1)))
         buffers = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
-        buffers += [Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(self.operands) if n]
-        buffers.append(Buffer("out", self.product.result.dtype, True))
+        buffers += self.ending.buffers
         kernel = Kernel(self.name, tuple(buffers), tuple(self.parameters.values), self.lanes, tuple(statements))
-        blocks = dims.product(span.size for span in outer) * chunks
+        blocks = dims.product(walk.size for walk in outer) * chunks
         return Launch(kernel, blocks, tuple(self.parameters.values.values()))
 
     def rows(self, height: int) -> tuple[Statement, ...]:
         """Some rows' products with one column."""
         size = self.parameters.size
         outer = [variable(f"g{number}") for number in range(len(self.grid) + len(self.columns))]
-        sizes = [size(span.size) for span in self.product.rows]
+        sizes = [size(walk.size) for walk in self.product.rows]
         places = [[*outer, *split_index(variable("row") + number, sizes)] for number in range(height)]
-        lefts = [size(span.left) for span in self.spans]
+        lefts = [size(walk.left) for walk in self.walks]
         statements: list[Statement] = [
-            Let("right", offset([size(span.right) for span in self.spans], [*outer, *([0] * len(sizes))]))
+            Let("right", offset([size(walk.right) for walk in self.walks], [*outer, *([0] * len(sizes))]))
         ]
         for number, place in enumerate(places):
             statements.append(Let(f"left{number}", offset(lefts, place)))
@@ -104,7 +99,7 @@ class _Builder:
         statements.extend(self.reduce(height))
         for number, place in enumerate(places):
             statements.append(Define(f"dot{number}", Across("sum", Register(f"sum{number}", self.type, True)), False))
-            statements.append(self.write(Register(f"dot{number}", self.type, False), place))
+            statements.extend(self.write(Register(f"dot{number}", self.type, False), place, f"t{number}_"))
         return tuple(statements)
 
     def reduce(self, height: int) -> tuple[Statement, ...]:
@@ -112,8 +107,8 @@ class _Builder:
         last = len(self.sums) - 1
         places: list[Dim] = [variable(f"k{number}") for number in range(last)]
         position = variable(f"k{last}") + lane(self.lanes)
-        left = offset([size(span.left) for span in self.sums], [*places, position])
-        right = offset([size(span.right) for span in self.sums], [*places, position])
+        left = offset([size(walk.left) for walk in self.sums], [*places, position])
+        right = offset([size(walk.right) for walk in self.sums], [*places, position])
         count = size(self.sums[-1].size)
         end = dims.floordiv(count, self.lanes) * self.lanes
         mask = Call("less", (Integer(position), Integer(count)), DType.bool)
@@ -145,22 +140,6 @@ class _Builder:
     def widened(self, code: Code) -> Code:
         return code if code.dtype is self.type else Call("cast", (code,), self.type)
 
-    def write(self, value: Code, place: Sequence[Dim]) -> Statement:
-        size = self.parameters.size
-        axes: dict[int, Dim] = dict.fromkeys(range(len(self.product.result.shape)), 0)
-        for span, at in zip(self.spans, place):
-            if span.axis is not None:
-                axes[span.axis] = at
-        value = self.narrowed(value)
-        if self.expression is not None:
-            views = operand_views(self.operands, self.parameters)
-            replace = {0: value, len(self.operands): value}
-            value = Lowering(views, axes, self.parameters, replace).code(self.expression)
-        strides = [size(stride) for stride in self.product.result.strides]
-        return Put("out", offset(strides, list(axes.values())), value)
-
-    def narrowed(self, value: Code) -> Code:
-        own = {len(self.operands), 0}
-        taken = [load.dtype for load in loads(self.expression) if load.operand in own] if self.expression else []
-        dtype = taken[0] if taken else self.product.result.dtype if self.expression is None else self.type
-        return value if value.dtype is dtype else Call("cast", (value,), dtype)
+    def write(self, value: Code, place: Sequence[Dim], prefix: str) -> tuple[Statement, ...]:
+        axes = {walk.axis: at for walk, at in zip(self.walks, place) if walk.axis is not None}
+        return self.ending.write(value, axes, prefix=prefix)

@@ -38,7 +38,7 @@ from weft.kernels.lowering import Lowering
 from weft.kernels.merge import Merged, merge_axes, operand_views
 from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, masked, spread
 from weft.kernels.parameters import Parameters
-from weft.kernels.squares import tiled_map
+from weft.kernels.squares import transposing_map
 
 MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
 CHEAP = 4
@@ -85,9 +85,9 @@ def map_launch(
     elif period is not None:
         body, blocks = _periodic(writer, lanes, *period)
     else:
-        tiled = tiled_map(merged, operands, parameters, lanes, writer.write)
-        if tiled is not None:
-            body, blocks, lanes, local = tiled
+        turning = transposing_map(merged, operands, parameters, lanes, writer.write)
+        if turning is not None:
+            body, blocks, lanes, local = turning
         else:
             body, blocks = _plain(writer, lanes)
     buffers = [*(Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(operands)), Buffer("out", result.dtype, True)]

@@ -46,8 +46,8 @@ def spread(
 
     A point of the domain is `weight` elements of work; pieces of the innermost axis start at multiples of `step`.
     """
-    if not sizes:
-        return 1, []
+    if not sizes or 0 in sizes:
+        return int(not sizes), [Span(0)] * len(sizes[:-1]) + [Span(0, 0)] * len(sizes[-1:])
     split, inner = 0, max(weight, 1)
     for number in reversed(range(1, len(sizes))):
         if inner * estimate(sizes[number]) >= piece:

@@ -1,20 +1,20 @@
 """TensorProgram -> sections: stretches of work for kernels, and between them steps for the host.
 
 A section's values that others see are row-major; inside, layouts are the section's own business. What comes out knows
-no memory yet: tasks name values, and reshapes are aliases.
+no memory yet: tasks name values, and reshapes are aliases. A scan whose body is one native section is a task too: its
+body's tasks are repeated for every iteration when memory is planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Union
 
-from weft.ir.program import Reshape, Step, TensorProgram, Value
-from weft.ir.scalar import Index, Load
+from weft.ir.program import Reshape, Scan, Step, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.ir import dims
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
 from weft.kernels.group import Group, group_steps
 from weft.kernels.inline import inline_maps
@@ -34,8 +34,24 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanTask:
+    """A scan: operands are carries, sequences, captures; results the last carries and the stacked outputs.
+
+    `program` is the body, `body` its only section, `copies` one per carry, from one place of it to another.
+    """
+
+    primitive: Scan
+    program: TensorProgram
+    body: NativeSection
+    copies: tuple[Work, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class NativeSection:
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task | ScanTask, ...]
     aliases: Mapping[Value, Value]  # values that lie where another does
     inputs: tuple[Value, ...]  # from outside of the section, without constants
     outputs: tuple[Value, ...]
@@ -52,20 +68,32 @@ Section = Union[NativeSection, HostSection]
 def divide(program: TensorProgram, target: Target) -> tuple[Section, ...]:
     """The whole program as sections, in an order that the data allows."""
     program = inline_maps(program)
-    numbers = iter(range(_highest(program) + 1, 1 << 60))
+    numbers = count(_highest(program) + 1)
+    groups = group_steps(program)
+    scans = {group: scan for group in groups if (scan := _native_scan(group, target)) is not None}
     sections: list[Section] = []
-    for native, groups in _stretches(group_steps(program)):
+    for native, stretch in _stretches(groups, scans):
         if native:
-            sections.append(_native_section(program, groups, target, numbers))
+            sections.append(_native_section(program, stretch, scans, target, numbers))
         else:
-            sections.append(HostSection(tuple(step for group in groups for step in group.steps)))
+            sections.append(HostSection(tuple(step for group in stretch for step in group.steps)))
     return tuple(sections)
 
 
-def _stretches(groups: Sequence[Group]) -> list[tuple[bool, list[Group]]]:
+def all_tasks(section: NativeSection) -> Iterator[Task]:
+    """The section's tasks, and those in the bodies of its scans."""
+    for task in section.tasks:
+        if isinstance(task, ScanTask):
+            yield from all_tasks(task.body)
+            yield from (Task(work, (), (), task.origin) for work in task.copies)
+        else:
+            yield task
+
+
+def _stretches(groups: Sequence[Group], scans: Mapping[Group, ScanTask]) -> list[tuple[bool, list[Group]]]:
     stretches: list[tuple[bool, list[Group]]] = []
     for group in groups:
-        native = is_native(group)
+        native = group in scans or is_native(group)
         if stretches and stretches[-1][0] == native:
             stretches[-1][1].append(group)
         else:
@@ -73,7 +101,30 @@ def _stretches(groups: Sequence[Group]) -> list[tuple[bool, list[Group]]]:
     return stretches
 
 
-def _native_section(program: TensorProgram, groups: list[Group], target: Target, numbers: Any) -> NativeSection:
+def _native_scan(group: Group, target: Target) -> ScanTask | None:
+    """A scan as a task, if its body is one native section that makes every output."""
+    (step, *_) = group.steps
+    if not isinstance(step.primitive, Scan) or not all(_is_tensor(v) for v in (*step.operands, *step.results)):
+        return None
+    program = inline_maps(step.primitive.body)
+    sections = divide(program, target)
+    if program.guards or len(sections) != 1 or not isinstance(sections[0], NativeSection):
+        return None
+    body = sections[0]
+    if not set(program.outputs) <= set(body.outputs):
+        return None
+    carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
+    copies = tuple(copy_work(carry, carry, target, flat=True) for carry in carries)
+    return ScanTask(step.primitive, program, body, copies, step.operands, step.results, step.origin)
+
+
+def _native_section(
+    program: TensorProgram,
+    groups: list[Group],
+    scans: Mapping[Group, ScanTask],
+    target: Target,
+    numbers: Iterator[int],
+) -> NativeSection:
     made = {value for group in groups for value in group.results}
     given = [value for group in groups for value in group.operands if value not in made]
     outside = _seen_outside(program, groups)
@@ -84,7 +135,10 @@ def _native_section(program: TensorProgram, groups: list[Group], target: Target,
     )
     builder = _Builder(part, tuple(groups), target, numbers)
     for group in groups:
-        builder.add(group)
+        if group in scans:
+            builder.add_scan(scans[group])
+        else:
+            builder.add(group)
     return NativeSection(tuple(builder.tasks), builder.aliases, part.inputs, part.outputs)
 
 
@@ -98,12 +152,16 @@ def _seen_outside(program: TensorProgram, groups: list[Group]) -> set[Value]:
 
 
 class _Builder:
-    def __init__(self, program: TensorProgram, groups: tuple[Group, ...], target: Target, numbers: Any) -> None:
+    """The tasks of one section."""
+
+    def __init__(
+        self, program: TensorProgram, groups: tuple[Group, ...], target: Target, numbers: Iterator[int]
+    ) -> None:
         self.program = program
         self.layouts: dict[Value, Layout] = assign_layouts(program, groups)
         self.target = target
         self.numbers = numbers
-        self.tasks: list[Task] = []
+        self.tasks: list[Task | ScanTask] = []
         self.aliases: dict[Value, Value] = {}
         self.copies: dict[tuple[Value, Layout], Value] = {}
 
@@ -111,17 +169,21 @@ class _Builder:
         first = group.steps[0]
         if isinstance(first.primitive, Reshape):
             source = self.in_layout(first.operands[0], row_major(rank(first.operands[0])))
-            result = first.results[0]
-            if result in self.program.outputs or source in self.program.inputs or source in self.program.constants:
-                self.copy(source, result, flat=True)  # what others see, or own, is not shared
+            if first.results[0] in self.program.outputs:
+                self.copy(source, first.results[0], flat=True)
             else:
-                self.aliases[result] = source
+                self.aliases[first.results[0]] = source
             return
         operands = tuple(self.in_layout(value, self.needed(group, value)) for value in group.operands)
         tensors = {value: self.tensor(stored) for value, stored in zip(group.operands, operands)}
         tensors |= {value: self.tensor(value) for step in group.steps for value in step.results}
         work = build_work(group, tensors, self.target, self.program.constants)
-        self.tasks.append(Task(work, operands, group.results, " + ".join(dict.fromkeys(s.origin for s in group.steps))))
+        origin = " + ".join(dict.fromkeys(step.origin for step in group.steps))
+        self.tasks.append(Task(work, operands, group.results, origin))
+
+    def add_scan(self, scan: ScanTask) -> None:
+        operands = tuple(self.in_layout(value, row_major(rank(value))) for value in scan.operands)
+        self.tasks.append(replace(scan, operands=operands))
 
     def needed(self, group: Group, value: Value) -> Layout:
         for step in group.steps:
@@ -130,16 +192,13 @@ class _Builder:
         return self.layouts[value]
 
     def tensor(self, value: Value) -> Tensor:
-        assert isinstance(value.type, TensorType)
-        layout = self.layouts.get(value, row_major(rank(value)))
-        return Tensor(value.type.dtype, value.type.shape or (), layout)
+        return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
         """The value stored in a layout, by a copy where it is in another."""
         assert isinstance(value.type, TensorType)
-        if same_in_memory(self.layouts[value], layout, value.type.shape or ()):
-            if self.layouts[value] == layout:
-                return value
+        if self.layouts[value] == layout:
+            return value
         key = (value, layout)
         if key not in self.copies:
             copy = Value(next(self.numbers), value.type, value.name)
@@ -156,7 +215,15 @@ class _Builder:
         self.tasks.append(Task(work, (source,), (result,), "copy"))
 
 
+def _row_major(value: Value) -> Tensor:
+    assert isinstance(value.type, TensorType)
+    return Tensor(value.type.dtype, value.type.shape or (), row_major(rank(value)))
 
-def _highest(program: TensorProgram) -> int:
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape is not None
+
+
+def _highest(program: TensorProgram) -> Any:
     values = [*program.inputs, *program.constants, *(value for step in program.steps for value in step.results)]
     return max((value.number for value in values), default=0)

@@ -1,7 +1,5 @@
 """Maps that transpose: squares of elements are read along one axis, turned in registers and written along another."""
 
-# Two engineers had written a tiles.py: this one (transposing maps) now lives in squares.py; tiles.py is the product kernel.
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -37,7 +35,7 @@ MOST_LANES = 16
 MOST_TURNED = 4  # loads that are worth a square each
 
 
-def tiled_map(
+def transposing_map(
     merged: Merged, operands: Sequence[Tensor], parameters: Parameters, lanes: int, write: Write
 ) -> tuple[Body, Dim, int, tuple[Buffer, ...]] | None:
     """(body, blocks, lanes, local buffers) where loads have their neighbours along another axis than the result.
@@ -48,20 +46,20 @@ def tiled_map(
     across = _other_axis(merged, lanes)
     if across is None:
         return None
-    tiles = _Tiles(merged, operands, parameters, lanes, across, write)
+    squares = _Squares(merged, operands, parameters, lanes, across, write)
     last = len(merged.sizes) - 1
     others = [number for number in range(last) if number != across]
     counts = [dims.ceildiv(merged.sizes[number], lanes) for number in (across, last)]
     domain = [*(merged.sizes[number] for number in others), *counts]
     blocks, spans = spread(domain, parameters, weight=lanes * lanes)
 
-    def tile(places: list[Dim]) -> Body:
+    def square(places: list[Dim]) -> Body:
         groups: list[Dim] = [0] * (last + 1)
         for number, place in zip(others, places):
             groups[number] = place
-        return tiles.body(groups, places[-2] * lanes, places[-1] * lanes)
+        return squares.body(groups, places[-2] * lanes, places[-1] * lanes)
 
-    return loops(spans, "o", tile), blocks, lanes, tiles.buffers
+    return loops(spans, "o", square), blocks, lanes, squares.buffers
 
 
 def _other_axis(merged: Merged, lanes: int) -> int | None:
@@ -70,7 +68,7 @@ def _other_axis(merged: Merged, lanes: int) -> int | None:
     long = [not isinstance(size, int) or size * 2 >= lanes for size in sizes]
     if not long[-1]:
         return None
-    found = {_runs_along(merged, value) for value in merged.offsets()} - {None}
+    found = {_runs_along(merged, value) for value in merged.offsets()}
     for number in reversed(range(len(sizes) - 1)):
         if number in found and long[number]:
             return number
@@ -89,7 +87,7 @@ def _runs_along(merged: Merged, value: Dim) -> int | None:
     return None
 
 
-class _Tiles:
+class _Squares:
     def __init__(
         self,
         merged: Merged,
@@ -108,8 +106,9 @@ class _Tiles:
         self.turned: list[Load] = []
         self.first = 2 * merged.count
         self.expression = rebuild(merged.expressions[0], self._turn)
+        self.copies = isinstance(self.expression, Load)
         self.buffers = tuple(
-            Buffer(f"tile{number}", load.dtype, True, lanes * lanes) for number, load in enumerate(self.turned)
+            Buffer(f"square{number}", load.dtype, True, lanes * lanes) for number, load in enumerate(self.turned)
         )
 
     def _turn(self, load: Load) -> Scalar:
@@ -126,43 +125,39 @@ class _Tiles:
         return Load(self.first + self.turned.index(load), (), load.dtype)
 
     def body(self, groups: list[Dim], across: Dim, along: Dim) -> Body:
-        """One square, whole or cut off by the end of the tensor."""
-        height = self.parameters.size(self.merged.sizes[self.across])
-        width = self.parameters.size(self.merged.sizes[-1])
+        """The square that starts there, whole or cut off by the end of the tensor."""
         sizes = self.merged.sizes[self.across], self.merged.sizes[-1]
         if all(isinstance(size, int) and size % self.lanes == 0 for size in sizes):
             return self.square(groups, across, along, None)
+        ends = self.parameters.size(sizes[0]), self.parameters.size(sizes[1])
         fits = tuple(
             Call("less_equal", (Integer(place + self.lanes), Integer(end)), DType.bool)
-            for place, end in ((across, height), (along, width))
+            for place, end in zip((across, along), ends)
         )
-        whole, cut = (self.square(groups, across, along, ends) for ends in (None, (height, width)))
+        whole, cut = (self.square(groups, across, along, cut_at) for cut_at in (None, ends))
         return (When(Call("logical_and", fits, DType.bool), whole, cut),)
 
     def square(self, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None) -> Body:
-        """Read and turn what `across` and `along` are the first places of; `ends` are the sizes, for a cut one."""
+        """Read, turn and write; `ends` are the sizes along the two axes, for a square that is cut off."""
         statements: list[Statement] = []
         for number in range(len(self.turned)):
             statements += self.turn(number, groups, across, along, ends)
-        row = variable("row")
-        mask = None
-        stop: Dim = self.lanes
-        if ends is not None:
-            mask = Call("less", (Integer(along + lane(self.lanes)), Integer(ends[1])), DType.bool)
-            stop = dims.minimum(ends[0] - across, self.lanes)
-        if ends is None and isinstance(self.expression, Load):
+        columns = along + lane(self.lanes)
+        if ends is None and self.copies:
             for number in range(self.lanes):
-                places = self.places(groups, across + number, along + lane(self.lanes))
                 known: dict[int, Code] = {self.first: self.register(0, number)}
+                places = self.places(groups, across + number, columns)
                 statements += self.write(self.expression, places, None, known)
             return tuple(statements)
-        places = self.places(groups, across + row, along + lane(self.lanes))
-        tiles: dict[int, Code] = {
+        row = variable("row")
+        squares: dict[int, Code] = {
             self.first + number: Fetch(buffer.name, row * self.lanes + lane(self.lanes), buffer.dtype)
             for number, buffer in enumerate(self.buffers)
         }
-        statements.append(Repeat("row", 0, stop, 1, self.write(self.expression, places, mask, tiles)))
-        return tuple(statements)
+        mask = None if ends is None else Call("less", (Integer(columns), Integer(ends[1])), DType.bool)
+        stop = self.lanes if ends is None else dims.minimum(ends[0] - across, self.lanes)
+        inner = self.write(self.expression, self.places(groups, across + row, columns), mask, squares)
+        return (*statements, Repeat("row", 0, stop, 1, inner))
 
     def turn(
         self, number: int, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None
@@ -171,20 +166,20 @@ class _Tiles:
         load, lanes = self.turned[number], self.lanes
         (place,) = load.indices
         assert isinstance(place, Index)
-        mask = None
-        if ends is not None:
-            mask = Call("less", (Integer(across + lane(lanes)), Integer(ends[0])), DType.bool)
+        rows = across + lane(lanes)
+        mask = None if ends is None else Call("less", (Integer(rows), Integer(ends[0])), DType.bool)
         statements: list[Statement] = []
-        for row in range(lanes):
-            column = along + row if ends is None else dims.minimum(along + row, ends[1] - 1)
-            places = self.places(groups, across + lane(lanes), column)
-            lowering = Lowering(self.views, self.merged.places(places), self.parameters, mask=mask)
+        for column in range(lanes):
+            inside = along + column if ends is None else dims.minimum(along + column, ends[1] - 1)
+            places = self.merged.places(self.places(groups, rows, inside))
+            lowering = Lowering(self.views, places, self.parameters, mask=mask)
             fetch = lowering.fetch(self.views[load.operand], lowering.flat_offset(place.value), None, None)
-            statements.append(Define(self.register(number, row).name, fetch, True))
-        statements.append(Transpose(tuple(self.register(number, row).name for row in range(lanes))))
-        if ends is not None or not isinstance(self.expression, Load):
+            statements.append(Define(self.register(number, column).name, fetch, True))
+        registers = [self.register(number, row) for row in range(lanes)]
+        statements.append(Transpose(tuple(register.name for register in registers)))
+        if ends is not None or not self.copies:
             buffer = self.buffers[number].name
-            statements += [Put(buffer, row * lanes + lane(lanes), self.register(number, row)) for row in range(lanes)]
+            statements += [Put(buffer, row * lanes + lane(lanes), register) for row, register in enumerate(registers)]
         return statements
 
     def register(self, number: int, row: int) -> Register:

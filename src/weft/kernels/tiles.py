@@ -32,20 +32,18 @@ from weft.ir.kernel import (
     lane,
     variable,
 )
-from weft.ir.scalar import Index, Scalar, loads
 from weft.ir.target import Target
+from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
-from weft.kernels.lowering import Lowering
-from weft.kernels.merge import flatten_loads, operand_views, pinned_axes, stride_along
-from weft.kernels.nest import cost
 from weft.kernels.parameters import Parameters
 
 BLOCK_WORK = 4_000_000  # operations that a block does, about
 _TILES_EACH = 8  # tiles of rows that a block does, at most
 _CHAINS = 4  # independent sums that keep the multipliers busy
 _LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
-_LONG = 12  # instructions of an epilogue that should be in the code only once
+_WIDE = 8  # vectors of columns at a time, times rows, where an operand in place is read for few rows
+_ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,16 @@ def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
 def tile_height(target: Target, dtype: DType, lanes: int) -> int:
     """Rows whose accumulators fit the registers, beside a vector of the right operand and one to broadcast into."""
     width = max(1, lanes * max(accumulator_type(dtype).bits // 8, 4) // target.vector_bytes)
-    return max(1, min((target.vector_registers - 4) // width, 14))
+    return max(1, min((target.vector_registers - 4) // width, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is summed up at the same time: rows, vectors of columns, and parts of the sums."""
+
+    height: int
+    width: int
+    splits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +156,18 @@ class _Builder:
         self.lanes = product.lanes
         self.type = accumulator_type(product.left)
         self.parameters = Parameters()
-        extra = product.epilogue.operands if product.epilogue else ()
-        self.operands = (product.result, *extra)
-        expression = product.epilogue.expression if product.epilogue else None
-        self.expression = None if expression is None else flatten_loads(expression, self.operands)
-        self.rows = merge_walks(product.rows, product.result, self.expression, len(self.operands))
-        self.sums = merge_walks(product.sums, product.result, None, 0)
-        self.row_sizes = [self.parameters.named(f"rows{n}", span.size) for n, span in enumerate(self.rows)]
-        self.uses_tile = self.expression is not None and cost(self.expression) > _LONG
-        self.height = tile_height(target, product.left, self.lanes)
+        self.ending = Ending(product.result, product.epilogue, self.parameters)
+        self.rows = merge_walks(product.rows, self.ending)
+        self.sums = merge_walks(product.sums)
+        self.row_sizes = [self.parameters.named(f"rows{n}", walk.size) for n, walk in enumerate(self.rows)]
+        self.height = self.most_rows()
+
+    def most_rows(self) -> int:
+        """Rows of a tile; half as many where all of them would share one set of the first cache."""
+        height = tile_height(self.target, self.product.left, self.lanes)
+        steps = [walk.left for walk in self.rows[-1:]]
+        aliased = all(isinstance(step, int) and step * (self.product.left.bits // 8) % _ALIAS == 0 for step in steps)
+        return max(1, height // 2) if aliased and self.rows else height
 
     def stride(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it: those that decide how to address are written into the code."""
@@ -166,7 +176,7 @@ class _Builder:
     def launch(self) -> Launch:
         named = self.parameters.named
         product = self.product
-        count = dims.product(span.size for span in self.rows)
+        count = dims.product(walk.size for walk in self.rows)
         parts = sections(count, self.height)
         height = parts[0].height if parts else 1
         tiles = parts[-1].first + parts[-1].count if parts else 0
@@ -177,7 +187,7 @@ class _Builder:
         rest: Dim = block()
         rest, panel_chunk = self.decode(statements, rest, panel_chunks, "panel_chunk")
         rest, tile_chunk = self.decode(statements, rest, tile_chunks, "tile_chunk")
-        self.grid_places = []
+        self.grid_places: list[Dim] = []
         for number in reversed(range(len(product.grid))):
             last = number == 0
             rest, place = self.decode(statements, rest, 0 if last else product.grid[number].size, f"g{number}")
@@ -188,20 +198,27 @@ class _Builder:
         each = named("panels_each", panels_each)
         panel_first = panel_chunk * each
         panel_end = dims.minimum(panel_first + each, named("panels", panels))
-        inner = [self.section(part, first, end) for part in parts]
-        statements.append(Repeat("panel", panel_first, panel_end, 1, tuple(inner)))
-        blocks = dims.product(span.size for span in product.grid) * tile_chunks * panel_chunks
+        flat = [part for part in parts if part.height <= _LOW and not product.padded]
+        tall = [part for part in parts if part not in flat]
+        if tall:
+            inner = tuple(self.section(part, first, end) for part in tall)
+            statements.append(Repeat("panel", panel_first, panel_end, 1, inner))
+        for part in flat:
+            statements.extend(self.wide_section(part, first, end, panel_first, panel_end))
+        blocks = dims.product(walk.size for walk in product.grid) * tile_chunks * panel_chunks
         kernel = Kernel(self.name, self.buffers(height), tuple(self.parameters.values), self.lanes, tuple(statements))
         return Launch(kernel, blocks, tuple(self.parameters.values.values()))
 
     def chunks(self, height: int, tiles: Dim, panels: Dim) -> tuple[Dim, Dim]:
         """Tiles and panels that a block does: rows that stay in the cache, and enough work."""
-        depth = dims.product(span.size for span in self.sums)
+        depth = dims.product(walk.size for walk in self.sums)
         bytes_each = height * (self.product.left.bits // 8)
         tiles_each = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, depth * bytes_each + 1))
         tiles_each = dims.minimum(dims.maximum(tiles_each, 1), dims.maximum(tiles, 1))
         work = 2 * max(height, 8) * self.lanes * depth * tiles_each + 1000
         wanted = dims.ceildiv(BLOCK_WORK, work)
+        if height <= _LOW and not self.product.padded:
+            wanted = dims.ceildiv(wanted, _WIDE) * _WIDE
         chunks = dims.maximum(dims.ceildiv(panels, wanted), 1)
         return tiles_each, dims.maximum(dims.ceildiv(panels, chunks), 1)
 
@@ -216,47 +233,55 @@ class _Builder:
 
     def buffers(self, height: int) -> tuple[Buffer, ...]:
         found = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
-        found += [Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(self.operands) if n]
-        found.append(Buffer("out", self.product.result.dtype, True))
-        if self.uses_tile:
-            found.append(Buffer("tile", self.type, True, height * self.lanes))
+        found += self.ending.buffers
+        if self.ending.is_long:
+            found.append(Buffer("tile", self.type, True, max(height, _WIDE) * self.lanes))
         return tuple(found)
 
-    def section(self, part: Section, first: Dim, end: Dim) -> Statement:
+    def section(self, part: Section, first: Dim, end: Dim, width: int = 1) -> Statement:
         """The tiles of one height that belong to a block."""
         named = self.parameters.named
         name = f"tile{part.height}"
         start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
         row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
-        body = self.tile(row, part.height)
+        body = self.tile(row, Shape(part.height, width, 1 if width > 1 else max(1, _CHAINS // part.height)))
         return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, body)
 
-    def tile(self, row: Dim, height: int) -> tuple[Statement, ...]:
+    def wide_section(self, part: Section, first: Dim, end: Dim, panel: Dim, panel_end: Dim) -> list[Statement]:
+        """The same with several vectors of columns at a time, so that few rows read long pieces of memory."""
+        width = max(1, _WIDE // part.height)
+        whole = dims.floordiv(self.parameters.named("columns", self.product.column.size), self.lanes)
+        pieces = dims.floordiv(dims.maximum(dims.minimum(whole, panel_end) - panel, 0), width)
+        middle = panel + pieces * width
+        return [
+            Repeat("panel", panel, middle, width, (self.section(part, first, end, width),)),
+            Repeat("panel", middle, panel_end, 1, (self.section(part, first, end),)),
+        ]
+
+    def tile(self, row: Dim, shape: Shape) -> tuple[Statement, ...]:
         statements: list[Statement] = []
-        places = self.row_places(statements, row, height)
+        places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
-        for number, (span, at) in enumerate(zip(self.product.grid, self.grid_places)):
-            base = base + self.stride(f"grid{number}_left", span.left) * at
-        lefts = [self.stride(f"rows{number}_left", span.left) for number, span in enumerate(self.rows)]
-        for number, place in enumerate(places):
-            along = offset(lefts, place)
-            statements.append(Let(f"left{number}", base + along))
-        splits = max(1, _CHAINS // height)
-        names = [_sum(number, split) for number in range(height) for split in range(splits)]
-        statements.extend(Define(name, Number(0, self.type), True) for name in names)
-        statements.extend(self.reduce(height, splits))
-        for number in range(height):
-            for split in range(1, splits):
-                total = Call("add", (self.register(number), self.register(number, split)), self.type)
-                statements.append(Assign(_sum(number), total))
-        statements.extend(self.finish(row, places))
+        for number, (walk, at) in enumerate(zip(self.product.grid, self.grid_places)):
+            base = base + self.stride(f"grid{number}_left", walk.left) * at
+        lefts = [self.stride(f"rows{number}_left", walk.left) for number, walk in enumerate(self.rows)]
+        statements.extend(Let(f"left{number}", base + offset(lefts, place)) for number, place in enumerate(places))
+        count = shape.height * shape.width * shape.splits
+        statements.extend(Define(f"sum{number}", Number(0, self.type), True) for number in range(count))
+        statements.extend(self.reduce(shape))
+        for number in range(shape.height * shape.width):
+            for split in range(1, shape.splits):
+                other = self.register(number + split * shape.height * shape.width)
+                total = Call("add", (self.register(number), other), self.type)
+                statements.append(Assign(f"sum{number}", total))
+        statements.extend(self.finish(row, places, shape))
         return tuple(statements)
 
     def start(self, side: str, value: Dim) -> Dim:
         return 0 if value == 0 else self.parameters.named(f"{side}_start", value)
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
-        """Where the rows of a tile lie along the row spans: counted up from the first one."""
+        """Where the rows of a tile lie along the row walks: counted up from the first one."""
         if len(self.rows) <= 1:
             return [[row + number][: len(self.rows)] for number in range(height)]
         statements.append(Let("row", row))
@@ -278,52 +303,60 @@ class _Builder:
             places.append(following)
         return places
 
-    def register(self, number: int, split: int = 0) -> Register:
-        return Register(_sum(number, split), self.type, True)
+    def register(self, number: int) -> Register:
+        return Register(f"sum{number}", self.type, True)
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
-    def reduce(self, height: int, splits: int) -> tuple[Statement, ...]:
-        """The loops over the sums, with the innermost one unrolled."""
-        lefts = [self.stride(f"sum{number}_left", span.left) for number, span in enumerate(self.sums)]
-        rights = [self.stride(f"sum{number}_right", span.right) for number, span in enumerate(self.sums)]
-        sizes = [self.parameters.named(f"sums{number}", span.size) for number, span in enumerate(self.sums)]
+    def reduce(self, shape: Shape) -> tuple[Statement, ...]:
+        """The loops over the sums; the innermost one does as many steps at a time as there are splits."""
+        lefts = [self.stride(f"sum{number}_left", walk.left) for number, walk in enumerate(self.sums)]
+        rights = [self.stride(f"sum{number}_right", walk.right) for number, walk in enumerate(self.sums)]
+        sizes = [self.parameters.named(f"sums{number}", walk.size) for number, walk in enumerate(self.sums)]
         places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
 
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
-            return self.multiply(height, offset(lefts, at), offset(rights, at), split)
+            return self.multiply(shape, offset(lefts, at), offset(rights, at), split)
 
         if not self.sums:
             return tuple(step(0))
         last = len(self.sums) - 1
         name, count = f"k{last}", sizes[-1]
         body: tuple[Statement, ...]
-        if splits == 1:
-            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=2 if height <= _LOW else 1),)
+        if shape.splits == 1:
+            unroll = 2 if shape.height * shape.width <= _LOW else 1
+            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=unroll),)
         else:
-            end = dims.floordiv(count, splits) * splits
-            together = tuple(statement for split in range(splits) for statement in step(split))
-            body = (Repeat(name, 0, end, splits, together), Repeat(name, end, count, 1, tuple(step(0))))
+            end = dims.floordiv(count, shape.splits) * shape.splits
+            together = tuple(statement for split in range(shape.splits) for statement in step(split))
+            body = (Repeat(name, 0, end, shape.splits, together), Repeat(name, end, count, 1, tuple(step(0))))
         for number in reversed(range(last)):
             body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
         return body
 
-    def multiply(self, height: int, left: Dim, right: Dim, split: int) -> list[Statement]:
+    def multiply(self, shape: Shape, left: Dim, right: Dim, split: int) -> list[Statement]:
+        """One step of the sums: all rows times all vectors of columns."""
         product = self.product
         panel = self.stride("panel_right", product.panel)
-        place = self.start("right", product.right_start) + right + variable("panel") * panel + lane(self.lanes)
-        for number, (span, at) in enumerate(zip(product.grid, self.grid_places)):
-            place = place + self.stride(f"grid{number}_right", span.right) * at
-        mask = None if product.padded else self.column_mask()
-        vector = self.widened(Fetch("right", place, product.right, mask=mask))
-        name = f"b{split}"
-        statements: list[Statement] = [Define(name, vector, True)]
-        columns = Register(name, self.type, True)
-        for number in range(height):
+        base = self.start("right", product.right_start) + right + lane(self.lanes)
+        for number, (walk, at) in enumerate(zip(product.grid, self.grid_places)):
+            base = base + self.stride(f"grid{number}_right", walk.right) * at
+        mask = None if product.padded or shape.width > 1 else self.column_mask()
+        statements: list[Statement] = []
+        for column in range(shape.width):
+            place = base + (variable("panel") + column) * panel
+            vector = self.widened(Fetch("right", place, product.right, mask=mask))
+            statements.append(Define(f"b{column}_{split}", vector, True))
+        for number in range(shape.height):
             element = self.widened(Fetch("left", variable(f"left{number}", None) + left, product.left))
-            total = self.register(number, split)
-            statements.append(Assign(total.name, self.multiply_add(element, columns, total)))
+            if shape.width > 1:
+                statements.append(Define(f"a{number}_{split}", element, False))
+                element = Register(f"a{number}_{split}", self.type, False)
+            for column in range(shape.width):
+                total = self.register((split * shape.height + number) * shape.width + column)
+                columns = Register(f"b{column}_{split}", self.type, True)
+                statements.append(Assign(total.name, self.multiply_add(element, columns, total)))
         return statements
 
     def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
@@ -336,8 +369,8 @@ class _Builder:
 
     # -- epilogue ----------------------------------------------------------------------------------------------------
 
-    def column(self) -> Dim:
-        return variable("panel") * self.lanes + lane(self.lanes)
+    def column(self, number: int = 0) -> Dim:
+        return (variable("panel") + number) * self.lanes + lane(self.lanes)
 
     def column_mask(self) -> Code | None:
         """Lanes that have a column."""
@@ -346,42 +379,37 @@ class _Builder:
             return None
         return Call("less", (Integer(self.column()), Integer(self.parameters.named("columns", columns))), DType.bool)
 
-    def finish(self, row: Dim, places: list[list[Dim]]) -> list[Statement]:
+    def finish(self, row: Dim, places: list[list[Dim]], shape: Shape) -> list[Statement]:
         """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
-        if not self.uses_tile:
-            return [self.write(self.register(number), place) for number, place in enumerate(places)]
-        at = variable("e") * self.lanes + lane(self.lanes)
-        statements: list[Statement] = [
-            Put("tile", number * self.lanes + lane(self.lanes), self.register(number)) for number in range(len(places))
-        ]
+        mask = None if shape.width > 1 else self.column_mask()
+        statements: list[Statement] = []
+        if not self.ending.is_long:
+            for number, place in enumerate(places):
+                for column in range(shape.width):
+                    value = self.register(number * shape.width + column)
+                    statements.extend(self.write(value, place, self.column(column), mask, f"t{number}_{column}_"))
+            return statements
+        for number in range(shape.height * shape.width):
+            at = number * self.lanes + lane(self.lanes)
+            statements.append(Put("tile", at, self.register(number)))
         place = split_index(row + variable("e"), self.row_sizes)
-        body = self.write(Fetch("tile", at, self.type), place)
-        return [*statements, Repeat("e", 0, len(places), 1, (body,))]
+        body: list[Statement] = []
+        for column in range(shape.width):
+            at = (variable("e") * shape.width + column) * self.lanes + lane(self.lanes)
+            body.extend(self.write(Fetch("tile", at, self.type), place, self.column(column), mask, f"t{column}_"))
+        return [*statements, Repeat("e", 0, shape.height, 1, tuple(body))]
 
-    def write(self, value: Code, place: Sequence[Dim]) -> Statement:
+    def write(
+        self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None, prefix: str
+    ) -> tuple[Statement, ...]:
+        """One vector of the result."""
         product, named = self.product, self.parameters.named
         axes = {axis: named(f"start{axis}", start) for axis, start in product.result_start.items()}
-        spans = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, self.column())]
-        for span, at in spans:
-            if span.axis is not None:
-                axes[span.axis] = axes.get(span.axis, 0) + self.parameters.size(span.factor) * at
-        for axis in range(len(product.result.shape)):
-            axes.setdefault(axis, 0)
-        mask = self.column_mask()
-        value = self.narrowed(value)
-        if self.expression is not None:
-            views = operand_views(self.operands, self.parameters)
-            replace = {0: value, len(self.operands): value}
-            value = Lowering(views, axes, self.parameters, replace, mask).code(self.expression)
-        strides = [self.stride(f"out{axis}", stride) for axis, stride in enumerate(product.result.strides)]
-        return Put("out", offset(strides, [axes[axis] for axis in range(len(strides))]), value, mask=mask)
-
-    def narrowed(self, value: Code) -> Code:
-        """A sum as the element that the epilogue, or the result, takes."""
-        own = {len(self.operands), 0}
-        taken = [load.dtype for load in loads(self.expression) if load.operand in own] if self.expression else []
-        dtype = taken[0] if taken else self.product.result.dtype if self.expression is None else self.type
-        return value if value.dtype is dtype else Call("cast", (value,), dtype)
+        walks = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, column)]
+        for walk, at in walks:
+            if walk.axis is not None:
+                axes[walk.axis] = axes.get(walk.axis, 0) + self.parameters.size(walk.factor) * at
+        return self.ending.write(value, axes, mask, prefix)
 
 
 def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
@@ -393,39 +421,22 @@ def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
     return places
 
 
-def merge_walks(
-    spans: Sequence[Walk], result: Tensor, expression: Scalar | None, operand_count: int
-) -> tuple[Walk, ...]:
-    """Neighbouring spans that everything steps through alike as one. `expression` has its loads flattened."""
-    uses = [] if expression is None else _flat_offsets(expression, operand_count)
-    pinned = set() if expression is None else pinned_axes([expression], operand_count)
+def merge_walks(walks: Sequence[Walk], ending: Ending | None = None) -> tuple[Walk, ...]:
+    """Neighbouring walks that everything steps through alike as one."""
     merged: list[Walk] = []
-    for span in spans:
-        if span.size == 1:
+    for walk in walks:
+        if walk.size == 1:
             continue
-        if merged and _alike(merged[-1], span, result, uses, pinned):
-            merged[-1] = Walk(merged[-1].size * span.size, span.left, span.right, span.axis, span.factor)
+        if merged and _alike(merged[-1], walk, ending):
+            merged[-1] = Walk(merged[-1].size * walk.size, walk.left, walk.right, walk.axis, walk.factor)
         else:
-            merged.append(span)
+            merged.append(walk)
     return tuple(merged)
 
 
-def _flat_offsets(expression: Scalar, operand_count: int) -> list[Dim]:
-    places = [load.indices[0] for load in loads(expression) if load.operand > operand_count]
-    return [place.value for place in places if isinstance(place, Index)]
-
-
-def _alike(outer: Walk, inner: Walk, result: Tensor, uses: Sequence[Dim], pinned: set[int]) -> bool:
+def _alike(outer: Walk, inner: Walk, ending: Ending | None) -> bool:
     if outer.left != inner.left * inner.size or outer.right != inner.right * inner.size:
         return False
-    if outer.axis is None or inner.axis is None:
+    if outer.axis is None or inner.axis is None or ending is None:
         return outer.axis is inner.axis
-    if outer.axis in pinned or inner.axis in pinned:
-        return False
-    steps = [(result.strides[outer.axis], result.strides[inner.axis])]
-    steps += [(stride_along(use, outer.axis), stride_along(use, inner.axis)) for use in uses]
-    return all(far * outer.factor == near * inner.factor * inner.size for far, near in steps)
-
-
-def _sum(number: int, split: int = 0) -> str:
-    return f"sum{number}" if split == 0 else f"sum{number}_{split}"
+    return ending.steps_alike((outer.axis, outer.factor), (inner.axis, inner.factor), inner.size)

@@ -7,6 +7,7 @@ from math import inf, nan
 from llvmlite import ir
 
 from weft.backends.cpu.coefficients import (
+    ACOSH,
     ASINH,
     ATANH,
     ERF,
@@ -182,9 +183,10 @@ def asinh(x: Term) -> Term:
 def acosh(x: Term) -> Term:
     y = x - 1.0
     large = x > 2.0 ** (x.fraction + 2)
-    grown = y + square_root(fma(y, y, y + y))
-    result = _log1p_finite(choose(large, x, grown), large)
-    return choose(x < 1.0, nan, choose(x < inf, result, x))
+    result = _log1p_finite(choose(large, x, y + square_root(fma(y, y, y + y))), large)
+    root = square_root(y + y)
+    small = fma(root * y, polynomial(y, ACOSH[x.bits]), root)
+    return choose(x < 1.0, nan, choose(x < 1.5, small, choose(x < inf, result, x)))
 
 
 def atanh(x: Term) -> Term:

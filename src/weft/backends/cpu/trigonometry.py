@@ -1,6 +1,6 @@
 """sin, cos, tan and their inverses as vector polynomials.
 
-Arguments are reduced by three or four subtractions; a vector with a lane too large for that takes a detour through
+Arguments are reduced by a few subtractions; a vector with a lane too large for that takes a detour through
 `weft.reduce`, a function of the same module that multiplies by enough bits of 1 / pi.
 """
 
@@ -26,7 +26,7 @@ from weft.backends.cpu.terms import (
 )
 from weft.backends.cpu.types import INT32, INT64
 
-# beyond it, the number of quarter turns times the first of HALF_PI_PARTS is not exact
+# beyond it, the number of quarter turns is too long for exact products with the first of HALF_PI_PARTS
 _LARGEST = {32: 12000.0, 64: 3000000.0}
 _ASIN_MIDDLE = 0.6
 _INT128 = ir.IntType(128)
@@ -54,10 +54,11 @@ def tan(x: Term) -> Term:
 
 def _near(x: Term) -> tuple[Term, Term, Term]:
     """The sine and cosine of what is left of x after a number of quarter turns, and that number."""
-    rest, quadrant = _reduce(x)
+    rest, low, quadrant = _reduce(x)
     z = rest * rest
+    sine = rest + fma(rest * z, polynomial(z, SIN[x.bits]), low)
     cosine = fma(z * z, polynomial(z, COS[x.bits]), fma(z, -0.5, 1.0))
-    return with_sign(odd_polynomial(rest, SIN[x.bits]), rest), cosine, quadrant
+    return with_sign(sine, rest), cosine, quadrant
 
 
 def _flip(x: Term, quadrant: Term) -> Term:
@@ -102,32 +103,28 @@ def atan(x: Term) -> Term:
 # -- reduction -------------------------------------------------------------------------------------------------------
 
 
-def _reduce(x: Term) -> tuple[Term, Term]:
-    """(r, n) with x == n pi / 2 + r and |r| <= pi / 4; only the last bits of the integer n count."""
+def _reduce(x: Term) -> tuple[Term, Term, Term]:
+    """(r, s, n) with x == n pi / 2 + r + s, |r| <= pi / 4 and a tiny s; only the last bits of the integer n count."""
     builder = x.builder
     shifted = fma(x, 2.0 / pi, x.magic)
     count = shifted - x.magic
-    first, second, *others = HALF_PI_PARTS[x.bits]
-    exact = fma(count, -first, x)
-    high = fma(count, -second, exact)
-    low = fma(count, -second, exact - high)
-    for part in others:
-        low = fma(count, -part, low)
-    rest = high + low
+    first, second, third, fourth = HALF_PI_PARTS[x.bits]
+    exact = fma(count, -second, fma(count, -first, x))  # both parts are so short that nothing is rounded
+    rest, low = fma(count, -third, exact), count * -fourth
     quadrant = shifted.as_integer()
     large = absolute(x) > _LARGEST[x.bits]
     start = builder.block
     with builder.if_then(any_lane(large).value, likely=False):
         far_rest, far_quadrant = _reduce_lanes(choose(large, x, _LARGEST[x.bits]))
-        far_rest, far_quadrant = choose(large, far_rest, rest), choose(large, far_quadrant, quadrant)
+        far = choose(large, far_rest, rest), choose(large, 0.0, low), choose(large, far_quadrant, quadrant)
         end = builder.block
     merged = []
-    for near, far in ((rest, far_rest), (quadrant, far_quadrant)):
-        phi = builder.phi(near.value.type)
-        phi.add_incoming(near.value, start)
-        phi.add_incoming(far.value, end)
+    for here, there in zip((rest, low, quadrant), far):
+        phi = builder.phi(here.value.type)
+        phi.add_incoming(here.value, start)
+        phi.add_incoming(there.value, end)
         merged.append(Term(builder, phi))
-    return merged[0], merged[1]
+    return merged[0], merged[1], merged[2]
 
 
 def _reduce_lanes(x: Term) -> tuple[Term, Term]:
