@@ -23,7 +23,6 @@ from weft.ir.kernel import (
     Kernel,
     Let,
     Number,
-    Put,
     Register,
     Repeat,
     Statement,

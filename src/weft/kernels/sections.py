@@ -8,61 +8,20 @@ body's tasks are repeated for every iteration when memory is planned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, Union
+from typing import Any
 
-from weft.ir.program import Reshape, Scan, Step, TensorProgram, Value
+from weft.ir.program import Reshape, Scan, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
 from weft.kernels.group import Group, group_steps
 from weft.kernels.inline import inline_maps
-from weft.kernels.launch import Tensor, Work
+from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, row_major
 from weft.kernels.select import build_work, copy_work, is_native
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Work, with the values that its references to operands and results stand for."""
-
-    work: Work
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScanTask:
-    """A scan: operands are carries, sequences, captures; results the last carries and the stacked outputs.
-
-    `program` is the body, `body` its only section, `copies` one per carry, from one place of it to another.
-    """
-
-    primitive: Scan
-    program: TensorProgram
-    body: NativeSection
-    copies: tuple[Work, ...]
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class NativeSection:
-    tasks: tuple[Task | ScanTask, ...]
-    aliases: Mapping[Value, Value]  # values that lie where another does
-    inputs: tuple[Value, ...]  # from outside of the section, without constants
-    outputs: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HostSection:
-    steps: tuple[Step, ...]
-
-
-Section = Union[NativeSection, HostSection]
 
 
 def divide(program: TensorProgram, target: Target) -> tuple[Section, ...]:
@@ -78,16 +37,6 @@ def divide(program: TensorProgram, target: Target) -> tuple[Section, ...]:
         else:
             sections.append(HostSection(tuple(step for group in stretch for step in group.steps)))
     return tuple(sections)
-
-
-def all_tasks(section: NativeSection) -> Iterator[Task]:
-    """The section's tasks, and those in the bodies of its scans."""
-    for task in section.tasks:
-        if isinstance(task, ScanTask):
-            yield from all_tasks(task.body)
-            yield from (Task(work, (), (), task.origin) for work in task.copies)
-        else:
-            yield task
 
 
 def _stretches(groups: Sequence[Group], scans: Mapping[Group, ScanTask]) -> list[tuple[bool, list[Group]]]:

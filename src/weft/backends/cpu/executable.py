@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from threading import Lock
 from typing import Any
@@ -15,13 +15,14 @@ from weft.backends.cpu.code_cache import shared_cache
 from weft.backends.cpu.codegen import compile_modules, load_code
 from weft.backends.cpu.machine import Machine, host
 from weft.backends.cpu.modules import modules_of
-from weft.backends.cpu.planning import ALIGNMENT, Plan, make_plan, read_values, shape_of
+from weft.backends.cpu.tape import Launch, Tape
 from weft.backends.reference import interpret
 from weft.errors import ExecutionError
 from weft.ir import dims
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram, Value
-from weft.kernels.sections import HostSection, NativeSection, ScanTask, Section, all_tasks, divide
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, all_works
+from weft.plan.sections import ALIGNMENT, make_plan, read_values, shape_of
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
@@ -33,16 +34,15 @@ class Executable:
     def __init__(
         self,
         program: TensorProgram,
+        sections: Sequence[Section],
         threads: int,
         cache: bool = True,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         self.program = program
         self.threads = threads
-        machine = host()
-        self.sections = divide(program, machine.target)
-        kernels = _kernels(self.sections)
-        addresses, self._code = _compile(kernels, machine, cache, progress)
+        self.sections = tuple(sections)
+        addresses, self._code = _compile(_kernels(self.sections), host(), cache, progress)
         self._runners: list[_NativeRunner | HostSection] = [
             _NativeRunner(section, program.constants, addresses, threads)
             if isinstance(section, NativeSection)
@@ -85,7 +85,7 @@ class _NativeRunner:
         self.addresses = addresses
         self.symbols = tuple(sorted(_section_symbols(section)))
         self.constants = _gather_constants(section, constants)
-        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[int, ...], _Prepared] = OrderedDict()
         self._lock = Lock()
 
     def run(self, values: dict[Value, Any], sizes: Mapping[str, int]) -> None:
@@ -102,12 +102,12 @@ class _NativeRunner:
             raise ExecutionError("an index is out of range")
         values.update(zip(self.section.outputs, outputs))
 
-    def _plan(self, sizes: Mapping[str, int]) -> tuple[Plan, Array]:
+    def _plan(self, sizes: Mapping[str, int]) -> tuple[_Prepared, Array]:
         key = tuple([sizes[name] for name in self.symbols])
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._plans[key] = make_plan(self.section, self.constants, self.addresses, sizes)
+                plan = self._plans[key] = self._prepare(sizes)
                 while len(self._plans) > REMEMBERED_PLANS:
                     self._plans.popitem(last=False)
             else:
@@ -115,6 +115,25 @@ class _NativeRunner:
             if plan.spare:
                 return plan, plan.spare.pop()
         return plan, np.empty(plan.arena_bytes + ALIGNMENT, np.uint8)
+
+
+    def _prepare(self, sizes: Mapping[str, int]) -> _Prepared:
+        plan = make_plan(self.section, self.constants, sizes)
+        launches = [
+            Launch(self.addresses[step.kernel], step.blocks, step.buffers, step.parameters, parallel=step.blocks > 1)
+            for step in plan.launches
+        ]
+        return _Prepared(Tape(launches, keep=plan.constants), plan.arena_bytes, plan.outputs, [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A section for one set of sizes."""
+
+    tape: Tape
+    arena_bytes: int
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
+    spare: list[Array]  # arenas that no run uses now
 
 
 def _gather_constants(section: NativeSection, constants: Mapping[Value, Any]) -> dict[Value, Array]:
@@ -157,7 +176,7 @@ def _names(value: dims.Dim) -> set[str]:
 
 def _kernels(sections: Sequence[Section]) -> list[Kernel]:
     native = [section for section in sections if isinstance(section, NativeSection)]
-    launches = [launch for section in native for task in all_tasks(section) for launch, _ in task.work.launches]
+    launches = [launch for section in native for work in all_works(section) for launch, _ in work.launches]
     return list(dict.fromkeys(launch.kernel for launch in launches))
 
 

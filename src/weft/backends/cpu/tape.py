@@ -15,16 +15,9 @@ import numpy as np
 
 from weft.backends.cpu.pool import runner, shared_pool
 from weft.errors import InternalError
+from weft.ir.work import Place
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a buffer is: so many bytes from the start of a region that a call names."""
-
-    region: int
-    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

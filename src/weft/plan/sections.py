@@ -1,6 +1,6 @@
-"""A native section for one set of sizes: an arena with a place for every value, and the tape that runs it.
+"""A native section for one set of sizes: an arena with a place for every value, and the launches on them.
 
-Regions of a tape: whole addresses (constants), the arena, the errors, then the section's inputs and outputs.
+Regions: whole addresses (constants), the arena, the errors, then the section's inputs and outputs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.tape import Launch, Place, Tape
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.kernel import Kernel
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.kernels.launch import Reference, Work
-from weft.kernels.sections import NativeSection, ScanTask, Task
+from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, ScanTask, Task, Work
 from weft.plan.arena import Block, place
 
 Array = np.ndarray[Any, Any]
@@ -29,24 +26,24 @@ ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    tape: Tape
+    """`constants` are arrays that launches point to, and so must live as long."""
+
+    launches: tuple[PlannedLaunch, ...]
     arena_bytes: int
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
-    spare: list[Array]  # arenas that no run uses now
+    constants: tuple[Array, ...]
 
 
-def make_plan(
-    section: NativeSection, constants: Mapping[Value, Array], addresses: Mapping[Kernel, int], sizes: Sizes
-) -> Plan:
+def make_plan(section: NativeSection, constants: Mapping[Value, Array], sizes: Sizes) -> Plan:
     """Places and launches for given sizes; `constants` are those that tasks read from memory."""
     places = {
         value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))
     }
-    planner = _Planner(constants, addresses, sizes)
+    planner = _Planner(constants, sizes)
     arena_bytes = planner.place_section(section, places, 0)
-    launches = list(planner.launches(section, places))
+    launches = tuple(planner.launches(section, places))
     outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
-    return Plan(Tape(launches, keep=planner.kept), arena_bytes, outputs, [])
+    return Plan(launches, arena_bytes, outputs, (*constants.values(), *planner.kept))
 
 
 def read_values(task: Task | ScanTask) -> list[Value]:
@@ -63,9 +60,8 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 
 
 class _Planner:
-    def __init__(self, constants: Mapping[Value, Array], addresses: Mapping[Kernel, int], sizes: Sizes) -> None:
+    def __init__(self, constants: Mapping[Value, Array], sizes: Sizes) -> None:
         self.constants = constants
-        self.addresses = addresses
         self.sizes = dict(sizes)
         self.kept: list[Array] = []  # packed constants that launches point to
         self.workspaces: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
@@ -115,7 +111,7 @@ class _Planner:
         """Memory for two sets of carries and for the inside of the body."""
         self.bind_body(task)
         carried = sum(_aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
-        trial = _Planner(self.constants, self.addresses, self.sizes)
+        trial = _Planner(self.constants, self.sizes)
         inside = {value: Place(ARENA) for value in (*task.body.inputs, *task.body.outputs)}
         return 2 * carried + trial.place_section(task.body, inside, 0)
 
@@ -144,7 +140,7 @@ class _Planner:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launches(self, section: NativeSection, places: Mapping[Value, Place]) -> Iterator[Launch]:
+    def launches(self, section: NativeSection, places: Mapping[Value, Place]) -> Iterator[PlannedLaunch]:
         for task in section.tasks:
             if isinstance(task, ScanTask):
                 yield from self.scan_launches(task, [places[_root(v, section.aliases)] for v in task.operands],
@@ -153,14 +149,16 @@ class _Planner:
             operands = [
                 places.get(_root(value, section.aliases), Place(ABSOLUTE)) for value in task.operands
             ]
-            yield from self.work_launches(task.work, operands, [places[value] for value in task.results])
+            yield from self.work_launches(task.work, operands, [places[value] for value in task.results], task.origin)
 
-    def work_launches(self, work: Work, operands: list[Place], results: list[Place]) -> Iterator[Launch]:
+    def work_launches(
+        self, work: Work, operands: list[Place], results: list[Place], origin: str
+    ) -> Iterator[PlannedLaunch]:
         for launch, references in work.launches:
             buffers = tuple(self.locate(reference, work, operands, results) for reference in references)
             blocks = self.number(launch.blocks)
             parameters = tuple(self.number(value) for value in launch.parameters)
-            yield Launch(self.addresses[launch.kernel], blocks, buffers, parameters, parallel=blocks > 1)
+            yield PlannedLaunch(launch.kernel, blocks, buffers, parameters, origin)
 
     def locate(self, reference: Reference, work: Work, operands: list[Place], results: list[Place]) -> Place:
         match reference.kind:
@@ -183,7 +181,7 @@ class _Planner:
             self.packed[key] = Place(ABSOLUTE, array.ctypes.data)
         return self.packed[key]
 
-    def scan_launches(self, task: ScanTask, operands: list[Place], results: list[Place]) -> Iterator[Launch]:
+    def scan_launches(self, task: ScanTask, operands: list[Place], results: list[Place]) -> Iterator[PlannedLaunch]:
         """The body's launches for every iteration; an output that is carried too is read back from where it went."""
         self.bind_body(task)
         carries, sequences = task.primitive.carries, task.primitive.sequences
@@ -205,7 +203,7 @@ class _Planner:
             current = [places[value] for value in outputs[:carries]]
         for copy, source, result in zip(task.copies, current, results):
             if source != result:
-                yield from self.work_launches(copy, [source], [result])
+                yield from self.work_launches(copy, [source], [result], task.origin)
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,133 @@
+"""Work: what kernels a program becomes, and on which memory they run.
+
+First without memory: works refer to the operands and results of what they compute, tasks to values, and sections are
+stretches of tasks between steps for the host. Then planned: launches on places in regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union
+
+import numpy as np
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Kernel
+from weft.ir.program import Scan, Step, TensorProgram, Value
+
+# -- without memory --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with what it is launched on: the number of blocks and the values of its parameters."""
+
+    kernel: Kernel
+    blocks: Dim
+    parameters: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Memory for a kernel's buffer: one of the step's operands, its result, or one of the work's own.
+
+    `errors` is one int32 that a kernel sets to 1 where the data is at fault (an index out of range).
+    """
+
+    kind: Literal["operand", "result", "workspace", "constant", "errors"]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Memory that is needed only while a work's kernels run."""
+
+    dtype: DType
+    size: Dim  # elements
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Kernels that together do one step: run in order, each with memory for its buffers (those that are not local)."""
+
+    launches: tuple[tuple[Launch, tuple[Reference, ...]], ...]
+    workspaces: tuple[Workspace, ...] = ()
+    constants: tuple[np.ndarray[Any, Any], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """Work, with the values that its references to operands and results stand for."""
+
+    work: Work
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanTask:
+    """A scan: operands are carries, sequences, captures; results the last carries and the stacked outputs.
+
+    `program` is the body, `body` its only section, `copies` one per carry, from one place of it to another.
+    """
+
+    primitive: Scan
+    program: TensorProgram
+    body: NativeSection
+    copies: tuple[Work, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeSection:
+    """A stretch of tasks; what others see of it is row-major."""
+
+    tasks: tuple[Task | ScanTask, ...]
+    aliases: Mapping[Value, Value]  # values that lie where another does
+    inputs: tuple[Value, ...]  # from outside of the section, without constants
+    outputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostSection:
+    steps: tuple[Step, ...]
+
+
+Section = Union[NativeSection, HostSection]
+
+
+def all_works(section: NativeSection) -> Iterator[Work]:
+    """The works of a section, and those in the bodies of its scans."""
+    for task in section.tasks:
+        if isinstance(task, ScanTask):
+            yield from all_works(task.body)
+            yield from task.copies
+        else:
+            yield task.work
+
+
+# -- planned ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer is: so many bytes from the start of a region that a run names."""
+
+    region: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLaunch:
+    """A kernel's blocks 0..blocks-1 on given memory; `origin` says what they are for."""
+
+    kernel: Kernel
+    blocks: int
+    buffers: tuple[Place, ...]
+    parameters: tuple[int, ...]
+    origin: str = ""

@@ -1,0 +1,211 @@
+"""Convolutions as tiled products: output pixels are rows, output channels lanes, and kernel elements and input channels
+are summed up. The input is read in place, or from a copy with its padding written out; 1 x 1 kernels need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.program import Convolve
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.target import Target
+from weft.kernels.contract import guarded
+from weft.kernels.depthwise import depthwise_launch
+from weft.kernels.ending import ending_references
+from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.layout import channels_last, offset, row_major
+from weft.kernels.maps import map_launch
+from weft.kernels.nest import choose_lanes
+from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel
+from weft.kernels.windows import Phase, Window, needed, phases
+
+Array = np.ndarray[Any, Any]
+Step = tuple[Launch, tuple[Reference, ...]]
+
+
+def convolve_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_w: Array | None = None,
+) -> Work:
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape."""
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w).work()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The input as the kernels meet it, with the position that its first element has along each spatial axis."""
+
+    tensor: Tensor
+    reference: Reference
+    low: tuple[Dim, ...]
+
+
+class _Builder:
+    def __init__(
+        self,
+        primitive: Convolve,
+        x: Tensor,
+        w: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: Target,
+        constant: Array | None,
+    ) -> None:
+        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
+        self.constant, self.transposed = constant, primitive.transposed
+        self.groups = primitive.groups
+        self.channels = dims.floordiv(x.shape[1], self.groups)  # of the input, in a group
+        self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
+        self.phases = phases(primitive, w.shape[2:], result.shape[2:])
+        self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1
+        columns = result.shape[1] if self.depthwise else self.features
+        self.lanes = lanes_for(target, x.dtype, columns) // (2 if self.depthwise else 1)
+        self.panels = dims.ceildiv(columns, self.lanes)
+        self.steps: list[Step] = []
+        self.spaces: list[Workspace] = []
+        self.constants: list[Array] = []
+
+    def work(self) -> Work:
+        source = self.source()
+        for phase in self.phases:
+            if self.depthwise:
+                launch = depthwise_launch(phase, self.x, self.result, self.epilogue, self.lanes, self.target)
+            else:
+                launch = product_kernel("convolve", self.product(source, phase), self.target)
+            weights = self.weights(phase)
+            self.steps.append((launch, (source.reference, weights, *ending_references(self.epilogue))))
+        return Work(tuple(self.steps), tuple(self.spaces), tuple(self.constants))
+
+    def product(self, source: Source, phase: Phase) -> Product:
+        strides = source.tensor.strides
+        spatial = strides[2:]
+        rows = [Walk(self.x.shape[0], strides[0], axis=0)]
+        for axis, (window, stride) in enumerate(zip(phase, spatial)):
+            rows.append(Walk(window.count, stride * window.advance, axis=2 + axis, factor=window.step))
+        sums = [Walk(window.taps, stride * window.dilation) for window, stride in zip(phase, spatial)]
+        sums.append(Walk(self.channels, strides[1]))
+        distance: Dim = self.lanes
+        for number in reversed(range(len(sums))):
+            sums[number] = Walk(sums[number].size, sums[number].left, distance)
+            distance = distance * sums[number].size
+        group = Walk(self.groups, self.channels * strides[1], distance * self.panels, 1, self.features)
+        starts = [window.base - low for window, low in zip(phase, source.low)]
+        return Product(
+            left=self.x.dtype,
+            right=self.w.dtype,
+            result=self.result,
+            epilogue=self.epilogue,
+            grid=() if self.groups == 1 else (group,),
+            rows=tuple(rows),
+            column=Walk(self.features, axis=1),
+            sums=tuple(sums),
+            lanes=self.lanes,
+            panel=distance,
+            padded=True,
+            left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
+            result_start={2 + axis: window.first for axis, window in enumerate(phase) if window.first},
+        )
+
+    # -- the input ---------------------------------------------------------------------------------------------------
+
+    def source(self) -> Source:
+        """The input, in place where no window leaves it."""
+        sizes = self.x.shape[2:]
+        ranges = [needed(self.phases, axis, size) for axis, size in enumerate(sizes)]
+        whole = all(low == 0 and high == size - 1 for (low, high), size in zip(ranges, sizes))
+        if self.depthwise or whole:
+            return Source(self.x, Reference("operand", 0), (0,) * len(sizes))
+        lows = tuple(low for low, _ in ranges)
+        shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
+        padded = Tensor(self.x.dtype, shape, channels_last(len(shape)))
+        lanes = choose_lanes(self.target, (self.x.dtype,))
+        launch = map_launch(self.padding(shape, lows), [self.x], padded, lanes)
+        reference = self.space(self.x.dtype, dims.product(shape))
+        self.steps.append((launch, (Reference("operand", 0), reference)))
+        return Source(padded, reference, lows)
+
+    def padding(self, shape: Sequence[Dim], lows: Sequence[Dim]) -> Scalar:
+        """The element of x at a place of the padded input, or 0."""
+        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        places = [*axes[:2], *(axis + low for axis, low in zip(axes[2:], lows))]
+        value: Scalar = Load(0, tuple(map(Index, places)), self.x.dtype)
+        test: Scalar | None = None
+        for place, size in zip(places[2:], self.x.shape[2:]):
+            conditions = []
+            if not dims.is_at_least(place, 0):
+                conditions.append(Apply("greater_equal", (Index(place), Index(0)), DType.bool))
+            if not dims.is_at_least(size - 1, place):
+                conditions.append(Apply("less", (Index(place), Index(size)), DType.bool))
+            for condition in conditions:
+                test = condition if test is None else Apply("logical_and", (test, condition), DType.bool)
+        return value if test is None else Apply("select", (test, value, Literal(0, self.x.dtype)), self.x.dtype)
+
+    # -- the weights -------------------------------------------------------------------------------------------------
+
+    def weights(self, phase: Phase) -> Reference:
+        """The weights of a phase as [groups, panels, taps, channels, lanes] (depthwise: channels are columns)."""
+        if self.constant is not None:
+            self.constants.append(self.packed(self.constant, phase))
+            return Reference("constant", len(self.constants) - 1)
+        groups, columns = (1, self.result.shape[1]) if self.depthwise else (self.groups, self.features)
+        taps = [window.taps for window in phase]
+        shape = (groups, self.panels, *taps, self.channels, self.lanes)
+        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        column = axes[1] * self.lanes + axes[-1]
+        group = column if self.depthwise else axes[0]
+        feature = 0 if self.depthwise else column
+        if self.transposed:
+            places = [group * self.channels + axes[-2], feature]
+        else:
+            places = [group * self.features + feature, axes[-2]]
+        places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes[2:-2])]
+        load = Load(0, tuple(map(Index, places)), self.w.dtype)
+        packed = Tensor(self.w.dtype, shape, row_major(len(shape)))
+        launch = map_launch(guarded(load, column, columns), [self.w], packed, self.lanes)
+        reference = self.space(self.w.dtype, dims.product(shape))
+        self.steps.append((launch, (Reference("operand", 1), reference)))
+        return reference
+
+    def packed(self, array: Array, phase: Phase) -> Array:
+        groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
+        kernel = array.shape[2:]
+        shape = (groups, channels, features) if self.transposed else (groups, features, channels)
+        arranged = array.reshape(*shape, *kernel)
+        arranged = arranged.swapaxes(1, 2) if self.transposed else arranged
+        arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+        if self.depthwise:
+            arranged = arranged.reshape(1, groups, 1, *arranged.shape[3:])
+        panels = _fixed(self.panels)
+        padded = np.zeros((arranged.shape[0], panels * self.lanes, *arranged.shape[2:]), array.dtype)
+        padded[:, : arranged.shape[1]] = arranged
+        split = padded.reshape(padded.shape[0], panels, self.lanes, *padded.shape[2:])
+        rank = split.ndim
+        return np.ascontiguousarray(split.transpose(0, 1, *range(4, rank), 3, 2))
+
+    def space(self, dtype: DType, size: Dim) -> Reference:
+        self.spaces.append(Workspace(dtype, size))
+        return Reference("workspace", len(self.spaces) - 1)
+
+
+def _taps(window: Window) -> slice:
+    first, count = _fixed(window.tap_first), _fixed(window.taps)
+    stop = first + count * window.tap_step
+    return slice(first, stop if stop >= 0 else None, window.tap_step)
+
+
+def _fixed(size: Dim) -> int:
+    assert isinstance(size, int), f"constant weights of the unknown size {size}"
+    return size
