@@ -14,9 +14,13 @@ from onnx import TensorProto, helper
 from peers import onnxruntime_run, traced
 
 import weft
-from weft.backends.reference.interpret import run
-from weft.ir.program import Map, TensorProgram, bodies
-from weft.ir.scalar import Apply, walk
+from weft.backends.reference.interpret import Reference, run
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.program import Map, Step, TensorProgram, Value, bodies
+from weft.ir.scalar import Apply, Index, Load, walk
+from weft.ir.types import TensorType
+from weft.passes.simplify import simplify_movement
 
 RNG = np.random.default_rng(11)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -185,6 +189,36 @@ def test_gathers_keep_their_range() -> None:
     np.testing.assert_array_equal(loaded(x, [-1]), x[1:2])
     with pytest.raises(weft.ExecutionError, match="out of range"):
         loaded(x, [3])
+
+
+def test_gathers_from_what_is_repeated_keep_their_range() -> None:
+    """Though every element of the repeated tensor is the same one, an index past its end is an error."""
+    built = model(
+        [node("Expand", ["x", "three"], ["e"]), node("Gather", ["e", "i"], ["y"])],
+        [value("x", [1]), value("i", [1], INT64)],
+        [value("y", None)],
+        [tensor("three", [3])],
+    )
+    loaded = weft.load(built)
+    np.testing.assert_array_equal(loaded(np.float32([5]), [2]), [5])
+    with pytest.raises(weft.ExecutionError, match="out of range"):
+        loaded(np.float32([5]), [7])
+
+
+def test_clamped_loads_stay_within_what_they_name() -> None:
+    """A load past the end gives the last element of its tensor, not what lies behind it in the one that it shows."""
+
+    def loading(count: int, offset: int) -> Map:
+        return Map(Load(0, (Index(dims.axis(0, count) + offset),), DType.float32))
+
+    x, part, result = (Value(number, TensorType(DType.float32, (size,))) for number, size in enumerate((5, 2, 4)))
+    for offset in (0, 2, -2):
+        steps = Step(loading(2, 1), (x,), (part,), ""), Step(loading(4, offset), (part,), (result,), "")
+        program = TensorProgram((x,), (result,), steps)
+        numbers = np.arange(5, dtype=np.float32)
+        expected = numbers[1:3][np.clip(np.arange(4) + offset, 0, 1)]
+        for stage in (program, simplify_movement(program, Reference())):
+            np.testing.assert_array_equal(run(stage, [numbers])[0], expected)
 
 
 # -- constants, duplicates, dead code --------------------------------------------------------------------------------

@@ -168,7 +168,16 @@ class Transpose:
     registers: tuple[str, ...]
 
 
-Statement = Union[Define, Assign, Put, Repeat, When, Let, Transpose]
+@dataclass(frozen=True, slots=True)
+class View:
+    """A name for a buffer from a uniform offset on, to the end of the body; the place is computed here and kept."""
+
+    name: str
+    buffer: str
+    offset: Dim
+
+
+Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose]
 
 
 @dataclass(frozen=True, slots=True)

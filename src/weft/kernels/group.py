@@ -1,4 +1,5 @@
-"""Which steps become one piece of work: a heavy step with the map after it, a row group, or a step alone.
+"""Which steps become one piece of work: a row group; a heavy step with the map after it, and a reduction with the map
+before it too; or a step alone.
 
 TensorProgram -> groups in an order that the data allows.
 """
@@ -8,21 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.ir import dims
-from weft.ir.program import Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
+from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
 from weft.ir.types import TensorType
 from weft.kernels.rows import find_row_groups
 
-TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce)
+TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce, ArgReduce)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Steps done together; `operands` come from outside, `results` are seen outside."""
+    """Steps done together; `operands` come from outside, `results` are seen outside.
+
+    Row groups (`rows`) are any maps and reductions along the same rows; others are one step with maps around it.
+    """
 
     steps: tuple[Step, ...]
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
+    rows: bool = False
 
 
 def group_steps(program: TensorProgram) -> tuple[Group, ...]:
@@ -37,18 +42,31 @@ def group_steps(program: TensorProgram) -> tuple[Group, ...]:
     for rows in find_row_groups(program):
         for step in rows:
             owner[id(step)] = rows
+    in_rows = set(owner)
+    makers = {step.results[0]: step for step in program.steps if isinstance(step.primitive, Map)}
     for step in program.steps:
         if id(step) in owner or not isinstance(step.primitive, TAKE_EPILOGUE):
             continue
+        members: tuple[Step, ...] = (step,)
         users = readers.get(step.results[0], [])
         if len(users) == 1 and users[0] is not None and id(users[0]) not in owner and _follows(step, users[0]):
-            owner[id(step)] = owner[id(users[0])] = (step, users[0])
+            members = (step, users[0])
+        before = makers.get(step.operands[0]) if isinstance(step.primitive, (Reduce, ArgReduce)) else None
+        if before is not None and id(before) not in owner and len(readers[step.operands[0]]) == 1:
+            members = (before, *members)
+        for member in members:
+            owner[id(member)] = members
     groups: list[Group] = []
     for step in program.steps:
         members = owner.get(id(step), (step,))
         if step is members[-1]:
-            groups.append(_group(members, readers))
+            groups.append(_group(members, readers, rows=id(step) in in_rows))
     return tuple(groups)
+
+
+def single_groups(group: Group) -> tuple[Group, ...]:
+    """The steps of a group, each alone."""
+    return tuple(Group((step,), tuple(dict.fromkeys(step.operands)), step.results) for step in group.steps)
 
 
 def _follows(heavy: Step, step: Step) -> bool:
@@ -66,7 +84,7 @@ def _follows(heavy: Step, step: Step) -> bool:
     return all(load.indices == plain for load in own)
 
 
-def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]]) -> Group:
+def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]], *, rows: bool) -> Group:
     inside = {result for step in members for result in step.results}
     operands: dict[Value, None] = {}
     for step in members:
@@ -80,4 +98,4 @@ def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]]) -
         for value in step.results
         if any(reader is None or id(reader) not in own for reader in readers.get(value, ())) or step is members[-1]
     )
-    return Group(members, tuple(operands), results)
+    return Group(members, tuple(operands), results, rows)

@@ -57,24 +57,26 @@ def merge_axes(
     order: Sequence[int],
     results: Sequence[Sequence[Dim]],
     apart: Iterable[int] = (),
+    starts: Iterable[int] = (),
 ) -> Merged:
     """`order` lists the domain's axes from the outermost in; `results` are strides along all axes of the domain.
 
-    Axes that are `apart` do not merge with the others. Loads from operands beyond those given are left as they are.
+    Axes that are `apart` do not merge with the others, those that are `starts` with none before them. Loads from
+    operands beyond those given are left as they are.
     """
     count = len(operands)
     flat = tuple(flatten_loads(expression, operands) for expression in expressions)
     offsets = _offsets(flat, count)
     pinned = pinned_axes(flat, count)
-    separate = set(apart)
+    separate, first = set(apart), set(starts)
     groups: list[list[int]] = []
     sizes: list[Dim] = []
     for axis in order:
         if domain[axis] == 1:
             continue
         last = groups[-1][-1] if groups else axis
-        may_join = last != axis and not pinned & {axis, last} and (axis in separate) == (last in separate)
-        if may_join and _alike(last, axis, domain[axis], offsets, results):
+        may_join = last != axis and axis not in first and (axis in separate) == (last in separate)
+        if may_join and not pinned & {axis, last} and _alike(last, axis, domain[axis], offsets, results):
             groups[-1].append(axis)
             sizes[-1] = sizes[-1] * domain[axis]
         else:

@@ -17,7 +17,7 @@ from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
-from weft.kernels.group import Group, group_steps
+from weft.kernels.group import Group, group_steps, single_groups
 from weft.kernels.inline import inline_maps
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, row_major
@@ -127,6 +127,10 @@ class _Builder:
         tensors = {value: self.tensor(stored) for value, stored in zip(group.operands, operands)}
         tensors |= {value: self.tensor(value) for step in group.steps for value in step.results}
         work = build_work(group, tensors, self.target, self.program.constants)
+        if work is None:
+            for part in single_groups(group):
+                self.add(part)
+            return
         origin = " + ".join(dict.fromkeys(step.origin for step in group.steps))
         self.tasks.append(Task(work, operands, group.results, origin))
 

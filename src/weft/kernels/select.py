@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Map, Reshape, Step, Value
+from weft.ir.program import ArgReduce, Contract, Convolve, Map, Reduce, Reshape, Step, Value
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.contract import contract_work
+from weft.kernels.convolve import convolve_work
 from weft.kernels.group import Group
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
+from weft.kernels.reduce import reduce_work
+from weft.kernels.rows import rows_work
 
-NATIVE_PRIMITIVES = (Map, Reshape, Contract)
+NATIVE_PRIMITIVES = (Map, Reshape, Contract, Convolve, Reduce, ArgReduce)
 NATIVE_TYPES = frozenset(
     dtype
     for dtype in DType
@@ -36,28 +40,69 @@ def is_native(group: Group) -> bool:
     )
 
 
-def build_work(group: Group, tensors: Mapping[Value, Tensor], target: Target, constants: Mapping[Value, Any]) -> Work:
-    """The kernels for a group; references count its operands and results."""
-    first = group.steps[0]
-    match first.primitive:
+def build_work(
+    group: Group, tensors: Mapping[Value, Tensor], target: Target, constants: Mapping[Value, Any]
+) -> Work | None:
+    """The kernels for a group; references count its operands and results. None: not as a whole."""
+    if group.rows:
+        operands = {value: tensors[value] for value in group.operands}
+        return rows_work(group.steps, operands, {value: tensors[value] for value in group.results}, target)
+    before, heavy, after = _parts(group)
+    epilogue, others = _epilogue(heavy, after, tensors)
+    result = tensors[group.results[0]]
+    match heavy.primitive:
         case Map(expression):
-            operands = [tensors[value] for value in first.operands]
-            return _renumber(map_work(expression, operands, tensors[first.results[0]], target), first, group)
+            work = map_work(expression, [tensors[value] for value in heavy.operands], result, target)
+            return _renumber(work, heavy.operands, group)
         case Contract():
-            left, right = first.operands
-            epilogue, others = _epilogue(group, tensors)
+            left, right = heavy.operands
             work = contract_work(
-                first.primitive,
+                heavy.primitive,
                 tensors[left],
                 tensors[right],
-                tensors[group.results[0]],
+                result,
                 epilogue,
                 target,
                 constant_left=constants.get(left),
                 constant_right=constants.get(right),
             )
-            return _renumber(work, replace(first, operands=(left, right, *others)), group)
-    raise NotImplementedError(type(first.primitive).__name__)
+            return _renumber(work, (left, right, *others), group)
+        case Convolve():
+            x, w = heavy.operands
+            weights = constants.get(w)
+            work = convolve_work(
+                heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights
+            )
+            return _renumber(work, (x, w, *others), group)
+        case Reduce() | ArgReduce():
+            element, sources = _reduced(before, heavy, tensors)
+            domain = tensors[heavy.operands[0]].shape
+            given = [tensors[value] for value in sources]
+            work = reduce_work(heavy.primitive, element, domain, given, result, target, epilogue)
+            return _renumber(work, (*sources, *others), group)
+    raise InternalError(f"no kernels for {type(heavy.primitive).__name__}")
+
+
+def _parts(group: Group) -> tuple[Step | None, Step, Step | None]:
+    """A map before, the step that matters, a map after."""
+    if len(group.steps) == 1:
+        return None, group.steps[0], None
+    number = next(n for n, step in enumerate(group.steps) if not isinstance(step.primitive, Map))
+    before = group.steps[0] if number == 1 else None
+    after = group.steps[number + 1] if len(group.steps) > number + 1 else None
+    return before, group.steps[number], after
+
+
+def _reduced(
+    before: Step | None, heavy: Step, tensors: Mapping[Value, Tensor]
+) -> tuple[Scalar, tuple[Value, ...]]:
+    """The element that a reduction combines, and the values that it loads from."""
+    if before is not None:
+        assert isinstance(before.primitive, Map)
+        return before.primitive.expression, before.operands
+    source = tensors[heavy.operands[0]]
+    plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.shape))
+    return Load(0, plain, source.dtype), heavy.operands
 
 
 def copy_work(source: Tensor, result: Tensor, target: Target, *, flat: bool) -> Work:
@@ -69,11 +114,12 @@ def copy_work(source: Tensor, result: Tensor, target: Target, *, flat: bool) -> 
     return map_work(Load(0, plain, source.dtype), [source], result, target)
 
 
-def _epilogue(group: Group, tensors: Mapping[Value, Tensor]) -> tuple[Epilogue | None, tuple[Value, ...]]:
+def _epilogue(
+    heavy: Step, after: Step | None, tensors: Mapping[Value, Tensor]
+) -> tuple[Epilogue | None, tuple[Value, ...]]:
     """The map after a heavy step, its operands numbered from 1, with 0 for the heavy result."""
-    if len(group.steps) == 1:
+    if after is None:
         return None, ()
-    heavy, after = group.steps
     assert isinstance(after.primitive, Map)
     others = tuple(value for value in after.operands if value != heavy.results[0])
 
@@ -86,15 +132,13 @@ def _epilogue(group: Group, tensors: Mapping[Value, Tensor]) -> tuple[Epilogue |
     return Epilogue(expression, tuple(tensors[value] for value in others)), others
 
 
-def _renumber(work: Work, step: Step, group: Group) -> Work:
-    """References to the step's operands as references to the group's."""
+def _renumber(work: Work, operands: Sequence[Value], group: Group) -> Work:
+    """References to the given operands as references to the group's."""
 
     def moved(reference: Reference) -> Reference:
         if reference.kind != "operand":
             return reference
-        return Reference("operand", group.operands.index(step.operands[reference.number]))
+        return Reference("operand", group.operands.index(operands[reference.number]))
 
     launches = tuple((launch, tuple(map(moved, references))) for launch, references in work.launches)
     return replace(work, launches=launches)
-
-

@@ -294,6 +294,7 @@ def rotate(
     wide = wide_dtype(x.dtype)
     size = rotated if rotated != 0 else x.shape[3]
     half = dims.floordiv(size, 2)
+    assume_equal(2 * half, size, "an even number of elements is turned, in pairs")
     for cache in (cosines, sines):
         require(cache.rank == (3 if positions is None else 2), f"a cache of {cache.type} does not fit")
         assume_equal(cache.shape[-1], half, "a cache has a number for each pair")

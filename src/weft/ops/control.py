@@ -25,6 +25,8 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
     def step(iteration: Tensor, going: Tensor, *inputs: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         results = body(iteration, going, *inputs)
         require(len(results) > len(carries), "the body of a loop must give a condition and every carried value")
+        proceed = results[0].type
+        require(getattr(proceed, "dtype", DType.bool) is DType.bool, f"the condition must be a bool, not {proceed}")
         return results[0], results[1 : 1 + len(carries)], results[1 + len(carries) :]
 
     trips = None if trips is None else reshape(cast(trips, DType.int64), ())

@@ -217,6 +217,8 @@ def _never_positive(dim: Dim) -> bool:
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """x with dimension `axis` replaced by the dimensions of `indices`; negative indices count from the end."""
+    if not indices.dtype.is_integer:
+        raise InvalidModelError(f"indices must be integers, not {indices.dtype}")
     axis = normalize_axis(axis, x.rank)
     size = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])

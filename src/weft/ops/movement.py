@@ -12,6 +12,7 @@ from weft.ops.language import (
     Element,
     Tensor,
     assume_at_least,
+    assume_equal,
     broadcast_shapes,
     build,
     concat,
@@ -292,6 +293,8 @@ def _is_depth_first(mode: str) -> bool:
 @op("ReverseSequence", since=10)
 def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
     batch_axis, time_axis = normalize_axes((batch_axis, time_axis), x.rank)
+    require(sequence_lens.rank == 1, f"sequence_lens must have one dimension, not {sequence_lens.rank}")
+    assume_equal(sequence_lens.shape[0], x.shape[batch_axis], "one length for each sequence")
 
     def element(*i: Element) -> Element:
         length, time = cast(sequence_lens.at(i[batch_axis]), DType.int64), i[time_axis]
@@ -340,13 +343,15 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) 
 
 
 @op("OneHot", since=9)
-def one_hot(indices: Tensor, depth: Sizes, values: Tensor, *, axis: int = -1) -> Tensor:
-    require(len(depth) == 1, f"depth must be one number, not {len(depth)}")
+def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
+    (count,) = observe(reshape(cast(depth, DType.int64), (1,)), "depth")
+    require(values.rank == 1, f"values must have one dimension, not {values.rank}")
+    assume_equal(values.shape[0], 2, "values are those of cold and hot elements")
     axis = normalize_axis(axis, indices.rank + 1)
-    shape = (*indices.shape[:axis], depth[0], *indices.shape[axis:])
+    shape = (*indices.shape[:axis], count, *indices.shape[axis:])
 
     def element(*i: Element) -> Element:
-        hot = wrap_index(indices.at(*i[:axis], *i[axis + 1 :]), depth[0])
+        hot = wrap_index(indices.at(*i[:axis], *i[axis + 1 :]), count)
         return where(equal(hot, i[axis]), values.at(1), values.at(0))  # type: ignore[no-any-return]
 
     return build(shape, element)

@@ -258,6 +258,8 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
     """Bilinear samples on a grid in every bin, averaged, or their largest weighted corner."""
     require(mode in ("avg", "max"), f"mode is {mode!r}, not avg or max")
     require(x.rank == 4 and regions.rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {regions.rois.rank}")
+    assume_equal(regions.rois.shape[1], 4, "a region has four coordinates")
+    assume_equal(batch_indices.shape[0], regions.rois.shape[0], "one image for each region")
     wide = regions.rois.dtype
     grids = regions.grids(ratio)
     taps = [ratio if ratio > 0 else _largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]

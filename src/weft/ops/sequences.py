@@ -90,6 +90,7 @@ def sequence_empty(*, dtype: int = 1) -> Tensor:
 
 @op("SequenceInsert", since=11)
 def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None = None) -> Tensor:
+    _require_sequence(sequence)
     if sequence.elements is not None and (position is None or position.known is not None):
         count = len(sequence.elements)
         place = count if position is None else _place(position, count, count + 1)
@@ -98,6 +99,10 @@ def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None =
     operands = [sequence, element] if position is None else [sequence, element, position]
     joined = type if type == element.type else _wider(type, element.type)
     return host("sequence_insert", operands, [SequenceType(joined)])[0]
+
+
+def _require_sequence(sequence: Tensor) -> None:
+    require(isinstance(sequence.type, (SequenceType, AnyType)), f"a sequence is needed, not {sequence.type}")
 
 
 def _wider(a: Type, b: Type) -> Type:
@@ -134,6 +139,7 @@ def _place(position: Tensor, count: int, limit: int) -> int:
 
 @op("SequenceAt", since=11)
 def sequence_at(sequence: Tensor, position: Tensor) -> Tensor:
+    _require_sequence(sequence)
     if sequence.elements is not None and position.known is not None:
         count = len(sequence.elements)
         return sequence.elements[_place(position, count, count)]
@@ -188,7 +194,7 @@ def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, 
 
 
 def _part_sizes(total: Dim, split: Tensor | None) -> list[int] | None:
-    """The sizes of the parts, where they are plain numbers."""
+    """The sizes of the parts, where they are plain numbers, and few."""
     if not isinstance(total, int) or (split is not None and split.known is None):
         return None
     if split is not None and split.rank == 1:
@@ -198,6 +204,8 @@ def _part_sizes(total: Dim, split: Tensor | None) -> list[int] | None:
     if not isinstance(chunk, int):
         return None
     require(chunk > 0, f"parts must have a positive size, not {chunk}")
+    if total > chunk * UNROLLED_PARTS:
+        return None
     return [min(chunk, total - start) for start in range(0, total, chunk)]
 
 

@@ -249,8 +249,20 @@ def _apply(function: str, arguments: Sequence[Any], dtype: DType | None) -> Elem
     if any(element.dtype is not common for element in checked):
         found = ", ".join(str(element.dtype) for element in checked)
         raise InvalidModelError(f"{function} of mixed types: {found}")
+    if not _takes(function, common) or (function == "select" and elements[0].dtype is not DType.bool):
+        found = elements[0].dtype if function == "select" else common
+        raise InvalidModelError(f"{function} of {found}")
     result = dtype or (DType.bool if function in _COMPARISONS else common)
     return Element(Apply(function, tuple(element.scalar for element in elements), result))
+
+
+def _takes(function: str, dtype: DType) -> bool:
+    """Whether a function has a meaning for a dtype, where that can be told by its name."""
+    if function.startswith("logical_"):
+        return dtype is DType.bool
+    if function.startswith(("bit_", "shift_")):
+        return dtype.is_integer or dtype is DType.bool
+    return True
 
 
 def _fold_indices(function: str, arguments: Sequence[Any]) -> Element | None:
@@ -287,6 +299,8 @@ def _as_index(value: Element | Dim) -> Scalar:
     if isinstance(value, Element):
         if value.dtype is DType.int64:
             return value.scalar
+        if not value.dtype.is_integer:
+            raise InvalidModelError(f"indices must be integers, not {value.dtype}")
         return Apply("cast", (value.scalar,), DType.int64)
     return Index(value)
 
@@ -308,5 +322,6 @@ def _broadcast_dims(sizes: Sequence[Dim]) -> Dim:
     plain = [size for size in others if dims.as_symbol(size) is not None]
     result = (*fixed, *plain, *others)[0]
     for size in others:
-        current_trace.get().assume_equal(result, size, "shapes that broadcast together")
+        certain = all(isinstance(dim, int) or dims.is_at_least(dim, 2) for dim in (result, size))
+        current_trace.get().assume_equal(result, size, "shapes that broadcast together", certain=certain)
     return result

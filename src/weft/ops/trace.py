@@ -102,6 +102,8 @@ class Trace:
 
     def emit(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Tensor]:
         """Append a step, or compute it now where its operands are known."""
+        for type in types:
+            _check_sizes(type)
         operands = [self.own(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
         if computed is not None and not any(_has_equalities(content) for content in computed):
@@ -150,8 +152,8 @@ class Trace:
             self.captured[number] = (tensor, inner)
         return self.captured[number][1]
 
-    def assume_equal(self, left: Dim, right: Dim, why: str) -> None:
-        """Record that two sizes must be equal; a certain contradiction is an error of the model."""
+    def assume_equal(self, left: Dim, right: Dim, why: str, *, certain: bool = True) -> None:
+        """Record that two sizes must be equal; a contradiction is an error of the model, if this is `certain`."""
         if left == right:
             return
         try:
@@ -159,8 +161,9 @@ class Trace:
         except UndecidedError:
             self.guards.append(Guard(left, right, self.origin))
             return
-        if different:
+        if different and certain:
             raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
+        self.guards.append(Guard(left, right, self.origin))
 
     def assume_at_least(self, left: Dim, right: Dim, why: str) -> None:
         """Record that left >= right; a certain contradiction is an error of the model."""
@@ -252,6 +255,8 @@ class Trace:
 
     def observe(self, tensor: Tensor, hint: str) -> tuple[Dim, ...]:
         """The elements of an integer tensor as dims, bound at run time where they are not known."""
+        if not tensor.dtype.is_integer:
+            raise InvalidModelError(f"{hint!r} must hold integers, not {tensor.dtype}")
         if tensor.known is not None:
             return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.known.flat)
         size = tensor.size
@@ -298,6 +303,12 @@ def _has_equalities(content: Any) -> bool:
     if not isinstance(content, np.ndarray) or content.dtype != object:
         return False
     return any(isinstance(element, Equality) for element in content.flat)
+
+
+def _check_sizes(type: Type) -> None:
+    for size in (type.shape or ()) if isinstance(type, TensorType) else ():
+        if isinstance(size, int) and size < 0:
+            raise InvalidModelError(f"the result would have a negative size: {type}")
 
 
 def _is_pure_host(primitive: Primitive) -> bool:

@@ -69,6 +69,7 @@ class _Emitter:
         self.variables: dict[str, Value] = {}
         self.registers: dict[str, tuple[Value, DType, bool]] = {}
         self.buffers: dict[str, Value] = {}
+        self.moving: set[str] = set()  # variables that change in the innermost loop
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
 
     def run(self) -> None:
@@ -109,6 +110,7 @@ class _Emitter:
                     self.when(condition, then, otherwise)
                 case Let(name, value):
                     self.variables[name] = self.integer(value)
+                    self.moving.add(name)
                 case Transpose(names):
                     slots = [self.registers[name][0] for name in names]
                     rows = functions.transpose(self.builder, [self.builder.load(slot) for slot in slots])
@@ -155,10 +157,12 @@ class _Emitter:
         builder.position_at_end(inside)
         number = builder.phi(INT64, name)
         number.add_incoming(start, before)
-        hidden = self.variables.get(name)
+        hidden, outer = self.variables.get(name), self.moving
         self.variables[name] = number
+        self.moving = {name}
         with self.scope():
             body()
+        self.moving = outer
         following = builder.add(number, INT64(step), flags=["nsw"])
         number.add_incoming(following, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
@@ -266,10 +270,27 @@ class _Emitter:
         return split_lane(offset)
 
     def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
-        place = self.integer(offset)
+        """A place in a buffer, in two steps: first what stays the same in the innermost loop, so that it leaves it."""
+        still, moving = self.split_moving(offset)
+        address = self.buffers[buffer]
+        if still != 0:
+            address = self.builder.gep(address, [self.integer(still)], source_etype=memory_type(dtype))
+        place = self.integer(moving)
         if indirect is not None:
             place = self.builder.add(place, self.code(indirect))
-        return self.builder.gep(self.buffers[buffer], [place], source_etype=memory_type(dtype))
+        return self.builder.gep(address, [place], source_etype=memory_type(dtype))
+
+    def split_moving(self, offset: Dim) -> tuple[Dim, Dim]:
+        """An offset as the sum of what stays the same in the innermost loop and what changes."""
+        still: Dim = 0
+        moving: Dim = 0
+        for term in offset.terms if isinstance(offset, Expr) else ():
+            part = Expr((term,)) if term[0] else term[1]
+            if any(symbol.name in self.moving for symbol in dims.symbols(part)):
+                moving = moving + part
+            else:
+                still = still + part
+        return (still, moving) if isinstance(offset, Expr) else (0, offset)
 
     def addresses(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
         places = self.as_kind(self.integer(offset), True)

@@ -1,0 +1,198 @@
+"""Depthwise convolutions: every channel by itself, with lanes along the channels.
+
+A block does some lines of output pixels. Along a line, pixels whose windows lie inside the input go several at a time;
+those at the ends go one by one, with the taps that would fall outside left out. So no padded copy is needed.
+"""
+
+from __future__ import annotations
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Assign,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    Integer,
+    Kernel,
+    Let,
+    Number,
+    Register,
+    Repeat,
+    Statement,
+    block,
+    lane,
+    variable,
+)
+from weft.ir.target import Target
+from weft.kernels.ending import Ending
+from weft.kernels.launch import Epilogue, Launch, Tensor
+from weft.kernels.layout import offset
+from weft.kernels.parameters import Parameters
+from weft.kernels.tiles import BLOCK_WORK, accumulator_type, split_index
+from weft.kernels.windows import Phase, Window
+
+_PIXELS = (8, 4)  # at a time
+_WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
+_SLOWNESS = 8  # of a multiplication here, bound by memory, against one in a tile
+
+
+def depthwise_launch(
+    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+) -> Launch:
+    """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
+    return _Builder(phase, x, result, epilogue, lanes, target).launch()
+
+
+class _Builder:
+    def __init__(
+        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+    ) -> None:
+        self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
+        self.type = accumulator_type(x.dtype)
+        self.parameters = Parameters()
+        self.ending = Ending(result, epilogue, self.parameters)
+        named = self.parameters.named
+        self.strides = [self.stride(f"x{axis}", stride) for axis, stride in enumerate(x.strides)]
+        self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(x.shape[2:])]
+        self.bases = [named(f"base{axis}", window.base) for axis, window in enumerate(phase)]
+        self.taps = [
+            window.taps if isinstance(window.taps, int) else named(f"taps{axis}", window.taps)
+            for axis, window in enumerate(phase)
+        ]
+        self.counts = [named(f"count{axis}", window.count) for axis, window in enumerate(phase)]
+        self.channels = x.shape[1]
+
+    def stride(self, name: str, value: Dim) -> Dim:
+        return value if value in (0, 1) else self.parameters.named(name, value)
+
+    def launch(self) -> Launch:
+        named = self.parameters.named
+        lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
+        taps = dims.product(window.taps for window in self.phase)
+        work = self.phase[-1].count * self.channels * (taps + 1) * 2 * _SLOWNESS
+        each = dims.minimum(dims.maximum(dims.floordiv(BLOCK_WORK, work + 1), 1), dims.maximum(lines, 1))
+        start = block() * named("lines_each", each)
+        stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
+        panels = named("panels", dims.ceildiv(self.channels, self.lanes))
+        body = (*self.line(), Repeat("panel", 0, panels, 1, self.pixels()))
+        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.ending.buffers)
+        statements = (Repeat("line", start, stop, 1, body),)
+        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.lanes, statements)
+        return Launch(kernel, dims.ceildiv(lines, each), tuple(self.parameters.values.values()))
+
+    def line(self) -> list[Statement]:
+        """The places of a line, and which taps of the outer axes stay inside."""
+        sizes = [self.parameters.named("images", self.x.shape[0]), *self.counts[:-1]]
+        statements: list[Statement] = []
+        for number, place in enumerate(split_index(variable("line"), sizes)):
+            statements.append(Let(f"o{number}", place))
+        for axis, window in enumerate(self.phase[:-1]):
+            position = self.bases[axis] + variable(f"o{axis + 1}") * window.advance
+            statements.extend(self.clip(axis, window, position, f"in{axis}"))
+        return statements
+
+    def clip(self, axis: int, window: Window, position: Dim, name: str) -> list[Statement]:
+        """`position`, and the range of taps from there that lie inside."""
+        place = variable(name, None)
+        low = dims.maximum(dims.ceildiv(-place, window.dilation), 0)
+        high = dims.minimum(dims.ceildiv(self.sizes[axis] - place, window.dilation), self.taps[axis])
+        return [Let(name, position), Let(f"{name}_low", low), Let(f"{name}_high", high)]
+
+    def pixels(self) -> tuple[Statement, ...]:
+        """All pixels of a line: those at its start, those inside in groups, and the rest."""
+        window, count = self.phase[-1], self.counts[-1]
+        last = len(self.phase) - 1
+        base = self.bases[last]
+        room = self.sizes[last] - 1 - (self.taps[last] - 1) * window.dilation - base
+        advance = max(window.advance, 1)
+        first = dims.minimum(dims.maximum(dims.ceildiv(-base, advance), 0), count)
+        end = dims.maximum(dims.minimum(dims.floordiv(room, advance) + 1, count), first)
+        statements: list[Statement] = [Let("inside", first), Let("inside_end", end)]
+        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel()))
+        start: Dim = variable("inside")
+        for number, width in enumerate(_PIXELS):
+            stop = start + dims.floordiv(variable("inside_end") - start, width) * width
+            statements.append(Let(f"stop{number}", stop))
+            statements.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width)))
+            start = variable(f"stop{number}")
+        statements.append(Repeat("pixel", start, count, 1, self.pixel()))
+        return tuple(statements)
+
+    def pixel(self) -> tuple[Statement, ...]:
+        """One pixel, with the taps that lie inside."""
+        last, window = len(self.phase) - 1, self.phase[-1]
+        position = self.bases[last] + variable("pixel") * window.advance
+        name = f"in{last}"
+        step = self.multiply(1, variable(f"t{last}"))
+        loop = Repeat(f"t{last}", variable(f"{name}_low"), variable(f"{name}_high", None), 1, tuple(step))
+        return (*self.clip(last, window, position, name), *self.sum_up(1, [loop]))
+
+    def group(self, width: int) -> tuple[Statement, ...]:
+        """Neighbouring pixels whose windows lie inside."""
+        last, window = len(self.phase) - 1, self.phase[-1]
+        position = self.bases[last] + variable("pixel") * window.advance
+        taps = self.taps[last]
+        inner: list[Statement]
+        if isinstance(taps, int) and taps <= _WRITTEN_OUT:
+            inner = [statement for tap in range(taps) for statement in self.multiply(width, tap)]
+        else:
+            inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(width, variable(f"t{last}"))))]
+        return (Let(f"in{last}", position), *self.sum_up(width, inner))
+
+    def sum_up(self, width: int, inner: list[Statement]) -> list[Statement]:
+        for axis in reversed(range(len(self.phase) - 1)):
+            inner = [Repeat(f"t{axis}", variable(f"in{axis}_low"), variable(f"in{axis}_high", None), 1, tuple(inner))]
+        statements: list[Statement] = [Define(f"sum{n}", Number(0, self.type), True) for n in range(width)]
+        statements.extend(inner)
+        for number in range(width):
+            axes: dict[int, Dim] = {0: variable("o0"), 1: self.channel()}
+            places = [*(variable(f"o{axis + 1}") for axis in range(len(self.phase) - 1)), variable("pixel") + number]
+            for axis, (window, place) in enumerate(zip(self.phase, places)):
+                axes[2 + axis] = window.first + place * window.step
+            value = Register(f"sum{number}", self.type, True)
+            statements.extend(self.ending.write(value, axes, self.mask(), f"e{number}_"))
+        return statements
+
+    def multiply(self, width: int, tap: Dim) -> list[Statement]:
+        """One tap of the last axis for some pixels."""
+        last, window = len(self.phase) - 1, self.phase[-1]
+        taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
+        place: Dim = variable("panel")
+        for size, position in zip(self.taps, taps):
+            place = place * size + position
+        name = f"w{tap}" if isinstance(tap, int) else "w"
+        weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
+        statements: list[Statement] = [Define(name, self.widened(weights), True)]
+        for number in range(width):
+            places = [
+                variable(f"in{axis}", None) + position * window.dilation
+                for axis, (window, position) in enumerate(zip(self.phase, taps))
+            ]
+            places[-1] = places[-1] + number * window.advance
+            at = offset(self.strides, [variable("o0"), self.channel(), *places])
+            element = self.widened(Fetch("x", at, self.x.dtype, mask=self.mask()))
+            total = Register(f"sum{number}", self.type, True)
+            factors = (element, Register(name, self.type, True))
+            statements.append(Assign(total.name, self.multiply_add(*factors, total)))
+        return statements
+
+    def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
+        if self.type.is_float and not self.target.fused_multiply_add:
+            return Call("add", (Call("multiply", (a, b), self.type), c), self.type)
+        return Call("fma", (a, b, c), self.type)
+
+    def widened(self, code: Code) -> Code:
+        return code if code.dtype is self.type else Call("cast", (code,), self.type)
+
+    def channel(self) -> Dim:
+        return variable("panel") * self.lanes + lane(self.lanes)
+
+    def mask(self) -> Code | None:
+        if isinstance(self.channels, int) and self.channels % self.lanes == 0:
+            return None
+        limit = Integer(self.parameters.named("channels", self.channels))
+        return Call("less", (Integer(self.channel()), limit), DType.bool)

@@ -1,0 +1,136 @@
+"""Reductions in the making: accumulators in registers, what they take in, and the number they end as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Across, Assign, Call, Code, Define, Integer, Number, Register, Statement, lane
+from weft.ir.scalar import Scalar
+
+COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+_INT32_MAX = 2**31 - 1  # no dimension is as large
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """`element` combined over the reduced axes, known to what follows as operand `number`, of type `dtype`.
+
+    Kinds: sum, product, maximum, minimum. With `position` it is the place, along the one reduced axis, of the first
+    maximum or minimum (or of the last); a NaN wins over any number.
+    """
+
+    number: int
+    kind: str
+    element: Scalar
+    dtype: DType
+    position: str | None = None  # first, last
+
+
+def neutral(kind: str, dtype: DType) -> Number:
+    """The value that changes nothing."""
+    if kind in ("sum", "product"):
+        return Number(dtype.numpy.type(kind == "product").item(), dtype)
+    lowest = kind == "maximum"
+    if dtype is DType.bool:
+        return Number(not lowest, dtype)
+    if dtype.is_float:
+        return Number(float("-inf") if lowest else float("inf"), dtype)
+    return Number(int(dtype.limits[0 if lowest else 1]), dtype)
+
+
+def wide_dtype(kind: str, dtype: DType) -> DType:
+    """What accumulators of a type are kept in: narrow floats are added up in float32."""
+    narrow = dtype in (DType.float16, DType.bfloat16)
+    return DType.float32 if narrow and kind in ("sum", "product") else dtype
+
+
+class Folding:
+    """The registers of one fold. `lanes`: how many lanes share a row; None where each has its own."""
+
+    def __init__(self, fold: Fold, name: str, lanes: int | None) -> None:
+        self.fold = fold
+        element = fold.element.dtype
+        kind = fold.kind
+        if element is DType.bool and kind in ("sum", "product"):
+            kind = "maximum" if kind == "sum" else "minimum"
+        self.kind = kind
+        self.lanes = lanes
+        self.total = Register(name, wide_dtype(kind, element), True)
+        self.place = Register(f"{name}_place", DType.int32, True)
+
+    def start(self) -> list[Statement]:
+        begin: list[Statement] = [Define(self.total.name, neutral(self.kind, self.total.dtype), True)]
+        if self.fold.position is not None:
+            first: Code = Number(0 if self.fold.position == "first" else -1, DType.int32)
+            if self.fold.position == "first" and self.lanes is not None:
+                first = Call("cast", (Integer(lane(self.lanes)),), DType.int32)
+            begin.append(Define(self.place.name, first, True))
+        return begin
+
+    def take(self, value: Code, mask: Code | None, reduced: Sequence[Dim]) -> list[Statement]:
+        """Take in one element a lane, except where a mask says no."""
+        dtype = self.total.dtype
+        if value.dtype is not dtype:
+            value = Call("cast", (value,), dtype)
+        if mask is not None:
+            value = Call("select", (mask, value, neutral(self.kind, dtype)), dtype)
+        if self.fold.position is None:
+            return [Assign(self.total.name, Call(COMBINE[self.kind], (self.total, value), dtype))]
+        better = self._better(value)
+        if mask is not None:
+            better = Call("logical_and", (mask, better), DType.bool)
+        here = Call("cast", (Integer(reduced[-1] if reduced else 0),), DType.int32)
+        name = f"{self.total.name}_better"
+        register = Register(name, DType.bool, True)
+        return [
+            Define(name, better, True),
+            Assign(self.place.name, Call("select", (register, here, self.place), DType.int32)),
+            Assign(self.total.name, Call("select", (register, value, self.total), dtype)),
+        ]
+
+    def _better(self, value: Code) -> Code:
+        last = self.fold.position == "last"
+        relation = ("greater" if self.kind == "maximum" else "less") + ("_equal" if last else "")
+        dtype = self.total.dtype
+        if dtype is DType.bool:  # false and true compare as 0 and 1
+            byte = DType.uint8
+            return Call(relation, (Call("cast", (value,), byte), Call("cast", (self.total,), byte)), DType.bool)
+        better = Call(relation, (value, self.total), DType.bool)
+        if not dtype.is_float:
+            return better
+        wins: Code = Call("is_nan", (value,), DType.bool)
+        if not last:
+            known = Call("logical_not", (Call("is_nan", (self.total,), DType.bool),), DType.bool)
+            wins = Call("logical_and", (wins, known), DType.bool)
+        return Call("logical_or", (better, wins), DType.bool)
+
+    def finish(self) -> tuple[list[Statement], Code]:
+        """The number of the row, in a register."""
+        value: Code = self.total
+        statements: list[Statement] = []
+        if self.fold.position is not None:
+            value = self.place if self.lanes is None else self._best_place(statements)
+        elif self.lanes is not None:
+            value = Across(self.kind, self.total)
+        if value.dtype is not self.fold.dtype:
+            value = Call("cast", (value,), self.fold.dtype)
+        result = Register(f"{self.total.name}_end", self.fold.dtype, self.lanes is None)
+        statements.append(Define(result.name, value, result.varying))
+        return statements, result
+
+    def _best_place(self, statements: list[Statement]) -> Code:
+        """The first (or last) place among the lanes that have the best value."""
+        dtype = self.total.dtype
+        best = Register(f"{self.total.name}_best", dtype, False)
+        statements.append(Define(best.name, Across(self.kind, self.total), False))
+        has: Code = Call("equal", (self.total, best), DType.bool)
+        if dtype.is_float:
+            nan = Call("is_nan", (best,), DType.bool)
+            has = Call("select", (nan, Call("is_nan", (self.total,), DType.bool), has), DType.bool)
+        first = self.fold.position == "first"
+        other = Number(_INT32_MAX if first else -1, DType.int32)
+        places = Call("select", (has, self.place, other), DType.int32)
+        return Across("minimum" if first else "maximum", places)
