@@ -239,7 +239,7 @@ def _verify_body(
     variables: set[str],
     registers: dict[str, bool],
 ) -> None:
-    variables, registers = set(variables), dict(registers)
+    buffers, variables, registers = dict(buffers), set(variables), dict(registers)
     for statement in body:
         for index in _indices(statement):
             _verify_index(kernel, index, variables)
@@ -267,6 +267,10 @@ def _verify_body(
                 if dims_vary(value):
                     raise InternalError(f"kernel {kernel.name}: {name} stands for a value that varies")
                 variables.add(name)
+            case View(name, buffer, place):
+                if buffer not in buffers or dims_vary(place):
+                    raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
+                buffers[name] = buffers[buffer]
             case Transpose(names):
                 if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
                     raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")
@@ -316,7 +320,7 @@ def _codes(statement: Statement) -> list[Code]:
             return [value, *(part for part in (indirect, mask) if part is not None)]
         case When(condition):
             return [condition]
-        case Repeat() | Let() | Transpose():
+        case Repeat() | Let() | View() | Transpose():
             return []
 
 
@@ -326,7 +330,7 @@ def _indices(statement: Statement) -> list[Dim]:
             return [offset]
         case Repeat(_, start, stop):
             return [start, stop]
-        case Let(_, value):
+        case Let(_, value) | View(_, _, value):
             return [value]
         case _:
             return []
@@ -365,6 +369,8 @@ def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
                     yield from _body_lines(otherwise, indent + "  ")
             case Let(name, value):
                 yield f"{indent}let {name} = {value}"
+            case View(name, buffer, place):
+                yield f"{indent}view {name} = {buffer} from {place}"
             case Transpose(names):
                 yield f"{indent}transpose {', '.join(names)}"
 

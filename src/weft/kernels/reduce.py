@@ -7,6 +7,7 @@ combines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -16,14 +17,16 @@ from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.folds import Fold, wide_dtype
-from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.launch import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.layout import row_major
 from weft.kernels.maps import is_checked
 from weft.kernels.merge import move_axes
 from weft.kernels.nest import PIECE, estimate
-from weft.kernels.sweep import Cut, Pass, Result, Sweep, Write, sweep_launch
+from weft.kernels.sweep import ROW_VALUES, Cut, Pass, Result, Sweep, Write, sweep_buffers, sweep_launch
 
-PIECE_LENGTH = 2 * PIECE
+PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
 ENOUGH_BLOCKS = 8
+COLUMNS = 64  # rows that a block does side by side, at most
 
 
 def reduce_work(
@@ -37,60 +40,31 @@ def reduce_work(
 ) -> Work:
     """Reduce `element`, an expression over the domain that loads from the operands.
 
-    Operands are numbered: those given, then the epilogue's.
+    References count the operands given, then the epilogue's.
     """
-    reduced = frozenset(primitive.axes if isinstance(primitive, Reduce) else (primitive.axis,))
-    position = None if isinstance(primitive, Reduce) else ("last" if primitive.last else "first")
-    dtype = DType.int64 if position else element.dtype
-    fold = Fold(0, primitive.kind, element, dtype, position)
-    order = memory_order(element, domain, operands)
-    length = None if position else _piece_length(domain, reduced, order)
-    if length is None:
-        launch = _row_launch(fold, domain, reduced, order, operands, result, target, epilogue)
-        return Work(((launch, _references(operands, epilogue, element)),))
-    return _two_steps(fold, domain, reduced, order, operands, result, target, epilogue, length)
-
-
-def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> tuple[int, ...]:
-    """The order in which the operand with the most axes of the domain stores them, outermost first."""
-    best: list[int] = []
-    for load in loads(element):
-        if load.operand >= len(operands):
-            continue
-        places = [index.value if isinstance(index, Index) else None for index in load.indices]
-        plain = {place: axis for axis, place in enumerate(places) if place is not None and not isinstance(place, int)}
-        own = [dims.axis(axis, size) for axis, size in enumerate(domain)]
-        found = [own.index(places[axis]) for axis in operands[load.operand].layout.order if places[axis] in own]  # type: ignore[arg-type]
-        found = [axis for axis in found if domain[axis] != 1 and own[axis] in plain]
-        if len(found) > len(best):
-            best = list(dict.fromkeys(found))
-    return (*(axis for axis in range(len(domain)) if axis not in best), *best)
-
-
-def _row_launch(
-    fold: Fold,
-    domain: Shape,
-    reduced: frozenset[int],
-    order: tuple[int, ...],
-    operands: Sequence[Tensor],
-    result: Tensor,
-    target: Target,
-    epilogue: Epilogue | None,
-    cut: Cut | None = None,
-) -> Launch:
+    if isinstance(primitive, Reduce):
+        reduced = frozenset(primitive.axes)
+        fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)
+    else:
+        reduced = frozenset({primitive.axis})
+        fold = Fold(ROW_VALUES, primitive.kind, element, DType.int64, "last" if primitive.last else "first")
     kept = [axis for axis in range(len(domain)) if axis not in reduced]
-    every = (*operands, *(epilogue.operands if epilogue is not None else ()))
-    fold = Fold(len(every), fold.kind, fold.element, fold.dtype, fold.position)
-    value = finished(epilogue, len(operands), fold, domain, kept)
+    written = Write(0, _finished(epilogue, len(operands), fold, domain, kept))
     strides: list[Dim] = [0] * len(domain)
     for axis, stride in zip(kept, result.strides, strict=True):
         strides[axis] = stride
-    passes = (Pass((fold,), then=(Write(0, value),)),)
-    sweep = Sweep(domain, reduced, order, passes, every, (Result(result.dtype, tuple(strides)),))
-    return sweep_launch(sweep, target, cut)
+    sweep = Sweep(
+        domain,
+        reduced,
+        memory_order(element, domain, operands),
+        (Pass((fold,), then=(written,)),),
+        (*operands, *(epilogue.operands if epilogue is not None else ())),
+        (Result(result.dtype, tuple(strides)),),
+    )
+    return sweep_work(sweep, target)
 
 
-def finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, kept: Sequence[int]) -> Scalar:
+def _finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, kept: Sequence[int]) -> Scalar:
     """What is written for a row, over the domain's axes; the epilogue's operands come after the first `count`."""
     if epilogue is None:
         return Load(fold.number, (), fold.dtype)
@@ -104,64 +78,112 @@ def finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, k
     return move_axes(rebuild(epilogue.expression, renumber), axes)
 
 
-def _references(operands: Sequence[Tensor], epilogue: Epilogue | None, element: Scalar) -> tuple[Reference, ...]:
-    count = len(operands) + (len(epilogue.operands) if epilogue is not None else 0)
-    references = [*(Reference("operand", number) for number in range(count)), Reference("result", 0)]
-    if is_checked(element, *((epilogue.expression,) if epilogue is not None else ())):
-        references.append(Reference("errors", 0))
-    return tuple(references)
+def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> tuple[int, ...]:
+    """The order in which the operand with the most axes of the domain stores them, outermost first."""
+    own = {dims.axis(axis, size): axis for axis, size in enumerate(domain) if size != 1}
+    best: list[int] = []
+    for load in loads(element):
+        if load.operand < len(operands):
+            indices = [load.indices[axis] for axis in operands[load.operand].layout.order]
+            found = [own[index.value] for index in indices if isinstance(index, Index) and index.value in own]
+            best = list(dict.fromkeys(found)) if len(found) > len(best) else best
+    return (*(axis for axis in range(len(domain)) if axis not in best), *best)
 
 
-def _piece_length(domain: Shape, reduced: frozenset[int], order: Sequence[int]) -> tuple[int, int] | None:
+# -- works -----------------------------------------------------------------------------------------------------------
+
+
+def sweep_work(sweep: Sweep, target: Target) -> Work:
+    """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    place = _where_to_cut(sweep)
+    if place is None:
+        return Work(((sweep_launch(sweep, target), _references(sweep)),))
+    return _pieces_work(sweep, *place, target)
+
+
+def _references(sweep: Sweep) -> tuple[Reference, ...]:
+    operands, results = sweep_buffers(sweep)
+    checked = is_checked(*(expression for part in sweep.passes for expression in part.expressions))
+    return (
+        *(Reference("operand", number) for number in operands),
+        *(Reference("result", number) for number in results),
+        *((Reference("errors", 0),) if checked else ()),
+    )
+
+
+def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
     """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
-    rows = dims.product(size for axis, size in enumerate(domain) if axis not in reduced)
+    domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
+    folds = [fold for part in sweep.passes for fold in part.folds]
+    if len(folds) != 1 or folds[0].position is not None or any(part.writes for part in sweep.passes):
+        return None
+    rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
     row = dims.product(domain[axis] for axis in reduced)
-    unbounded = not isinstance(row, int)
-    if not unbounded and estimate(rows) * estimate(row) < 2 * PIECE_LENGTH:
+    if isinstance(row, int) and rows * row < 2 * PIECE_LENGTH:
         return None
-    inner = order[-1] if order else None
-    blocks = -(-estimate(rows) // 64) if inner not in reduced else estimate(rows)
-    if blocks >= ENOUGH_BLOCKS:
+    along_row = order[-1] in reduced
+    if (rows if along_row else -(-rows // COLUMNS)) >= ENOUGH_BLOCKS:
         return None
-    axis = next((a for a in order if a in reduced and not isinstance(domain[a], int)), None)
-    if axis is None:
-        axis = max((a for a in order if a in reduced), key=lambda a: estimate(domain[a]))
-    others = dims.product(domain[a] for a in reduced if a != axis)
-    width = 1 if inner in reduced else min(estimate(rows), 64)
-    return axis, max(PIECE_LENGTH // max(estimate(others) * width, 1), 1)
+    axis = max((axis for axis in order if axis in reduced), key=lambda axis: _length(domain[axis]))
+    others = estimate(dims.product(domain[other] for other in reduced if other != axis))
+    width = 1 if along_row else min(rows, COLUMNS)
+    return axis, max(PIECE_LENGTH // max(others * width, 1), 1)
 
 
-def _two_steps(
-    fold: Fold,
-    domain: Shape,
-    reduced: frozenset[int],
-    order: tuple[int, ...],
-    operands: Sequence[Tensor],
-    result: Tensor,
-    target: Target,
-    epilogue: Epilogue | None,
-    length: tuple[int, int],
-) -> Work:
-    """Pieces of rows into a workspace, then the pieces into the result."""
-    axis, size = length
-    kept_shape = tuple(size for axis, size in enumerate(domain) if axis not in reduced)
+def _length(size: Dim) -> float:
+    return size if isinstance(size, int) else float("inf")
+
+
+def _pieces_work(sweep: Sweep, axis: int, length: int, target: Target) -> Work:
+    """Pieces of rows into a workspace, then the pieces into the results."""
+    (number,) = (n for n, part in enumerate(sweep.passes) if part.folds)
+    part = sweep.passes[number]
+    (fold,) = part.folds
     wide = wide_dtype(fold.kind, fold.element.dtype)
-    pieces = dims.ceildiv(domain[axis], size)
-    rows = dims.product(kept_shape)
-    part = Tensor(wide, kept_shape, result.layout)
-    first = Fold(0, fold.kind, fold.element, wide)
-    launch = _row_launch(first, domain, reduced, order, operands, part, target, None, Cut(axis, size, rows))
-    stacked_layout = (0, *(position + 1 for position in result.layout.order))
-    stacked = Tensor(wide, (pieces, *kept_shape), type(result.layout)(stacked_layout))
-    load = Load(0, tuple(Index(dims.axis(n, s)) for n, s in enumerate(stacked.shape)), wide)
-    second = Fold(0, fold.kind, load, fold.dtype)
-    others = epilogue.operands if epilogue is not None else ()
-    combine = _row_launch(second, stacked.shape, frozenset({0}), stacked_layout, [stacked], result, target, epilogue)
+    kept = [other for other in sweep.order if other not in sweep.reduced]
+    rows = dims.product(sweep.domain[other] for other in kept)
+    pieces = dims.ceildiv(sweep.domain[axis], length)
+    stacked = Tensor(wide, (pieces, *(sweep.domain[other] for other in kept)), row_major(len(kept) + 1))
+    strides: list[Dim] = [0] * len(sweep.domain)
+    for other, stride in zip(kept, stacked.strides[1:], strict=True):
+        strides[other] = stride
+    write = Write(0, Load(fold.number, (), wide))
+    first = replace(
+        sweep,
+        passes=(*sweep.passes[:number], Pass((replace(fold, dtype=wide),), then=(write,))),
+        results=(Result(wide, tuple(strides)),),
+    )
+    second = _combining(sweep, replace(part, folds=(_fold_of_pieces(sweep, fold, stacked, kept),)), number, stacked)
     workspace = Reference("workspace", 0)
-    own = [Reference("operand", number) for number in range(len(operands))]
-    more = [Reference("operand", len(operands) + number) for number in range(len(others))]
-    errors = Reference("errors", 0)
-    first_references = (*own, workspace, *((errors,) if is_checked(fold.element) else ()))
-    checked = epilogue is not None and is_checked(epilogue.expression)
-    second_references = (workspace, *more, Reference("result", 0), *((errors,) if checked else ()))
-    return Work(((launch, first_references), (combine, second_references)), (Workspace(wide, rows * pieces),))
+    first_references = tuple(workspace if r.kind == "result" else r for r in _references(first))
+    added = Reference("operand", len(sweep.operands))
+    second_references = tuple(workspace if r == added else r for r in _references(second))
+    launches = (
+        (sweep_launch(first, target, Cut(axis, length, rows)), first_references),
+        (sweep_launch(second, target), second_references),
+    )
+    return Work(launches, (Workspace(wide, rows * pieces),))
+
+
+def _fold_of_pieces(sweep: Sweep, fold: Fold, stacked: Tensor, kept: Sequence[int]) -> Fold:
+    """The same reduction of the pieces, which lie along an axis after the domain's."""
+    along = Index(dims.axis(len(sweep.domain), stacked.shape[0]))
+    indices = (along, *(Index(dims.axis(other, sweep.domain[other])) for other in kept))
+    return replace(fold, element=Load(len(sweep.operands), indices, stacked.dtype))
+
+
+def _combining(sweep: Sweep, part: Pass, number: int, stacked: Tensor) -> Sweep:
+    """The sweep with pieces for elements: reduced axes give way to one more, which is innermost for few rows."""
+    after = len(sweep.domain)
+    domain = (*(1 if axis in sweep.reduced else size for axis, size in enumerate(sweep.domain)), stacked.shape[0])
+    results = tuple(
+        replace(result, strides=None if result.strides is None else (*result.strides, 0)) for result in sweep.results
+    )
+    return Sweep(
+        domain,
+        frozenset({after}),
+        (after, *sweep.order),
+        (*sweep.passes[:number], part, *sweep.passes[number + 1 :]),
+        (*sweep.operands, stacked),
+        results,
+    )

@@ -13,7 +13,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Statement
-from weft.ir.scalar import Scalar
+from weft.ir.scalar import Scalar, loads
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.folds import Fold, Folding
@@ -25,7 +25,7 @@ from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, e
 from weft.kernels.parameters import Parameters
 
 COSTLY = 12
-LOCAL_BYTES = 32 * 1024
+ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Cut:
 class Sweep:
     """`order` lists the domain's axes, outermost in memory first; expressions are over the domain's axes.
 
-    Loads from operands beyond those given read numbers of rows.
+    Loads from operands numbered ROW_VALUES and above read what passes before have found.
     """
 
     domain: Shape
@@ -98,13 +98,16 @@ class Sweep:
 
 
 def sweep_launch(sweep: Sweep, target: Target, cut: Cut | None = None) -> Launch:
-    """Buffers: in0, in1, ..., then out0, out1, ... (those that have strides), then errors where indices are checked."""
+    """Buffers: `sweep_buffers`, and the errors where indices are checked."""
     return _Builder(sweep, target, cut).launch()
 
 
-def result_buffers(sweep: Sweep) -> list[int]:
-    """The results that a launch is given memory for."""
-    return [number for number, result in enumerate(sweep.results) if result.strides is not None]
+def sweep_buffers(sweep: Sweep) -> tuple[list[int], list[int]]:
+    """The operands that a launch reads, and the results that it needs memory for."""
+    expressions = [expression for part in sweep.passes for expression in part.expressions]
+    read = {load.operand for expression in expressions for load in loads(expression)}
+    operands = [number for number in range(len(sweep.operands)) if number in read]
+    return operands, [number for number, result in enumerate(sweep.results) if result.strides is not None]
 
 
 class _Builder:
@@ -161,7 +164,8 @@ class _Builder:
             body = loops(spans, "o", lambda places: self.row(places, None))
         else:
             body = loops(spans[:-1], "o", lambda outer: self.columns(outer, spans[-1]))
-        buffers = [Buffer(f"in{n}", tensor.dtype, False) for n, tensor in enumerate(self.sweep.operands)]
+        read, _ = sweep_buffers(self.sweep)
+        buffers = [Buffer(f"in{number}", self.sweep.operands[number].dtype, False) for number in read]
         for number, result in enumerate(self.sweep.results):
             local = None if result.strides is not None else self.local_size()
             buffers.append(Buffer(f"out{number}", result.dtype, True, local))

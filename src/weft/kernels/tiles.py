@@ -28,6 +28,7 @@ from weft.ir.kernel import (
     Register,
     Repeat,
     Statement,
+    View,
     block,
     lane,
     variable,
@@ -315,13 +316,16 @@ class _Builder:
         sizes = [self.parameters.named(f"sums{number}", walk.size) for number, walk in enumerate(self.sums)]
         places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
 
+        last = len(self.sums) - 1
+        outer = offset(lefts[:last], places[:last]) if self.sums else 0
+
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
-            return self.multiply(shape, offset(lefts, at), offset(rights, at), split)
+            return self.multiply(shape, offset(lefts[-1:], at[-1:]), offset(rights, at), split)
 
+        views = [View(f"row{n}", "left", variable(f"left{n}", None) + outer) for n in range(shape.height)]
         if not self.sums:
-            return tuple(step(0))
-        last = len(self.sums) - 1
+            return (*views, *step(0))
         name, count = f"k{last}", sizes[-1]
         body: tuple[Statement, ...]
         if shape.splits == 1:
@@ -331,6 +335,7 @@ class _Builder:
             end = dims.floordiv(count, shape.splits) * shape.splits
             together = tuple(statement for split in range(shape.splits) for statement in step(split))
             body = (Repeat(name, 0, end, shape.splits, together), Repeat(name, end, count, 1, tuple(step(0))))
+        body = (*views, *body)
         for number in reversed(range(last)):
             body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
         return body
@@ -349,7 +354,7 @@ class _Builder:
             vector = self.widened(Fetch("right", place, product.right, mask=mask))
             statements.append(Define(f"b{column}_{split}", vector, True))
         for number in range(shape.height):
-            element = self.widened(Fetch("left", variable(f"left{number}", None) + left, product.left))
+            element = self.widened(Fetch(f"row{number}", left, product.left))
             if shape.width > 1:
                 statements.append(Define(f"a{number}_{split}", element, False))
                 element = Register(f"a{number}_{split}", self.type, False)

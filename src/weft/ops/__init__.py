@@ -3,68 +3,12 @@
 Importing the package defines every op; one module a family.
 """
 
-from weft.ops import (
-    activations,
-    arithmetic,
-    attention,
-    bits,
-    casting,
-    comparison,
-    constants,
-    control,
-    convolution,
-    image,
-    indexing,
-    legacy,
-    linear,
-    loss,
-    microsoft,
-    ml,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    random,
-    recurrent,
-    reductions,
-    resize,
-    sampling,
-    sequences,
-    shapes,
-    signal,
-    text,
-    training,
-)
+from importlib import import_module
 
-FAMILIES = (
-    activations,
-    arithmetic,
-    attention,
-    bits,
-    casting,
-    comparison,
-    constants,
-    control,
-    convolution,
-    image,
-    indexing,
-    legacy,
-    linear,
-    loss,
-    microsoft,
-    ml,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    random,
-    recurrent,
-    reductions,
-    resize,
-    sampling,
-    sequences,
-    shapes,
-    signal,
-    text,
-    training,
-)
+MODULES = (
+    "activations arithmetic attention bits casting comparison constants control convolution image indexing legacy "
+    "linear loss microsoft ml movement normalization pooling quantization random recurrent reductions resize sampling "
+    "sequences shapes signal text training"
+).split()
+
+FAMILIES = tuple(import_module(f"weft.ops.{name}") for name in MODULES)

@@ -38,6 +38,7 @@ from weft.ir.kernel import (
     Repeat,
     Statement,
     Transpose,
+    View,
     When,
     dims_vary,
     is_varying,
@@ -69,6 +70,7 @@ class _Emitter:
         self.variables: dict[str, Value] = {}
         self.registers: dict[str, tuple[Value, DType, bool]] = {}
         self.buffers: dict[str, Value] = {}
+        self.dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.moving: set[str] = set()  # variables that change in the innermost loop
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
 
@@ -111,6 +113,10 @@ class _Emitter:
                 case Let(name, value):
                     self.variables[name] = self.integer(value)
                     self.moving.add(name)
+                case View(name, buffer, offset):
+                    dtype = self.buffer_dtype(buffer)
+                    self.dtypes[name] = dtype
+                    self.buffers[name] = functions.opaque(self.builder, self.address(buffer, offset, None, dtype))
                 case Transpose(names):
                     slots = [self.registers[name][0] for name in names]
                     rows = functions.transpose(self.builder, [self.builder.load(slot) for slot in slots])
@@ -304,7 +310,7 @@ class _Emitter:
         return self.as_kind(mask, True)
 
     def buffer_dtype(self, name: str) -> DType:
-        return next(buffer.dtype for buffer in self.kernel.buffers if buffer.name == name)
+        return self.dtypes[name]
 
     def from_memory(self, value: Value, dtype: DType) -> Value:
         if dtype is DType.bool:

@@ -375,6 +375,11 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), ir.Constant(vector(INT32, lanes), None))
 
 
+def opaque(builder: Builder, address: Value) -> Value:
+    """The same address, as one that LLVM does not compute again at each use to save registers."""
+    return builder.asm(ir.FunctionType(POINTER, [POINTER]), "", "=r,0", [address], side_effect=False)
+
+
 def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
     """All lanes combined, halving by halving, so that the order is always the same."""
     name = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}[kind]

@@ -1,5 +1,7 @@
 """The classical machine learning operators (ai.onnx.ml)."""
 
-from weft.ops.ml import features, labels, linear, maps, support_vectors, trees
+from importlib import import_module
 
-__all__ = ["features", "labels", "linear", "maps", "support_vectors", "trees"]
+MODULES = ("features labels linear maps support_vectors trees").split()
+
+FAMILIES = tuple(import_module(f"weft.ops.ml.{name}") for name in MODULES)
