@@ -336,6 +336,29 @@ def _indices(statement: Statement) -> list[Dim]:
             return []
 
 
+def fingerprint(kernel: Kernel) -> str:
+    """A text that is the same for kernels of the same code: how it prints, and what is assumed of its variables."""
+    found: set[tuple[str, int | None, int | None]] = set()
+    pending = list(kernel.body)
+    while pending:
+        statement = pending.pop()
+        values = _indices(statement)
+        for code in _codes(statement):
+            for node in walk_code(code):
+                match node:
+                    case Fetch(_, offset):
+                        values.append(offset)
+                    case Integer(value):
+                        values.append(value)
+        found |= {(symbol.name, symbol.low, symbol.high) for value in values for symbol in dims.symbols(value)}
+        match statement:
+            case Repeat(_, _, _, _, inner):
+                pending.extend(inner)
+            case When(_, then, otherwise):
+                pending.extend((*then, *otherwise))
+    return f"{kernel}\n{sorted(found, key=str)}"
+
+
 # -- printing --------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from weft.kernels.layout import channels_last, offset, row_major
 from weft.kernels.maps import map_launch
 from weft.kernels.nest import choose_lanes
 from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel
-from weft.kernels.windows import Phase, Window, needed, phases
+from weft.kernels.windows import Phase, Window, distances, needed, phases
 
 Array = np.ndarray[Any, Any]
 Step = tuple[Launch, tuple[Reference, ...]]
@@ -70,7 +70,9 @@ class _Builder:
         self.channels = dims.floordiv(x.shape[1], self.groups)  # of the input, in a group
         self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
         self.phases = phases(primitive, w.shape[2:], result.shape[2:])
-        self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1
+        self.distances = distances(primitive)
+        plain = all(distance == 1 for distance in self.distances)
+        self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
         columns = result.shape[1] if self.depthwise else self.features
         self.lanes = lanes_for(target, x.dtype, columns) // (2 if self.depthwise else 1)
         self.panels = dims.ceildiv(columns, self.lanes)
@@ -123,35 +125,36 @@ class _Builder:
 
     def source(self) -> Source:
         """The input, in place where no window leaves it."""
-        sizes = self.x.shape[2:]
+        sizes = [(size - 1) * distance + 1 for size, distance in zip(self.x.shape[2:], self.distances)]
         ranges = [needed(self.phases, axis, size) for axis, size in enumerate(sizes)]
-        whole = all(low == 0 and high == size - 1 for (low, high), size in zip(ranges, sizes))
+        whole = all(low == 0 and high == size - 1 for (low, high), size in zip(ranges, self.x.shape[2:]))
         if self.depthwise or whole:
             return Source(self.x, Reference("operand", 0), (0,) * len(sizes))
         lows = tuple(low for low, _ in ranges)
         shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
         padded = Tensor(self.x.dtype, shape, channels_last(len(shape)))
-        lanes = choose_lanes(self.target, (self.x.dtype,))
-        launch = map_launch(self.padding(shape, lows), [self.x], padded, lanes)
         reference = self.space(self.x.dtype, dims.product(shape))
-        self.steps.append((launch, (Reference("operand", 0), reference)))
+        self.steps.append((self.pad(padded, lows), (Reference("operand", 0), reference)))
         return Source(padded, reference, lows)
 
-    def padding(self, shape: Sequence[Dim], lows: Sequence[Dim]) -> Scalar:
-        """The element of x at a place of the padded input, or 0."""
-        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
-        places = [*axes[:2], *(axis + low for axis, low in zip(axes[2:], lows))]
-        value: Scalar = Load(0, tuple(map(Index, places)), self.x.dtype)
+    def pad(self, padded: Tensor, lows: Sequence[Dim]) -> Launch:
+        """Copy x into the padded input; where it has its channels last, they count as part of the last axis."""
+        x, starts, distances = self.x, [0, 0, *lows], [1, 1, *self.distances]
+        if x.layout == padded.layout and distances[-1] == 1:
+            channels = x.shape[1]
+            starts, distances = [0, *lows[:-1], lows[-1] * channels], distances[1:]
+            x, padded = _joined(x, channels), _joined(padded, channels)
+        axes = [dims.axis(axis, size) for axis, size in enumerate(padded.shape)]
+        places = [axis + start for axis, start in zip(axes, starts)]
+        indices = [Index(dims.floordiv(place, distance)) for place, distance in zip(places, distances)]
+        value: Scalar = Load(0, tuple(indices), x.dtype)
         test: Scalar | None = None
-        for place, size in zip(places[2:], self.x.shape[2:]):
-            conditions = []
-            if not dims.is_at_least(place, 0):
-                conditions.append(Apply("greater_equal", (Index(place), Index(0)), DType.bool))
-            if not dims.is_at_least(size - 1, place):
-                conditions.append(Apply("less", (Index(place), Index(size)), DType.bool))
-            for condition in conditions:
+        for place, size, distance in zip(places, x.shape, distances):
+            for condition in _inside(place, size, distance):
                 test = condition if test is None else Apply("logical_and", (test, condition), DType.bool)
-        return value if test is None else Apply("select", (test, value, Literal(0, self.x.dtype)), self.x.dtype)
+        if test is not None:
+            value = Apply("select", (test, value, Literal(0, x.dtype)), x.dtype)
+        return map_launch(value, [x], padded, choose_lanes(self.target, (x.dtype,)))
 
     # -- the weights -------------------------------------------------------------------------------------------------
 
@@ -198,6 +201,25 @@ class _Builder:
     def space(self, dtype: DType, size: Dim) -> Reference:
         self.spaces.append(Workspace(dtype, size))
         return Reference("workspace", len(self.spaces) - 1)
+
+
+def _joined(tensor: Tensor, channels: Dim) -> Tensor:
+    """[N, C, *S] with its channels last as [N, *S] with channels and last axis in one."""
+    shape = (tensor.shape[0], *tensor.shape[2:-1], tensor.shape[-1] * channels)
+    return Tensor(tensor.dtype, shape, row_major(len(shape)))
+
+
+def _inside(place: Dim, size: Dim, distance: int) -> list[Scalar]:
+    """The conditions, as far as they are not certain, under which there is an element at a place."""
+    end = (size - 1) * distance + 1
+    conditions: list[Scalar] = []
+    if not dims.is_at_least(place, 0):
+        conditions.append(Apply("greater_equal", (Index(place), Index(0)), DType.bool))
+    if not dims.is_at_least(end - 1, place):
+        conditions.append(Apply("less", (Index(place), Index(end)), DType.bool))
+    if distance != 1:
+        conditions.append(Apply("equal", (Index(dims.mod(place, distance)), Index(0)), DType.bool))
+    return conditions
 
 
 def _taps(window: Window) -> slice:

@@ -6,6 +6,8 @@ those at the ends go one by one, with the taps that would fall outside left out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -36,8 +38,10 @@ from weft.kernels.tiles import BLOCK_WORK, accumulator_type, split_index
 from weft.kernels.windows import Phase, Window
 
 _PIXELS = (8, 4)  # at a time
+_PANELS = 4  # vectors of channels at a time, where pixels go one by one
+_PANEL = variable("panel")
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-_SLOWNESS = 8  # of a multiplication here, bound by memory, against one in a tile
+_SLOWNESS = 16  # of a multiplication here, bound by memory, against one in a tile
 
 
 def depthwise_launch(
@@ -45,6 +49,23 @@ def depthwise_launch(
 ) -> Launch:
     """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
     return _Builder(phase, x, result, epilogue, lanes, target).launch()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What is summed up at the same time; in whole panels every lane has a channel."""
+
+    pixels: int
+    panels: list[Dim]
+    whole: bool
+
+    @property
+    def elements(self) -> list[tuple[int, Dim]]:
+        return [(pixel, panel) for pixel in range(self.pixels) for panel in self.panels]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"sum{number}" for number in range(self.pixels * len(self.panels))]
 
 
 class _Builder:
@@ -74,11 +95,14 @@ class _Builder:
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase)
         work = self.phase[-1].count * self.channels * (taps + 1) * 2 * _SLOWNESS
-        each = dims.minimum(dims.maximum(dims.floordiv(BLOCK_WORK, work + 1), 1), dims.maximum(lines, 1))
+        most = dims.maximum(dims.floordiv(BLOCK_WORK, work + 1), 1)
+        each = dims.maximum(dims.ceildiv(lines, dims.maximum(dims.ceildiv(lines, most), 1)), 1)
         start = block() * named("lines_each", each)
         stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
         panels = named("panels", dims.ceildiv(self.channels, self.lanes))
-        body = (*self.line(), Repeat("panel", 0, panels, 1, self.pixels()))
+        whole = named("whole_panels", dims.floordiv(self.channels, self.lanes * _PANELS) * _PANELS)
+        wide, single = self.pixels(_PANELS), self.pixels(1)
+        body = (*self.line(), Repeat("panel", 0, whole, _PANELS, wide), Repeat("panel", whole, panels, 1, single))
         buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.ending.buffers)
         statements = (Repeat("line", start, stop, 1, body),)
         kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.lanes, statements)
@@ -102,7 +126,7 @@ class _Builder:
         high = dims.minimum(dims.ceildiv(self.sizes[axis] - place, window.dilation), self.taps[axis])
         return [Let(name, position), Let(f"{name}_low", low), Let(f"{name}_high", high)]
 
-    def pixels(self) -> tuple[Statement, ...]:
+    def pixels(self, panels: int) -> tuple[Statement, ...]:
         """All pixels of a line: those at its start, those inside in groups, and the rest."""
         window, count = self.phase[-1], self.counts[-1]
         last = len(self.phase) - 1
@@ -112,72 +136,78 @@ class _Builder:
         first = dims.minimum(dims.maximum(dims.ceildiv(-base, advance), 0), count)
         end = dims.maximum(dims.minimum(dims.floordiv(room, advance) + 1, count), first)
         statements: list[Statement] = [Let("inside", first), Let("inside_end", end)]
-        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel()))
+        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel(panels)))
+        groups: list[Statement] = []
         start: Dim = variable("inside")
         for number, width in enumerate(_PIXELS):
             stop = start + dims.floordiv(variable("inside_end") - start, width) * width
             statements.append(Let(f"stop{number}", stop))
-            statements.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width)))
+            groups.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width, panels)))
             start = variable(f"stop{number}")
-        statements.append(Repeat("pixel", start, count, 1, self.pixel()))
+        statements.append(Repeat("inner", _PANEL, _PANEL + panels, 1, tuple(groups)))
+        statements.append(Repeat("pixel", start, count, 1, self.pixel(panels)))
         return tuple(statements)
 
-    def pixel(self) -> tuple[Statement, ...]:
-        """One pixel, with the taps that lie inside."""
+    def pixel(self, panels: int) -> tuple[Statement, ...]:
+        """One pixel of some panels, with the taps that lie inside."""
         last, window = len(self.phase) - 1, self.phase[-1]
         position = self.bases[last] + variable("pixel") * window.advance
         name = f"in{last}"
-        step = self.multiply(1, variable(f"t{last}"))
+        tile = Tile(1, [_PANEL + number for number in range(panels)], panels > 1)
+        step = self.multiply(tile, variable(f"t{last}"))
         loop = Repeat(f"t{last}", variable(f"{name}_low"), variable(f"{name}_high", None), 1, tuple(step))
-        return (*self.clip(last, window, position, name), *self.sum_up(1, [loop]))
+        return (*self.clip(last, window, position, name), *self.sum_up(tile, [loop]))
 
-    def group(self, width: int) -> tuple[Statement, ...]:
-        """Neighbouring pixels whose windows lie inside."""
+    def group(self, width: int, panels: int) -> tuple[Statement, ...]:
+        """Neighbouring pixels of a panel whose windows lie inside."""
         last, window = len(self.phase) - 1, self.phase[-1]
         position = self.bases[last] + variable("pixel") * window.advance
         taps = self.taps[last]
+        tile = Tile(width, [variable("inner")], panels > 1)
         inner: list[Statement]
         if isinstance(taps, int) and taps <= _WRITTEN_OUT:
-            inner = [statement for tap in range(taps) for statement in self.multiply(width, tap)]
+            inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap)]
         else:
-            inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(width, variable(f"t{last}"))))]
-        return (Let(f"in{last}", position), *self.sum_up(width, inner))
+            inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(tile, variable(f"t{last}"))))]
+        return (Let(f"in{last}", position), *self.sum_up(tile, inner))
 
-    def sum_up(self, width: int, inner: list[Statement]) -> list[Statement]:
+    def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
         for axis in reversed(range(len(self.phase) - 1)):
             inner = [Repeat(f"t{axis}", variable(f"in{axis}_low"), variable(f"in{axis}_high", None), 1, tuple(inner))]
-        statements: list[Statement] = [Define(f"sum{n}", Number(0, self.type), True) for n in range(width)]
+        statements: list[Statement] = [Define(name, Number(0, self.type), True) for name in tile.names]
         statements.extend(inner)
-        for number in range(width):
-            axes: dict[int, Dim] = {0: variable("o0"), 1: self.channel()}
-            places = [*(variable(f"o{axis + 1}") for axis in range(len(self.phase) - 1)), variable("pixel") + number]
+        for number, (pixel, panel) in enumerate(tile.elements):
+            axes: dict[int, Dim] = {0: variable("o0"), 1: self.channel(panel)}
+            places = [*(variable(f"o{axis + 1}") for axis in range(len(self.phase) - 1)), variable("pixel") + pixel]
             for axis, (window, place) in enumerate(zip(self.phase, places)):
                 axes[2 + axis] = window.first + place * window.step
             value = Register(f"sum{number}", self.type, True)
-            statements.extend(self.ending.write(value, axes, self.mask(), f"e{number}_"))
+            statements.extend(self.ending.write(value, axes, self.mask(tile, panel), f"e{number}_"))
         return statements
 
-    def multiply(self, width: int, tap: Dim) -> list[Statement]:
-        """One tap of the last axis for some pixels."""
+    def multiply(self, tile: Tile, tap: Dim) -> list[Statement]:
+        """One tap of the last axis for a tile."""
         last, window = len(self.phase) - 1, self.phase[-1]
         taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
-        place: Dim = variable("panel")
-        for size, position in zip(self.taps, taps):
-            place = place * size + position
-        name = f"w{tap}" if isinstance(tap, int) else "w"
-        weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
-        statements: list[Statement] = [Define(name, self.widened(weights), True)]
-        for number in range(width):
+        suffix = f"_{tap}" if isinstance(tap, int) else ""
+        statements: list[Statement] = []
+        for number, panel in enumerate(tile.panels):
+            place = panel
+            for size, position in zip(self.taps, taps):
+                place = place * size + position
+            weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
+            statements.append(Define(f"w{number}{suffix}", self.widened(weights), True))
+        for number, (pixel, panel) in enumerate(tile.elements):
             places = [
                 variable(f"in{axis}", None) + position * window.dilation
                 for axis, (window, position) in enumerate(zip(self.phase, taps))
             ]
-            places[-1] = places[-1] + number * window.advance
-            at = offset(self.strides, [variable("o0"), self.channel(), *places])
-            element = self.widened(Fetch("x", at, self.x.dtype, mask=self.mask()))
+            places[-1] = places[-1] + pixel * window.advance
+            at = offset(self.strides, [variable("o0"), self.channel(panel), *places])
+            element = self.widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)))
+            weight = Register(f"w{tile.panels.index(panel)}{suffix}", self.type, True)
             total = Register(f"sum{number}", self.type, True)
-            factors = (element, Register(name, self.type, True))
-            statements.append(Assign(total.name, self.multiply_add(*factors, total)))
+            statements.append(Assign(total.name, self.multiply_add(element, weight, total)))
         return statements
 
     def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
@@ -188,11 +218,11 @@ class _Builder:
     def widened(self, code: Code) -> Code:
         return code if code.dtype is self.type else Call("cast", (code,), self.type)
 
-    def channel(self) -> Dim:
-        return variable("panel") * self.lanes + lane(self.lanes)
+    def channel(self, panel: Dim) -> Dim:
+        return panel * self.lanes + lane(self.lanes)
 
-    def mask(self) -> Code | None:
-        if isinstance(self.channels, int) and self.channels % self.lanes == 0:
+    def mask(self, tile: Tile, panel: Dim) -> Code | None:
+        if tile.whole or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
             return None
         limit = Integer(self.parameters.named("channels", self.channels))
-        return Call("less", (Integer(self.channel()), limit), DType.bool)
+        return Call("less", (Integer(self.channel(panel)), limit), DType.bool)

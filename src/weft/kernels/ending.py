@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Put, Statement
+from weft.ir.kernel import LANE, Buffer, Call, Code, Put, Statement, dims_vary, is_varying, variable
 from weft.ir.scalar import Index, loads
 from weft.kernels.launch import Epilogue, Reference, Tensor
 from weft.kernels.layout import offset
@@ -55,7 +55,10 @@ class Ending:
     def write(
         self, value: Code, axes: Mapping[int, Dim], mask: Code | None = None, prefix: str = "t"
     ) -> tuple[Statement, ...]:
-        """Write what becomes of a value at the given places of the result's axes (those not given are 0)."""
+        """Write what becomes of a value at the given places of the result's axes (those not given are 0).
+
+        A varying value needs a varying place: where no axis varies, the mask leaves one lane, and lanes are told apart.
+        """
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
         statements: list[Statement] = []
         value = self._narrowed(value)
@@ -64,6 +67,8 @@ class Ending:
             replace = {0: value, self.count: value}
             value = Lowering(views, places, self.parameters, replace, mask, statements, prefix).code(self.expression)
         place: Dim = offset([self._stride(axis) for axis in places], list(places.values()))
+        if is_varying(value) and not dims_vary(place):
+            place = place + variable(LANE)
         return (*statements, Put("out", place, value, mask=mask))
 
     def _stride(self, axis: int) -> Dim:

@@ -103,7 +103,7 @@ class Lowering:
         self.operands = operands
         self.axes = axes
         self.parameters = parameters
-        self.replace = replace or {}
+        self.replace = {} if replace is None else replace  # it may grow
         self.mask = mask
         self.statements = statements
         self.prefix = prefix

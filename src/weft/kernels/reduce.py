@@ -115,7 +115,7 @@ def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
     """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
     domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
     folds = [fold for part in sweep.passes for fold in part.folds]
-    if len(folds) != 1 or folds[0].position is not None or any(part.writes for part in sweep.passes):
+    if not reduced or len(folds) != 1 or folds[0].position is not None or any(part.writes for part in sweep.passes):
         return None
     rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
     row = dims.product(domain[axis] for axis in reduced)

@@ -9,7 +9,7 @@ from typing import Any
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.program import ArgReduce, Contract, Convolve, Map, Reduce, Reshape, Step, Value
+from weft.ir.program import ArgReduce, Contract, Convolve, Dims, Map, Reduce, Reshape, Step, Value
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
@@ -21,8 +21,9 @@ from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
 from weft.kernels.reduce import reduce_work
 from weft.kernels.rows import rows_work
+from weft.kernels.sizes import sizes_work
 
-NATIVE_PRIMITIVES = (Map, Reshape, Contract, Convolve, Reduce, ArgReduce)
+NATIVE_PRIMITIVES = (Map, Reshape, Dims, Contract, Convolve, Reduce, ArgReduce)
 NATIVE_TYPES = frozenset(
     dtype
     for dtype in DType
@@ -54,6 +55,8 @@ def build_work(
         case Map(expression):
             work = map_work(expression, [tensors[value] for value in heavy.operands], result, target)
             return _renumber(work, heavy.operands, group)
+        case Dims():
+            return sizes_work(heavy.primitive, result)
         case Contract():
             left, right = heavy.operands
             work = contract_work(

@@ -259,6 +259,8 @@ class _Builder:
             self.views, self.merged.places(groups), self.parameters, {**known, **again}, mask, statements
         )
         values = [lowering.code(self.moved[id(expression)]) for expression in part.elements]
+        if len(part.writes) > 1:  # one may write where another reads
+            values = [lowering.keep(value) for value in values]
         puts: list[Statement] = []
         for write, value in zip(part.writes, values[len(foldings) :], strict=True):
             puts.append(Put(f"out{write.result}", self.offset(write.result, groups, None), value, mask=mask))

@@ -321,9 +321,10 @@ class _Builder:
 
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
-            return self.multiply(shape, offset(lefts[-1:], at[-1:]), offset(rights, at), split)
+            return self.multiply(shape, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
 
         views = [View(f"row{n}", "left", variable(f"left{n}", None) + outer) for n in range(shape.height)]
+        views.append(View("panels", "right", self.right_place() + offset(rights[:last], places[:last])))
         if not self.sums:
             return (*views, *step(0))
         name, count = f"k{last}", sizes[-1]
@@ -340,18 +341,22 @@ class _Builder:
             body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
         return body
 
+    def right_place(self) -> Dim:
+        """Where the present panel starts."""
+        place = self.start("right", self.product.right_start)
+        for number, (walk, at) in enumerate(zip(self.product.grid, self.grid_places)):
+            place = place + self.stride(f"grid{number}_right", walk.right) * at
+        return place + variable("panel") * self.stride("panel_right", self.product.panel)
+
     def multiply(self, shape: Shape, left: Dim, right: Dim, split: int) -> list[Statement]:
         """One step of the sums: all rows times all vectors of columns."""
         product = self.product
         panel = self.stride("panel_right", product.panel)
-        base = self.start("right", product.right_start) + right + lane(self.lanes)
-        for number, (walk, at) in enumerate(zip(product.grid, self.grid_places)):
-            base = base + self.stride(f"grid{number}_right", walk.right) * at
         mask = None if product.padded or shape.width > 1 else self.column_mask()
         statements: list[Statement] = []
         for column in range(shape.width):
-            place = base + (variable("panel") + column) * panel
-            vector = self.widened(Fetch("right", place, product.right, mask=mask))
+            place = right + column * panel + lane(self.lanes)
+            vector = self.widened(Fetch("panels", place, product.right, mask=mask))
             statements.append(Define(f"b{column}_{split}", vector, True))
         for number in range(shape.height):
             element = self.widened(Fetch(f"row{number}", left, product.left))

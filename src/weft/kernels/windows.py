@@ -42,32 +42,38 @@ class Window:
 Phase = tuple[Window, ...]
 
 
+def distances(primitive: Convolve) -> tuple[int, ...]:
+    """How far apart the input's elements are to be put along each axis, with zeros between them.
+
+    That is 1 but where a transposed convolution's phases depend on a padding that only the run will tell.
+    """
+    given = zip(primitive.strides, primitive.pads)
+    return tuple(s if primitive.transposed and not isinstance(dims.mod(p, s), int) else 1 for s, (p, _) in given)
+
+
 def phases(primitive: Convolve, kernel: Sequence[Dim], outputs: Sequence[Dim]) -> list[Phase]:
-    """The plain convolutions that together give the result."""
-    along = [
-        _transposed(*given) if primitive.transposed else [_plain(*given)]
-        for given in zip(primitive.strides, primitive.dilations, primitive.pads, kernel, outputs)
-    ]
+    """The plain convolutions, of the input with those distances, that together give the result."""
+    along = []
+    axes = zip(primitive.strides, distances(primitive), primitive.dilations, primitive.pads, kernel, outputs)
+    for stride, distance, dilation, (pad, _), taps, count in axes:
+        if not primitive.transposed:
+            along.append([Window(count, -pad, stride, dilation, taps)])
+        else:
+            along.append(_transposed(stride // distance, dilation, pad, taps, count))
     return list(cartesian(*along))
 
 
-def _plain(stride: int, dilation: int, pads: tuple[Dim, Dim], taps: Dim, outputs: Dim) -> Window:
-    return Window(outputs, -pads[0], stride, dilation, taps)
-
-
-def _transposed(stride: int, dilation: int, pads: tuple[Dim, Dim], kernel: Dim, outputs: Dim) -> list[Window]:
+def _transposed(stride: int, dilation: int, pad: Dim, kernel: Dim, outputs: Dim) -> list[Window]:
     """For output o and tap k the input is (o + pad - k * dilation) / stride, where that is whole."""
     common = gcd(stride, dilation)
     step = stride // common
     found = []
     for residue in range(stride):
-        start = dims.floordiv(residue + pads[0], stride)
-        rest = dims.mod(residue + pads[0], stride)
+        start, rest = dims.floordiv(residue + pad, stride), dims.mod(residue + pad, stride)
+        assert isinstance(rest, int)
         count = dims.ceildiv(outputs - residue, stride)
         if count == 0:
             continue
-        if not isinstance(rest, int):
-            raise dims.UndecidedError(f"the residue of {pads[0]} by {stride} depends on sizes known only at run time")
         fitting = [k for k in range(step) if (rest - k * dilation) % stride == 0]
         if fitting and dims.is_at_least(kernel, fitting[0] + 1):
             first = fitting[0]

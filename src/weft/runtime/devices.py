@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from weft.backends.cpu import machine
+from weft.backends.cpu.executable import Executable
 from weft.backends.reference import interpret
 from weft.errors import DeviceError
 from weft.ir.program import TensorProgram
+from weft.kernels.sections import divide
 
 Runner = Callable[[Sequence[Any]], list[Any]]
 
@@ -26,7 +29,7 @@ def devices() -> list[Device]:
     return [
         Device("cuda", False, "NVIDIA GPUs: not in this version of weft"),
         Device("webgpu", False, "any GPU through WebGPU: not in this version of weft"),
-        Device("cpu", False, "native code through LLVM: not in this version of weft"),
+        Device("cpu", True, f"native code through LLVM, for {machine.host().processor}"),
         Device("reference", True, "numpy, one step at a time: exact and unhurried"),
     ]
 
@@ -40,7 +43,15 @@ def _on_reference(program: TensorProgram, threads: int | None, cache: bool) -> R
     return partial(interpret.run, program)
 
 
-_RUNNERS: dict[str, Callable[[TensorProgram, int | None, bool], Runner]] = {"reference": _on_reference}
+def _on_cpu(program: TensorProgram, threads: int | None, cache: bool) -> Runner:
+    sections = divide(program, machine.host().target)
+    return Executable(program, sections, threads or machine.usable_cores(), cache).run
+
+
+_RUNNERS: dict[str, Callable[[TensorProgram, int | None, bool], Runner]] = {
+    "cpu": _on_cpu,
+    "reference": _on_reference,
+}
 
 
 def choose(name: str) -> Device:

@@ -19,7 +19,7 @@ from weft.backends.cpu.tape import Launch, Tape
 from weft.backends.reference import interpret
 from weft.errors import ExecutionError
 from weft.ir import dims
-from weft.ir.kernel import Kernel
+from weft.ir.kernel import Kernel, fingerprint
 from weft.ir.program import TensorProgram, Value
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, all_works
 from weft.plan.sections import ALIGNMENT, make_plan, read_values, shape_of
@@ -186,15 +186,13 @@ def _compile(
     """The address of every kernel, and what keeps the code alive."""
     if not kernels:
         return {}, None
-    named = [replace(kernel, name=f"{kernel.name}_{_digest(kernel)}") for kernel in kernels]
+    names = {kernel: f"{kernel.name}_{sha256(fingerprint(kernel).encode()).hexdigest()[:16]}" for kernel in kernels}
+    named = {name: replace(kernel, name=name) for kernel, name in names.items()}
     tell = None if progress is None else lambda done, total: progress(done / total)
-    objects = compile_modules(modules_of(named), machine, shared_cache() if cache else None, progress=tell)
-    code = load_code(objects, [kernel.name for kernel in named])
-    return {kernel: code.addresses[name.name] for kernel, name in zip(kernels, named)}, code
-
-
-def _digest(kernel: Kernel) -> str:
-    return sha256(str(kernel).encode()).hexdigest()[:16]
+    texts = modules_of(list(named.values()))
+    objects = compile_modules(texts, machine, shared_cache() if cache else None, progress=tell)
+    code = load_code(objects, named)
+    return {kernel: code.addresses[name] for kernel, name in names.items()}, code
 
 
 def _releases(program: TensorProgram, sections: Sequence[Section]) -> list[list[Value]]:

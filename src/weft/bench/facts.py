@@ -1,0 +1,52 @@
+"""Facts about the machine and the code that a result depends on."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.backends.cpu.machine import host, usable_cores
+from weft.bench.engines import Engine
+
+
+def machine_facts(engines: Iterable[Engine]) -> dict[str, Any]:
+    """For people to compare; no part of it names this very machine."""
+    return {
+        "processor": _processor(),
+        "instructions": host().processor,
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {engine.name: engine.version for engine in engines},
+        "commit": commit(Path(weft.__file__)),
+    }
+
+
+def commit(file: Path) -> str | None:
+    """The commit that holds this file, with + for changes since; None where it is in no checkout."""
+    if _git(file.parent, "ls-files", "--error-unmatch", file.name) is None:
+        return None
+    number = _git(file.parent, "rev-parse", "--short=12", "HEAD")
+    changed = _git(file.parent, "status", "--porcelain", "--untracked-files=no", ".")
+    return f"{number}{'+' if changed else ''}" if number else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

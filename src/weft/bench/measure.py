@@ -1,0 +1,170 @@
+"""One model through all engines: load twice, compare the outputs, then run in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from weft.bench.agreement import TOLERANCE, difference
+from weft.bench.engines import JUDGE, WEFT, Engine, Setup
+from weft.bench.processes import Worker
+from weft.bench.results import Measurement, ModelResult
+from weft.bench.turns import Spread, spread_of, take_turns
+from weft.errors import WeftError
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model to measure. Inputs that are not given are random, with the sizes that are."""
+
+    name: str
+    path: Path
+    inputs: Mapping[str, Any] | None = None
+    sizes: Mapping[str, int] | None = None
+    tolerance: float = TOLERANCE
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    device: str
+    threads: int
+    seconds: float
+    peers: tuple[Engine, ...]
+    peak_flops: float | None  # of the threads together; None where weft's device is not what was measured
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A model loaded in an engine for the second time, and what came of both times."""
+
+    worker: Worker
+    load_cold: float
+    load_cached: float
+    memory_cold: int | None
+    memory_cached: int | None
+    outputs: list[Any]
+
+
+def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _: None) -> ModelResult:
+    """Everything about one model; `tell` hears what is being done. Fails only where weft fails."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-")))
+        setup = Setup(str(case.path), options.device, options.threads)
+        _read_through(case.path)
+        tell(f"{case.name}: {WEFT.name}")
+        subject, inputs, flops = _begin(case, setup, folder, stack)
+        ready = {WEFT.name: subject}
+        failures: dict[str, str] = {}
+        for engine in options.peers:
+            tell(f"{case.name}: {engine.name}")
+            try:
+                with ExitStack() as attempt:
+                    ready[engine.name] = _load_twice(engine, setup, folder, inputs, attempt)
+                    stack.push(attempt.pop_all())
+            except WeftError as error:
+                failures[engine.name] = str(error).removeprefix(f"{engine.name}: ")
+        expected = _expected(ready, setup, folder, inputs)
+        tell(f"{case.name}: taking turns")
+        times = take_turns({name: found.worker.block for name, found in ready.items()}, options.seconds)
+    spreads = {name: spread_of(found) for name, found in times.items()}
+    measurements = [
+        _measurement(name, found, spreads[name], expected, case.tolerance, _share(name, flops, spreads[name], options))
+        for name, found in ready.items()
+    ]
+    return ModelResult(case.name, _described(inputs), flops, tuple(measurements), failures)
+
+
+def _begin(
+    case: Case, setup: Setup, folder: Path, stack: ExitStack
+) -> tuple[_Ready, Mapping[str, Any], int | None]:
+    """weft with the model, the inputs for all, and the arithmetic of a run."""
+    cache = folder / WEFT.name
+    with Worker(WEFT, setup, cache) as first:
+        cold = first.load()
+        inputs = case.inputs if case.inputs is not None else first.inputs(case.sizes or {}, SEED)
+        _, memory = first.run(inputs)
+        flops = first.flops(inputs)
+    return _load_again(WEFT, setup, cache, inputs, (cold, memory), stack), inputs, flops
+
+
+def _load_twice(engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], stack: ExitStack) -> _Ready:
+    cache = folder / engine.name
+    with Worker(engine, setup, cache) as first:
+        cold = first.load()
+        _, memory = first.run(inputs)
+    return _load_again(engine, setup, cache, inputs, (cold, memory), stack)
+
+
+def _load_again(
+    engine: Engine,
+    setup: Setup,
+    cache: Path,
+    inputs: Mapping[str, Any],
+    cold: tuple[float, int | None],
+    stack: ExitStack,
+) -> _Ready:
+    """In a fresh process that finds what the first one has cached, and stays for the runs."""
+    worker = stack.enter_context(Worker(engine, setup, cache))
+    cached = worker.load()
+    outputs, memory = worker.run(inputs)
+    return _Ready(worker, cold[0], cached, cold[1], memory, outputs)
+
+
+def _expected(
+    ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]
+) -> list[Any] | None:
+    """The judge's outputs, where it is installed and takes the model, whether or not it is among the peers."""
+    if JUDGE.name in ready:
+        return ready[JUDGE.name].outputs
+    if JUDGE.missing is not None:
+        return None
+    try:
+        with Worker(JUDGE, setup, folder / JUDGE.name) as judge:
+            judge.load()
+            return judge.run(inputs)[0]
+    except WeftError:
+        return None
+
+
+def _measurement(
+    name: str, found: _Ready, run: Spread, expected: Sequence[Any] | None, tolerance: float, share: float | None
+) -> Measurement:
+    apart = None if expected is None else difference(expected, found.outputs)
+    return Measurement(
+        name,
+        run,
+        found.load_cold,
+        found.load_cached,
+        found.memory_cold,
+        found.memory_cached,
+        apart,
+        None if apart is None else apart <= tolerance,
+        share,
+    )
+
+
+def _share(engine: str, flops: int | None, run: Spread, options: Options) -> float | None:
+    """Of the machine's peak; the arithmetic is that of the model, whichever way an engine computes it."""
+    if flops is None or options.peak_flops is None:
+        return None
+    return flops / run.median / options.peak_flops
+
+
+def _described(inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: f"{array.dtype}[{', '.join(map(str, array.shape))}]" if hasattr(array, "shape") else type(array).__name__
+        for name, array in inputs.items()
+    }
+
+
+def _read_through(path: Path) -> None:
+    """Bring the file into the system's cache, so that no engine waits for the disk."""
+    with path.open("rb") as file:
+        while file.read(1 << 24):
+            pass

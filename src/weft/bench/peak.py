@@ -1,0 +1,166 @@
+"""What the machine can do at most, measured: multiply-adds in registers, and bytes read from memory.
+
+Both are a loop of vector instructions without any dependence that could slow it down, run by all threads at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from threading import Barrier
+
+import numpy as np
+
+from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
+from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
+from weft.ir.target import Target
+
+ROUNDS = 40  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUND_SECONDS = 0.005
+BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
+READ_VECTORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Of all threads together: float32 operations and bytes read, per second."""
+
+    flops: float
+    bandwidth: float
+
+    def roofline(self, flops: float, bytes: float) -> float:
+        """The fewest seconds that so much work can take."""
+        return max(flops / self.flops, bytes / self.bandwidth)
+
+
+def measure_peak(threads: int) -> Peak:
+    """The machine's peak for float32 on so many threads, or as many as it has cores.
+
+    Arithmetic is each core's own, so every thread's best round counts. Memory is shared: there a round counts whole.
+    """
+    target = host().target
+    per_loop = 2 * _accumulators(target) * _lanes(target)
+    buffers = [_buffer() for _ in range(min(threads, usable_cores()))]
+    code = _code()
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
+    multiply, read = (signature(code.addresses[name]) for name in ("weft_peak_multiply", "weft_peak_read"))
+    places = [buffer.ctypes.data for buffer in buffers]
+    loops = _loops_for(lambda count: multiply(count, places[0]))
+    rows = BUFFER_BYTES // (READ_VECTORS * target.vector_bytes)
+    multiplying = _rounds([partial(multiply, loops, place) for place in places])
+    rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
+    reading = _rounds([partial(read, rows, place) for place in places])
+    together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
+    return Peak(sum(rates), len(buffers) * BUFFER_BYTES / together)
+
+
+def _buffer() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Memory that is really there, at the start of a cache line."""
+    whole = np.ones(BUFFER_BYTES // 4 + CACHE_LINE // 4, np.float32)
+    skipped = -whole.ctypes.data % CACHE_LINE // 4
+    return whole[skipped : skipped + BUFFER_BYTES // 4]
+
+
+def _loops_for(run: Callable[[int], object]) -> int:
+    """How many loops a round takes."""
+    count = 1000
+    while True:
+        start = time.perf_counter()
+        run(count)
+        seconds = time.perf_counter() - start
+        if seconds > ROUND_SECONDS / 4:
+            return max(1, int(count * ROUND_SECONDS / seconds))
+        count *= 4
+
+
+def _rounds(works: Sequence[Callable[[], object]]) -> list[list[tuple[float, float]]]:
+    """When each thread started and ended, in every round; the threads of a round start together."""
+    barrier = Barrier(len(works))
+
+    def once(work: Callable[[], object]) -> tuple[float, float]:
+        barrier.wait()
+        start = time.perf_counter()
+        work()
+        return start, time.perf_counter()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [list(pool.map(once, works)) for _ in range(ROUNDS)]
+
+
+@cache
+def _code() -> LoadedCode:
+    machine = host()
+    text = peak_text(machine)
+    return load_code([compile_module(text, machine)], ("weft_peak_multiply", "weft_peak_read"))
+
+
+def _lanes(target: Target) -> int:
+    return target.vector_bytes // 4
+
+
+def _accumulators(target: Target) -> int:
+    """Enough to hide the latency of a multiply-add, and few enough to stay in registers."""
+    return target.vector_registers * 3 // 4
+
+
+def peak_text(machine: Machine) -> str:
+    """Both loops as LLVM IR; what they sum up is stored, so that nothing is dropped."""
+    width, lanes = machine.target.vector_bytes, _lanes(machine.target)
+    vector = f"<{lanes} x float>"
+    fused = f"@llvm.fmuladd.v{lanes}f32"
+    accumulators = _accumulators(machine.target)
+    multiply = [
+        f"%next{index} = call {vector} {fused}({vector} %sum{index}, {vector} splat (float 0.5), "
+        f"{vector} splat (float 1.0))"
+        for index in range(accumulators)
+    ]
+    read = [f"%first = mul i64 %turn, {READ_VECTORS}"]
+    for index in range(READ_VECTORS):
+        read += [
+            f"%number{index} = add i64 %first, {index}",
+            f"%place{index} = getelementptr {vector}, ptr %data, i64 %number{index}",
+            f"%item{index} = load {vector}, ptr %place{index}, align {width}",
+            f"%next{index} = fadd {vector} %sum{index}, %item{index}",
+        ]
+    return "\n".join(
+        (
+            f"declare {vector} {fused}({vector}, {vector}, {vector})",
+            _loop("weft_peak_multiply", vector, multiply, accumulators),
+            _loop("weft_peak_read", vector, read, READ_VECTORS),
+        )
+    )
+
+
+def _loop(name: str, vector: str, body: Sequence[str], count: int) -> str:
+    """A function of a number of loops and a buffer, with `count` sums carried from loop to loop.
+
+    The sums start apart from each other: equal ones could be merged.
+    """
+    carried = [
+        f"%sum{index} = phi {vector} [ splat (float {index + 1}.0), %entry ], [ %next{index}, %loop ]"
+        for index in range(count)
+    ]
+    added = [f"%total1 = fadd {vector} %next0, %next1"]
+    added += [f"%total{index} = fadd {vector} %total{index - 1}, %next{index}" for index in range(2, count)]
+    lines = [
+        f"define void @{name}(i64 %loops, ptr %data) {{",
+        "entry:",
+        "br label %loop",
+        "loop:",
+        "%turn = phi i64 [ 0, %entry ], [ %following, %loop ]",
+        *carried,
+        *body,
+        "%following = add i64 %turn, 1",
+        "%more = icmp ult i64 %following, %loops",
+        "br i1 %more, label %loop, label %done",
+        "done:",
+        *added,
+        f"store {vector} %total{count - 1}, ptr %data, align 4",
+        "ret void",
+        "}",
+    ]
+    return "\n".join(lines)

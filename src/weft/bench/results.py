@@ -1,0 +1,179 @@
+"""What a benchmark found: records that go to JSON and back, and the comparison of two of them. Times are seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.bench.turns import Spread, geometric_mean
+from weft.errors import InputError
+
+FORMAT = 1
+SUBJECT = "weft"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One engine on one model. `cold` is the first load, with an empty code cache; `cached` the next process'."""
+
+    engine: str
+    run: Spread
+    load_cold: float
+    load_cached: float
+    memory_cold: int | None  # the most bytes above those after importing
+    memory_cached: int | None
+    difference: float | None  # from the judge's outputs, relative; None where there is no judge
+    agrees: bool | None
+    share_of_peak: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    model: str
+    inputs: dict[str, str]
+    flops: int | None
+    measurements: tuple[Measurement, ...]
+    failures: dict[str, str]  # engine -> why it has no measurement
+
+    def of(self, engine: str) -> Measurement | None:
+        return next((found for found in self.measurements if found.engine == engine), None)
+
+    def ratio(self, engine: str) -> float | None:
+        """The engine's time over weft's."""
+        subject, peer = self.of(SUBJECT), self.of(engine)
+        return peer.run.median / subject.run.median if subject is not None and peer is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    models: tuple[ModelResult, ...]
+    left_out: dict[str, str]  # model -> why
+
+    def engines(self) -> list[str]:
+        return list(dict.fromkeys(found.engine for model in self.models for found in model.measurements))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The geometric mean of an engine's times over weft's, and the models at the ends."""
+
+    engine: str
+    ratio: float
+    models: int
+    worst: tuple[str, float]
+    best: tuple[str, float]
+
+
+def means(report: Report) -> Iterator[Mean]:
+    for engine in report.engines():
+        found = [(model.model, ratio) for model in report.models if (ratio := model.ratio(engine)) is not None]
+        if engine != SUBJECT and found:
+            ordered = sorted(found, key=lambda pair: pair[1])
+            yield Mean(engine, geometric_mean(ratio for _, ratio in found), len(found), ordered[0], ordered[-1])
+
+
+# -- two of them -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """weft on one model, before and after. `ratio` is the time before over the time after: above 1 is faster."""
+
+    model: str
+    before: Spread
+    after: Spread
+    ratio: float
+    verdict: str  # "faster" or "slower" where the quartiles do not even touch, else "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    changes: tuple[Change, ...]
+    drift: dict[str, float]  # engine -> the mean ratio of times before over after; of peers it is the machine's mood
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+
+def compare(before: Report, after: Report) -> Comparison:
+    old, new = ({model.model: model for model in report.models} for report in (before, after))
+    both = [name for name in old if name in new]
+    changes = tuple(
+        _change(name, left.run, right.run)
+        for name in both
+        if (left := old[name].of(SUBJECT)) is not None and (right := new[name].of(SUBJECT)) is not None
+    )
+    drift: dict[str, float] = {}
+    for engine in before.engines():
+        pairs = [(old[name].of(engine), new[name].of(engine)) for name in both]
+        ratios = [left.run.median / right.run.median for left, right in pairs if left and right]
+        if ratios:
+            drift[engine] = geometric_mean(ratios)
+    only_before, only_after = (
+        tuple(name for name in here if name not in there) for here, there in ((old, new), (new, old))
+    )
+    return Comparison(changes, drift, only_before, only_after)
+
+
+def _change(model: str, before: Spread, after: Spread) -> Change:
+    verdict = "faster" if after.upper < before.lower else "slower" if after.lower > before.upper else "same"
+    return Change(model, before, after, before.median / after.median, verdict)
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def to_json(report: Report) -> str:
+    data = {"format": FORMAT, **asdict(report)}
+    return json.dumps(_finite(data), indent=1, allow_nan=False) + "\n"
+
+
+def read_report(path: Path) -> Report:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise InputError(f"{path}: results of format {data['format']}, not {FORMAT}", hint="measure again")
+        models = tuple(_model(entry) for entry in data["models"])
+        return Report(data["machine"], data["settings"], models, data["left_out"])
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not the results of a benchmark: {error}", hint="weft bench --json writes them") from error
+
+
+def _model(entry: Mapping[str, Any]) -> ModelResult:
+    return ModelResult(
+        entry["model"],
+        entry["inputs"],
+        entry["flops"],
+        tuple(Measurement(**{**found, "run": Spread(**found["run"])}) for found in entry["measurements"]),
+        entry["failures"],
+    )
+
+
+def _finite(data: Any) -> Any:
+    """Numbers that JSON lacks as null."""
+    match data:
+        case dict():
+            return {key: _finite(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_finite(value) for value in data]
+        case float() if not math.isfinite(data):
+            return None
+        case _:
+            return data
+
+
+def mismatches(models: Sequence[ModelResult]) -> Iterator[tuple[str, Measurement]]:
+    """Every engine whose outputs are not the judge's."""
+    for model in models:
+        for found in model.measurements:
+            if found.agrees is False:
+                yield model.model, found

@@ -1,0 +1,134 @@
+"""One engine in a process of its own: `python -m weft.bench.worker ENGINE`, asked through pickles on stdin.
+
+A request is a command with its arguments, an answer what it returned or why it failed. Whatever the engine prints goes
+to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from weft.bench import turns
+from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Setup
+from weft.cli.process import peak_memory
+from weft.errors import InputError, WeftError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`problem` is None where `content` holds what was asked for."""
+
+    content: Any = None
+    problem: str | None = None
+    hint: str | None = None
+
+
+class Server:
+    """The public methods are the commands."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loaded: Loaded | None = None
+        self._prepared: Any = None
+        self._memory_before = 0
+
+    def load(self, setup: Setup) -> float:
+        """Seconds of loading; importing comes before, and counts neither as time nor as memory."""
+        for module in self._engine.modules:
+            import_module(module)
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak of importing
+        self._memory_before = peak_memory() or 0
+        start = time.perf_counter()
+        self._loaded = self._engine.load(setup)
+        return time.perf_counter() - start
+
+    def version(self) -> str:
+        return self._engine.version
+
+    def run(self, inputs: Mapping[str, Any]) -> tuple[list[Any], int | None]:
+        """The outputs of a run, and the most memory that loading and two runs took."""
+        loaded = self._model()
+        self._prepared = loaded.prepare(inputs)
+        loaded.run(self._prepared)
+        result = loaded.run(self._prepared)
+        peak = peak_memory()
+        return loaded.arrays(result), None if peak is None else peak - self._memory_before
+
+    def block(self, seconds: float) -> list[float]:
+        run, prepared = self._model().run, self._prepared
+        return turns.time_block(lambda: run(prepared), seconds)
+
+    def inputs(self, sizes: dict[str, int], seed: int) -> dict[str, Any]:
+        """Random inputs; of weft's model, which knows its inputs."""
+        from weft.cli.inputs import make_inputs
+
+        model = self._model().model
+        return {item.name: item.array for item in make_inputs(model.inputs, model.defaults, (), sizes, seed)}
+
+    def flops(self, inputs: Mapping[str, Any]) -> int | None:
+        """The arithmetic of a run of weft's model on these inputs, where it is known before."""
+        from weft.report.cost import at_sizes, program_cost
+
+        model = self._model().model
+        sizes = sizes_in([(spec.name, spec.shape) for spec in model.inputs], inputs)
+        cost = program_cost(model.program)
+        flops = at_sizes(cost.flops, sizes or {})
+        return flops if isinstance(flops, int) and not cost.unknown and sizes is not None else None
+
+    def _model(self) -> Loaded:
+        if self._loaded is None:
+            raise InputError("no model is loaded")
+        return self._loaded
+
+
+def sizes_in(
+    specs: Sequence[tuple[str, Sequence[int | str] | None]], inputs: Mapping[str, Any]
+) -> dict[str, int] | None:
+    """The size of every named dim; None where one name stands for several sizes, as in files that lie."""
+    sizes: dict[str, int] = {}
+    for name, shape in specs:
+        for dim, size in zip(shape or (), getattr(inputs.get(name), "shape", ())):
+            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                return None
+    return sizes
+
+
+def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until there are no more requests."""
+    while True:
+        try:
+            command, arguments = pickle.load(requests)
+        except EOFError:
+            return
+        pickle.dump(_answer(server, command, arguments), answers)
+        answers.flush()
+
+
+def _answer(server: Server, command: str, arguments: Sequence[Any]) -> Answer:
+    try:
+        return Answer(getattr(server, command)(*arguments))
+    except WeftError as error:
+        problem, _, hint = str(error).partition("\n  hint: ")
+        return Answer(problem=problem, hint=hint or None)
+    except Exception as error:
+        return Answer(problem=f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(Server({**PEERS, WEFT.name: WEFT}[sys.argv[1]]), sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()
