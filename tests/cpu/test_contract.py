@@ -67,7 +67,8 @@ class Case:
 
     def work(self) -> Work:
         parts = (self.primitive.left, self.primitive.right)
-        tensors = [tensor_of(a, l, self.shape(p)) for a, l, p in zip(self.arrays, self.layouts, parts)]
+        given = zip(self.arrays, self.layouts, parts)
+        tensors = [tensor_of(array, layout, self.shape(labels)) for array, layout, labels in given]
         constants = [array if constant else None for array, constant in zip(self.arrays, self.constant)]
         return contract_work(
             self.primitive, *tensors, self.result, self.ending.epilogue, TARGET,
@@ -87,13 +88,13 @@ class Case:
         assert_close(found, self.wanted(), self.dtype)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 def test_random_labels(seed: int) -> None:
     case = Case(seed)
     case.check(case.work(), threads=1 + seed % 2, at_start=seed % 3 == 0)
 
 
-@pytest.mark.parametrize("seed", range(1000, 1060))
+@pytest.mark.parametrize("seed", range(1000, 1030))
 def test_sizes_with_names(seed: int) -> None:
     case = Case(seed, symbolic=True)
     case.check(case.work(), at_start=seed % 3 == 0)

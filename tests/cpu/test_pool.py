@@ -1,149 +1,81 @@
-"""Worker threads: shared by all callers, gone after a fork, asleep when idle, and never in the way of an exit."""
+"""Pooling kernels of any rank, layout, padding, stride and dilation, against the reference."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from threading import Barrier, Thread
-
 import numpy as np
 import pytest
-from cpu.native import Array
-from cpu.test_tape import chain, expected_chain
+from cpu.works import TARGET, run_work, tensor_of
 
-from weft.backends.cpu import pool
-from weft.backends.cpu.pool import MOST_THREADS, shared_pool
-from weft.backends.cpu.tape import Tape
+from weft.backends.reference.interpret import evaluate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.program import Pool
+from weft.ir.scalar import Apply, Index, Literal, Load
+from weft.ir.types import TensorType
+from weft.kernels.launch import Epilogue, Tensor
+from weft.kernels.layout import Layout, channels_last, row_major
+from weft.kernels.pool import pool_work
 
-SIZE, STEPS = 4000, 12
-
-
-def run_once(tape: Tape, threads: int, seed: int = 0) -> bool:
-    """One run on fresh memory; whether the result is right."""
-    rng = np.random.default_rng(seed)
-    constants = (1 + rng.random(SIZE + 16) / 100).astype(np.float32)
-    given = rng.random(SIZE).astype(np.float32)
-    arena, wanted = np.zeros(2 * SIZE, np.float32), np.zeros(SIZE, np.float32)
-    arrays: list[Array] = [arena, constants, given, wanted]
-    tape.run([array.ctypes.data for array in arrays], threads)
-    return bool(np.array_equal(wanted, expected_chain(given, constants[16:], STEPS)))
+F32, I64 = DType.float32, DType.int64
+DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int8, DType.uint8)
 
 
-@pytest.mark.parametrize("callers", [2, 8, 40])
-def test_many_callers_at_once(callers: int) -> None:
-    """More callers than slots, too: those go on alone."""
-    tape = chain(SIZE, STEPS)
-    barrier = Barrier(callers)
-    right: list[bool] = []
-
-    def call(seed: int) -> None:
-        barrier.wait()
-        right.extend(run_once(tape, 1 + seed % 4, seed * 100 + turn) for turn in range(30))
-
-    threads = [Thread(target=call, args=(seed,)) for seed in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 30 * callers
+def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+    choices = [row_major(rank), channels_last(rank), Layout(tuple(int(axis) for axis in rng.permutation(rank)))]
+    return choices[int(rng.choice(3, p=[0.4, 0.4, 0.2]))]
 
 
-def test_the_pool_grows_and_stays_within_limits() -> None:
-    shared = shared_pool(3)
-    assert shared.workers >= 2
-    assert shared_pool(2) is shared
-    assert shared_pool(10_000).workers == MOST_THREADS - 1
-    assert run_once(chain(SIZE, STEPS), 10_000)
-
-
-def test_idle_workers_use_no_time() -> None:
-    tape = chain(SIZE, STEPS)
-    assert run_once(tape, 4)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(1)
-    assert time.process_time() - before < 0.02
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_has_a_pool_of_its_own() -> None:
-    tape = chain(SIZE, STEPS)
-    assert run_once(tape, 3)
-    parent = shared_pool(3)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        right = all(run_once(tape, 3, seed) for seed in range(50))
-        os.write(writer, b"y" if right and shared_pool(1) is not parent and shared_pool(3).workers == 2 else b"n")
-        os._exit(0)
-    assert os.read(reader, 1) == b"y"
-    assert os.waitpid(child, 0)[1] == 0
-    assert shared_pool(3) is parent
-    assert run_once(tape, 3)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forks_while_others_run() -> None:
-    """Whatever other threads are doing at that moment, the child can run."""
-    tape = chain(SIZE, STEPS)
-    stop = False
-
-    def busy() -> None:
-        while not stop:
-            assert run_once(tape, 3)
-
-    threads = [Thread(target=busy) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    outcomes = []
-    for seed in range(10):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if run_once(tape, 2, seed) else 1)
-        outcomes.append(os.waitpid(child, 0)[1])
-    stop = True
-    for thread in threads:
-        thread.join()
-    assert outcomes == [0] * 10
-
-
-PROGRAM = """
-import atexit, sys
-sys.path[:0] = {path!r}
-from cpu.test_pool import STEPS, SIZE, run_once
-from cpu.test_tape import chain
-tape = chain(SIZE, STEPS)
-atexit.register(lambda: print("late", run_once(tape, 3)))
-print("early", run_once(tape, 3))
-if len(sys.argv) > 1:
-    import threading
-    def forever():
-        while True:
-            run_once(tape, 3)
-    threading.Thread(target=forever, daemon=True).start()
-"""
-
-
-@pytest.mark.parametrize("arguments", [[], ["busy"]])
-def test_the_interpreter_exits_cleanly(arguments: list[str]) -> None:
-    """Also while a daemon thread is still running models, and runs at exit still work."""
-    program = PROGRAM.format(path=[path for path in sys.path if path])
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("kind", ["maximum", "sum", "argmax"])
+@pytest.mark.parametrize("group", range(8))
+def test_random_pools(group: int, kind: str, symbolic: bool) -> None:
+    for seed in range(group * 6, group * 6 + 6):
+        rng = np.random.default_rng(seed)
+        rank = int(rng.integers(1, 4))
+        window = tuple(int(k) for k in rng.integers(1, 5, rank))
+        strides = tuple(int(s) for s in rng.integers(1, 4, rank))
+        dilations = tuple(int(d) for d in rng.integers(1, 3, rank))
+        pads = tuple((int(rng.integers(0, 3)), int(rng.integers(0, 3))) for _ in range(rank))
+        reach = [d * (k - 1) + 1 for d, k in zip(dilations, window)]
+        spatial = [int(rng.integers(r, r + {1: 100, 2: 40, 3: 12}[rank])) for r in reach]
+        shape = (int(rng.integers(1, 3)), int(rng.choice([1, 3, 16, 20, 65])), *spatial)
+        sizes = {f"n{axis}": size for axis, size in enumerate(shape)}
+        domain: tuple[Dim, ...] = tuple(
+            dims.symbol(f"n{axis}") if symbolic and rng.random() < 0.5 else size for axis, size in enumerate(shape)
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.split() == ["early", "True", "late", "True"]
+        more = int(rng.integers(0, 2))  # windows may lie beyond the end, as with ceil_mode
+        counts = [
+            dims.floordiv(size + before + after - r, stride) + 1 + more
+            for size, (before, after), r, stride in zip(domain[2:], pads, reach, strides)
+        ]
+        primitive = Pool(kind, window, strides, dilations, pads)
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
+        array = rng.integers(-20, 20, shape).astype(np.int8).astype(dtype.numpy)
+        if dtype.is_float and kind != "sum" and rng.random() < 0.3:
+            array[rng.random(shape) < 0.05] = np.nan
+        layout = a_layout(rng, rank + 2)
+        kind_of_result = I64 if kind == "argmax" else dtype
+        result = Tensor(kind_of_result, (*domain[:2], *counts), a_layout(rng, rank + 2))
+        work = pool_work(primitive, tensor_of(array, layout, domain), result, TARGET)
+        (ours,), _ = run_work(work, [(array, layout)], [result], sizes, at_start=bool(seed % 2))
+        (expected,) = evaluate(primitive, [array], [TensorType(kind_of_result, result.shape)], sizes)
+        wide = np.float64 if dtype.is_float and kind != "argmax" else expected.dtype
+        message = f"seed {seed}: {primitive} of {dtype}{shape}, {layout} to {result.layout}"
+        np.testing.assert_array_equal(ours.astype(wide), expected.astype(wide), err_msg=message)
 
 
-def test_a_stopped_pool_leaves_callers_alone() -> None:
-    own = pool.Pool()
-    own.grow(2)
-    assert own.workers == 2
-    own.stop()
-    own.grow(5)
-    assert own.workers == 2
+@pytest.mark.parametrize("layout", [row_major(4), channels_last(4)])
+def test_averages_by_epilogue(layout: Layout) -> None:
+    array = np.random.default_rng(0).normal(size=(2, 24, 9, 11)).astype(np.float32)
+    bias = np.arange(24, dtype=np.float32)
+    shape = (2, 24, 4, 5)
+    at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
+    mean = Apply("divide", (Load(0, at, F32), Literal(9.0, F32)), F32)
+    epilogue = Epilogue(Apply("add", (mean, Load(1, (at[1],), F32)), F32), (tensor_of(bias),))
+    primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
+    result = Tensor(F32, shape, layout)
+    work = pool_work(primitive, tensor_of(array, layout), result, TARGET, epilogue)
+    (ours,), _ = run_work(work, [(array, layout), (bias, row_major(1))], [result])
+    (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
+    np.testing.assert_allclose(ours, total / 9 + bias[:, None, None], 1e-5, 1e-6)

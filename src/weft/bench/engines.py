@@ -39,12 +39,13 @@ class Engine:
     packages: tuple[str, ...]  # for pip; the first one's version is the engine's
     modules: tuple[str, ...]  # imported before anything is measured
     load: Callable[[Setup], Loaded]
-    environment: Mapping[str, str]  # of the process; {threads} stands for the number
+    environment: Mapping[str, str]  # of the process; {threads} and {cache} stand for the number and the folder
 
     @property
     def missing(self) -> str | None:
         """What is not installed and how to get it, or None."""
-        absent = [module for module in self.modules if find_spec(module.partition(".")[0]) is None]
+        roots = dict.fromkeys(module.partition(".")[0] for module in self.modules)
+        absent = [root for root in roots if find_spec(root) is None]
         if not absent:
             return None
         return f"{' and '.join(absent)} not installed: pip install {' '.join(self.packages)}"
@@ -152,7 +153,7 @@ PEERS = {
             ("tinygrad",),
             ("tinygrad", "tinygrad.nn.onnx"),
             _load_tinygrad,
-            {"DEV": "CPU", "NUM_CPU_THREADS": "{threads}", "CPU_COUNT": "{threads}"},
+            {"DEV": "CPU", "NUM_CPU_THREADS": "{threads}", "CPU_COUNT": "{threads}", "CACHEDB": "{cache}/code.db"},
         ),
     )
 }

@@ -74,15 +74,13 @@ def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _
         times = take_turns({name: found.worker.block for name, found in ready.items()}, options.seconds)
     spreads = {name: spread_of(found) for name, found in times.items()}
     measurements = [
-        _measurement(name, found, spreads[name], expected, case.tolerance, _share(name, flops, spreads[name], options))
+        _measurement(name, found, spreads[name], expected, case.tolerance, _share(flops, spreads[name], options))
         for name, found in ready.items()
     ]
     return ModelResult(case.name, _described(inputs), flops, tuple(measurements), failures)
 
 
-def _begin(
-    case: Case, setup: Setup, folder: Path, stack: ExitStack
-) -> tuple[_Ready, Mapping[str, Any], int | None]:
+def _begin(case: Case, setup: Setup, folder: Path, stack: ExitStack) -> tuple[_Ready, Mapping[str, Any], int | None]:
     """weft with the model, the inputs for all, and the arithmetic of a run."""
     cache = folder / WEFT.name
     with Worker(WEFT, setup, cache) as first:
@@ -116,9 +114,7 @@ def _load_again(
     return _Ready(worker, cold[0], cached, cold[1], memory, outputs)
 
 
-def _expected(
-    ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]
-) -> list[Any] | None:
+def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
     """The judge's outputs, where it is installed and takes the model, whether or not it is among the peers."""
     if JUDGE.name in ready:
         return ready[JUDGE.name].outputs
@@ -149,7 +145,7 @@ def _measurement(
     )
 
 
-def _share(engine: str, flops: int | None, run: Spread, options: Options) -> float | None:
+def _share(flops: int | None, run: Spread, options: Options) -> float | None:
     """Of the machine's peak; the arithmetic is that of the model, whichever way an engine computes it."""
     if flops is None or options.peak_flops is None:
         return None

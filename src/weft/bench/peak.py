@@ -19,8 +19,8 @@ from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
 from weft.ir.target import Target
 
-ROUNDS = 40  # short ones, of which the best counts: nothing makes a machine faster than it is
-ROUND_SECONDS = 0.005
+ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUND_SECONDS = 0.002
 BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
 READ_VECTORS = 8
 

@@ -85,14 +85,14 @@ class Worker:
             assert self._process.stdout is not None
             pickle.dump((command, arguments), self._process.stdin)
             self._process.stdin.flush()
-            answer = pickle.load(self._process.stdout)
+            content, problem, hint = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             raise ExecutionError(f"{self.engine.name}: {self._end(command)}") from error
         finally:
             timer.cancel()
-        if answer.problem is not None:
-            raise ExecutionError(f"{self.engine.name}: {answer.problem}", hint=answer.hint)
-        return answer.content
+        if problem is not None:
+            raise ExecutionError(f"{self.engine.name}: {problem}", hint=hint)
+        return content
 
     def _lose_patience(self) -> None:
         self._impatient = True
@@ -119,5 +119,5 @@ def environment(engine: Engine, threads: int, cache: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        **{name: text.format(threads=threads) for name, text in engine.environment.items()},
+        **{name: text.format(threads=threads, cache=cache) for name, text in engine.environment.items()},
     }

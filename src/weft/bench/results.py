@@ -13,6 +13,7 @@ from weft.bench.turns import Spread, geometric_mean
 from weft.errors import InputError
 
 FORMAT = 1
+DIGITS = 6
 SUBJECT = "weft"
 
 
@@ -129,8 +130,11 @@ def _change(model: str, before: Spread, after: Spread) -> Change:
 
 
 def to_json(report: Report) -> str:
-    data = {"format": FORMAT, **asdict(report)}
-    return json.dumps(_finite(data), indent=1, allow_nan=False) + "\n"
+    return as_json({"format": FORMAT, **asdict(report)})
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(data), indent=1, allow_nan=False) + "\n"
 
 
 def read_report(path: Path) -> Report:
@@ -145,7 +149,9 @@ def read_report(path: Path) -> Report:
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not the results of a benchmark: {error}", hint="weft bench --json writes them") from error
+        raise InputError(
+            f"{path}: not the results of a benchmark: {error}", hint="weft bench --json writes them"
+        ) from error
 
 
 def _model(entry: Mapping[str, Any]) -> ModelResult:
@@ -158,15 +164,15 @@ def _model(entry: Mapping[str, Any]) -> ModelResult:
     )
 
 
-def _finite(data: Any) -> Any:
-    """Numbers that JSON lacks as null."""
+def _plain(data: Any) -> Any:
+    """Fractions with the digits that a measurement has; those that JSON lacks as null."""
     match data:
         case dict():
-            return {key: _finite(value) for key, value in data.items()}
+            return {key: _plain(value) for key, value in data.items()}
         case list() | tuple():
-            return [_finite(value) for value in data]
-        case float() if not math.isfinite(data):
-            return None
+            return [_plain(value) for value in data]
+        case float():
+            return float(f"{data:.{DIGITS}g}") if math.isfinite(data) else None
         case _:
             return data
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,14 +21,8 @@ from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Setup
 from weft.cli.process import peak_memory
 from weft.errors import InputError, WeftError
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`problem` is None where `content` holds what was asked for."""
-
-    content: Any = None
-    problem: str | None = None
-    hint: str | None = None
+Answer = tuple[Any, "str | None", "str | None"]
+"""What was asked for, or the problem in its place; and a hint."""
 
 
 class Server:
@@ -116,12 +109,12 @@ def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _answer(server: Server, command: str, arguments: Sequence[Any]) -> Answer:
     try:
-        return Answer(getattr(server, command)(*arguments))
+        return getattr(server, command)(*arguments), None, None
     except WeftError as error:
         problem, _, hint = str(error).partition("\n  hint: ")
-        return Answer(problem=problem, hint=hint or None)
+        return None, problem, hint or None
     except Exception as error:
-        return Answer(problem=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}", None
 
 
 def main() -> None:

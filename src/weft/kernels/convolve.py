@@ -4,7 +4,7 @@ are summed up. The input is read in place, or from a copy with its padding writt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,11 +139,16 @@ class _Builder:
 
     def pad(self, padded: Tensor, lows: Sequence[Dim]) -> Launch:
         """Copy x into the padded input; where it has its channels last, they count as part of the last axis."""
+        starts: list[Dim]
         x, starts, distances = self.x, [0, 0, *lows], [1, 1, *self.distances]
         if x.layout == padded.layout and distances[-1] == 1:
             channels = x.shape[1]
             starts, distances = [0, *lows[:-1], lows[-1] * channels], distances[1:]
             x, padded = _joined(x, channels), _joined(padded, channels)
+        names: dict[str, Dim] = {}
+        x, padded = _with_names("x", x, names), _with_names("padded", padded, names)
+        for axis, start in enumerate(starts):
+            starts[axis] = _name(f"start{axis}", start, names) if start != 0 else 0
         axes = [dims.axis(axis, size) for axis, size in enumerate(padded.shape)]
         places = [axis + start for axis, start in zip(axes, starts)]
         indices = [Index(dims.floordiv(place, distance)) for place, distance in zip(places, distances)]
@@ -154,7 +159,7 @@ class _Builder:
                 test = condition if test is None else Apply("logical_and", (test, condition), DType.bool)
         if test is not None:
             value = Apply("select", (test, value, Literal(0, x.dtype)), x.dtype)
-        return map_launch(value, [x], padded, choose_lanes(self.target, (x.dtype,)))
+        return _bind(map_launch(value, [x], padded, choose_lanes(self.target, (x.dtype,))), names)
 
     # -- the weights -------------------------------------------------------------------------------------------------
 
@@ -207,6 +212,30 @@ def _joined(tensor: Tensor, channels: Dim) -> Tensor:
     """[N, C, *S] with its channels last as [N, *S] with channels and last axis in one."""
     shape = (tensor.shape[0], *tensor.shape[2:-1], tensor.shape[-1] * channels)
     return Tensor(tensor.dtype, shape, row_major(len(shape)))
+
+
+def _name(name: str, value: Dim, names: dict[str, Dim]) -> Dim:
+    names[name] = value
+    return dims.symbol(name, dims.bounds(value)[0])
+
+
+def _with_names(prefix: str, tensor: Tensor, names: dict[str, Dim]) -> Tensor:
+    """A tensor whose sizes are names: so that one kernel does for all sizes."""
+    shape = tuple(
+        size if size == 1 else _name(f"{prefix}{axis}", size, names) for axis, size in enumerate(tensor.shape)
+    )
+    return Tensor(tensor.dtype, shape, tensor.layout)
+
+
+def _bind(launch: Launch, names: Mapping[str, Dim]) -> Launch:
+    """A launch with the values put in for names."""
+
+    def value(atom: dims.Symbol | dims.Axis) -> Dim:
+        assert isinstance(atom, dims.Symbol)
+        return names[atom.name] if atom.name in names else dims.symbol(atom.name, atom.low, atom.high)
+
+    parameters = tuple(dims.substitute(parameter, value) for parameter in launch.parameters)
+    return Launch(launch.kernel, dims.substitute(launch.blocks, value), parameters)
 
 
 def _inside(place: Dim, size: Dim, distance: int) -> list[Scalar]:

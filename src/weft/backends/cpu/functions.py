@@ -121,8 +121,12 @@ def narrow_bfloat16(builder: Builder, value: Value) -> Value:
 
 
 def _bitcast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
+    if source is DType.bool:
+        value = builder.zext(value, _like(value, ir.IntType(8)))
     if source is DType.bfloat16:
         value = narrow_bfloat16(builder, value)
+    if target is DType.bool:
+        return builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
     if target is DType.bfloat16:
         return widen_bfloat16(builder, builder.bitcast(value, _like(value, ir.IntType(16))))
     return builder.bitcast(value, _like(value, register_type(target)))
@@ -148,7 +152,8 @@ def _float_extreme(name: str, order: str) -> Callable[..., Value]:
         for constant, other in ((b, a), (a, b)):
             if isinstance(constant, ir.Constant) and not _has_nan(constant):  # one instruction will do
                 return builder.select(builder.fcmp_ordered(order, constant, other), constant, other)
-        return _intrinsic(builder, f"llvm.{name}", [a.type], a.type, [a, b])
+        function = _declare(builder, f"llvm.{name}.{_suffix(a.type)}", ir.FunctionType(a.type, [a.type, b.type]))
+        return builder.call(function, [a, b], fastmath=("nsz",))  # whichever zero: that saves instructions
 
     return extreme
 

@@ -1,0 +1,166 @@
+"""Results as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from weft.bench.kernels import KernelShare
+from weft.bench.peak import Peak
+from weft.bench.results import SUBJECT, Comparison, Measurement, ModelResult, Report, means, mismatches
+from weft.bench.turns import Spread, geometric_mean
+from weft.cli import output
+
+NOT_KNOWN = "–"
+LONGEST_REASON = 240
+COLUMNS = (
+    "model",
+    "engine",
+    "median",
+    "quartiles",
+    "× weft",
+    "load cold",
+    "cached",
+    "memory cold",
+    "cached",
+    "of peak",
+)
+STYLES = {"faster": "green", "slower": "bold red", "same": "dim"}
+
+
+def show_report(report: Report, missing: Sequence[str], console: Console) -> None:
+    """The table, then what was left out and what is wrong, then the means."""
+    rows = [row for model in report.models for row in _rows(model)]
+    if rows:
+        settings = report.settings
+        title = f"{settings['device']}, {settings['threads']} threads"
+        console.print(output.table(title, COLUMNS, rows, right=COLUMNS[2:]))
+        console.print()
+    if report.settings.get("peak_flops"):
+        peak = output.format_count(report.settings["peak_flops"], "FLOP/s")
+        console.print(Text(f"peak: {peak} of float32 multiply-adds, measured on as many threads", "dim"))
+    for line in missing:
+        console.print(Text(f"not measured: {line}", "yellow"))
+    for model in report.models:
+        for engine, reason in model.failures.items():
+            console.print(
+                Text(f"not measured: {engine} on {output.printable(model.model)}: {_shortened(reason)}", "yellow")
+            )
+    for name, reason in report.left_out.items():
+        console.print(Text(f"left out: {output.printable(name)}: {reason}", "bold red"))
+    for line in _loud_lines(report):
+        console.print(Text(line, "bold white on red"))
+    for line in mean_lines(report):
+        console.print(line)
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    rows = [
+        (
+            change.model,
+            output.format_seconds(change.before.median),
+            quartiles(change.before),
+            output.format_seconds(change.after.median),
+            quartiles(change.after),
+            f"{change.ratio:.3f}",
+            Text(change.verdict, STYLES[change.verdict]),
+        )
+        for change in comparison.changes
+    ]
+    columns = ("model", "before", "quartiles", "after", "quartiles", "before / after", "beyond the spread")
+    if rows:
+        console.print(output.table("", columns, rows, right=columns[1:6]))
+        console.print()
+        mean = geometric_mean(change.ratio for change in comparison.changes)
+        console.print(f"geometric mean of before / after: {mean:.3f} over {len(rows)} models (above 1: faster now)")
+    for engine, ratio in comparison.drift.items():
+        if engine != SUBJECT:
+            console.print(Text(f"{engine} moved by {ratio:.3f}: so much is the machine, or another version", "dim"))
+    for when, names in (("before", comparison.only_before), ("after", comparison.only_after)):
+        if names:
+            console.print(Text(f"only {when}: {', '.join(map(output.printable, names))}", "yellow"))
+
+
+def show_kernels(name: str, kernels: Sequence[KernelShare], peak: Peak, console: Console) -> None:
+    """The slowest first."""
+    rows = [
+        (
+            kernel.name,
+            output.format_seconds(kernel.seconds),
+            f"{kernel.share_of_run:.1%}",
+            f"{kernel.share_of_roofline:.0%}",
+            kernel.bound,
+        )
+        for kernel in sorted(kernels, key=lambda kernel: -kernel.seconds)
+    ]
+    columns = ("kernel", "time", "of run", "of roofline", "bound by")
+    console.print(output.table(output.printable(name), columns, rows, right=columns[1:4]))
+    total = output.format_seconds(sum(kernel.seconds for kernel in kernels))
+    roof = f"{output.format_count(peak.flops, 'FLOP/s')} and {output.format_count(peak.bandwidth, 'B/s')}"
+    console.print(Text(f"{len(kernels)} kernels in {total}; roofline of {roof}, measured", "dim"))
+
+
+def progress_line(result: ModelResult) -> str:
+    """One model in a few words."""
+    parts = []
+    for found in result.measurements:
+        ratio = result.ratio(found.engine)
+        times = f" ({ratio:.2f}×)" if ratio is not None and found.engine != SUBJECT else ""
+        parts.append(f"{found.engine} {output.format_seconds(found.run.median)}{times}")
+    return f"{result.model}: {', '.join(parts)}"
+
+
+def mean_lines(report: Report) -> Iterator[str]:
+    for mean in means(report):
+        yield (
+            f"{mean.engine} / {SUBJECT}: geometric mean {mean.ratio:.3f} over {mean.models} models, "
+            f"worst {mean.worst[1]:.3f} ({output.printable(mean.worst[0])}), "
+            f"best {mean.best[1]:.3f} ({output.printable(mean.best[0])})"
+        )
+
+
+def quartiles(spread: Spread) -> str:
+    """12.1–12.4 ms, both in the unit of the upper one where that leaves them readable."""
+    lower, upper = output.format_seconds(spread.lower), output.format_seconds(spread.upper)
+    (number, unit), (_, upper_unit) = lower.split(" "), upper.split(" ")
+    return f"{number}–{upper}" if unit == upper_unit else f"{lower} – {upper}"
+
+
+def _rows(result: ModelResult) -> Iterator[Sequence[object]]:
+    for position, found in enumerate(result.measurements):
+        ratio = result.ratio(found.engine)
+        yield (
+            result.model if position == 0 else "",
+            _engine(found),
+            output.format_seconds(found.run.median),
+            quartiles(found.run),
+            "" if found.engine == SUBJECT or ratio is None else Text(f"{ratio:.2f}", "green" if ratio >= 1 else "red"),
+            output.format_seconds(found.load_cold),
+            output.format_seconds(found.load_cached),
+            _bytes(found.memory_cold),
+            _bytes(found.memory_cached),
+            NOT_KNOWN if found.share_of_peak is None else f"{found.share_of_peak:.1%}",
+        )
+
+
+def _engine(found: Measurement) -> Text:
+    style = "bold red" if found.agrees is False else "bold" if found.engine == SUBJECT else ""
+    return Text(f"{found.engine}{' DIFFERS' if found.agrees is False else ''}", style)
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON].rstrip()} …"
+
+
+def _bytes(number: int | None) -> str:
+    return NOT_KNOWN if number is None else output.format_bytes(number)
+
+
+def _loud_lines(report: Report) -> Iterator[str]:
+    for model, found in mismatches(report.models):
+        far = "cannot be compared" if found.difference is None else f"differ by {found.difference:.2g}"
+        yield f"MISMATCH: {output.printable(model)}: {found.engine}'s outputs {far} (of the largest magnitude)"
+    if any(found.agrees is None for model in report.models for found in model.measurements):
+        yield "NOT COMPARED: without onnxruntime nothing says whether outputs are right: pip install onnxruntime"

@@ -1,0 +1,222 @@
+"""`weft bench`: time a model in weft and in other engines, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.bench.engines import Engine
+    from weft.bench.measure import Case, Options
+    from weft.bench.results import Report
+
+NAMES = ("onnxruntime", "openvino", "torch", "tinygrad")
+ON_THIS_PROCESSOR = ("cpu", "reference")
+"""Devices that the measured peak is the peak of."""
+
+Find = Callable[[str, Mapping[str, int]], "Case"]
+
+
+def add_parser(subparsers: Any) -> None:
+    add_arguments(
+        subparsers.add_parser(
+            "bench",
+            help="time models in weft and in other engines",
+            description="Time models in weft and in every other engine that is installed: float32, the same threads, "
+            "the same random inputs, in turns. Loads are timed and memory is measured in fresh processes; outputs are "
+            "compared with onnxruntime's.",
+        )
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="ONNX files")
+    parser.add_argument("--device", default="auto", metavar="D", help="weft's device (default: the best one here)")
+    parser.add_argument(
+        "--against",
+        default=",".join(NAMES),
+        metavar="ENGINES",
+        help=f"other engines, with commas between; none for weft alone (default: {','.join(NAMES)})",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of every engine (default: all cores)")
+    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the results there as JSON; - prints them instead")
+    parser.add_argument("--kernels", action="store_true", help="time each kernel of weft's, against the roofline")
+    parser.add_argument(
+        "--diff", nargs=2, type=Path, metavar=("A", "B"), help="compare two files of results, A before B"
+    )
+
+
+def find_file(name: str, sizes: Mapping[str, int]) -> Case:
+    """A model by its path."""
+    from weft.bench.measure import Case
+    from weft.errors import InputError
+
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"{name}: no such file", hint="weft bench takes ONNX files")
+    return Case(path.stem, path, sizes=sizes)
+
+
+def run(args: argparse.Namespace, find: Find = find_file) -> int:
+    """`find` gives the case that a MODEL argument means, with the sizes of --shape."""
+    from weft.cli import inputs
+    from weft.errors import InputError
+
+    if args.diff:
+        return _diff(args)
+    if not args.models:
+        raise InputError("no model to time", hint="weft bench MODEL..., or weft bench --diff A B")
+    if args.seconds <= 0:
+        raise InputError(f"--seconds {args.seconds:g}: must be more than nothing")
+    if args.threads is not None and args.threads < 1:
+        raise InputError(f"--threads {args.threads}: must be at least 1")
+    sizes = inputs.parse_sizes(args.shape)
+    cases, left_out = _find_all(args.models, sizes, find)
+    return _kernels(args, cases) if args.kernels else _bench(args, cases, left_out)
+
+
+def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[Case], dict[str, str]]:
+    """The cases that are there, and why others are not; an error where none is."""
+    from weft.errors import InputError
+
+    cases: list[Case] = []
+    errors: dict[str, InputError] = {}
+    for name in names:
+        try:
+            cases.append(find(name, sizes))
+        except InputError as error:
+            errors[name] = error
+    if not cases:
+        raise next(iter(errors.values()))
+    return cases, {name: str(error) for name, error in errors.items()}
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from weft.bench import results, show
+    from weft.cli import output
+
+    comparison = results.compare(*(results.read_report(path) for path in args.diff))
+    if args.json:
+        _write(args.json, results.as_json(asdict(comparison)))
+    if args.json != "-":
+        show.show_comparison(comparison, output.console())
+    return 0
+
+
+def _bench(args: argparse.Namespace, cases: Sequence[Case], left_out: Mapping[str, str]) -> int:
+    from weft.bench import results, show
+    from weft.cli import output
+
+    engines, missing = choose_engines(args.against)
+    report = measure_all(cases, left_out, _options(args, engines), args.json != "-")
+    if args.json:
+        _write(args.json, results.to_json(report))
+    if args.json != "-":
+        show.show_report(report, missing, output.console())
+    wrong = any(found.engine == results.SUBJECT for _, found in results.mismatches(report.models))
+    return 1 if report.left_out or wrong else 0
+
+
+def choose_engines(names: str) -> tuple[list[Engine], list[str]]:
+    """The peers that are asked for and installed, and what is said of the others."""
+    from weft.bench.engines import PEERS
+    from weft.errors import InputError
+
+    asked = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
+    for name in asked:
+        if name not in PEERS:
+            raise InputError(f"--against {name}: no such engine", hint=f"weft knows {', '.join(PEERS)}, and none")
+    chosen = [PEERS[name] for name in dict.fromkeys(asked)]
+    missing = [f"{engine.name}: {engine.missing}" for engine in chosen if engine.missing is not None]
+    return [engine for engine in chosen if engine.missing is None], missing
+
+
+def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Options, talkative: bool) -> Report:
+    """Measure one case after the other, telling of each on stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from weft.bench import show
+    from weft.bench.engines import WEFT
+    from weft.bench.facts import machine_facts
+    from weft.bench.measure import measure
+    from weft.bench.results import Report
+    from weft.errors import WeftError
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not talkative)
+    models, left_out = [], dict(missing)
+    for case in cases:
+        with console.status(case.name) as status:
+            try:
+                models.append(measure(case, options, status.update))
+            except WeftError as error:
+                left_out[case.name] = str(error)
+                continue
+        console.print(Text(show.progress_line(models[-1]), "dim"))
+    settings = {
+        "device": options.device,
+        "threads": options.threads,
+        "seconds": options.seconds,
+        "peak_flops": options.peak_flops,
+    }
+    return Report(machine_facts([WEFT, *options.peers]), settings, tuple(models), left_out)
+
+
+def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
+    from weft.backends.cpu.machine import usable_cores
+    from weft.bench.measure import Options
+    from weft.bench.peak import measure_peak
+    from weft.runtime.devices import choose
+
+    device = choose(args.device).name
+    threads = args.threads or usable_cores()
+    peak = measure_peak(threads).flops if device in ON_THIS_PROCESSOR else None
+    return Options(device, threads, args.seconds, tuple(engines), peak)
+
+
+def _kernels(args: argparse.Namespace, cases: Sequence[Case]) -> int:
+    from dataclasses import asdict
+
+    import weft
+    from weft.backends.cpu.machine import usable_cores
+    from weft.bench import kernels, peak, results, show
+    from weft.bench.measure import SEED
+    from weft.cli import inputs, output
+
+    threads = args.threads or usable_cores()
+    profiles = {}
+    for case in cases:
+        model = weft.load(str(case.path), device=args.device, threads=threads)
+        given = case.inputs
+        if given is None:
+            made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED)
+            given = {item.name: item.array for item in made}
+        profiles[case.name] = kernels.profile(model, given)
+    machine = peak.measure_peak(threads)
+    found = {name: kernels.shares(profile, machine) for name, profile in profiles.items()}
+    if args.json:
+        data = {name: [asdict(kernel) for kernel in listed] for name, listed in found.items()}
+        _write(args.json, results.as_json({"peak": asdict(machine), "kernels": data}))
+    if args.json != "-":
+        for name, listed in found.items():
+            show.show_kernels(name, listed, machine, output.console())
+    return 0
+
+
+def _write(target: str, text: str) -> None:
+    import sys
+
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

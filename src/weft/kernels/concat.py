@@ -1,0 +1,29 @@
+"""Concatenation: each operand is copied into its slice of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.program import Concat
+from weft.ir.scalar import Index, Load
+from weft.ir.target import Target
+from weft.kernels.launch import Reference, Tensor, Work
+from weft.kernels.maps import Region, map_launch
+from weft.kernels.nest import choose_lanes
+
+
+def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+    """One kernel for each operand that has elements."""
+    lanes = choose_lanes(target, [result.dtype])
+    launches = []
+    start: list[Dim] = [0] * len(result.shape)
+    for number, operand in enumerate(operands):
+        if 0 not in operand.shape:
+            plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
+            part = Tensor(operand.dtype, operand.shape, result.layout)
+            launch = map_launch(Load(0, plain, operand.dtype), [operand], part, lanes, Region(result, tuple(start)))
+            launches.append((launch, (Reference("operand", number), Reference("result", 0))))
+        start[primitive.axis] = start[primitive.axis] + operand.shape[primitive.axis]
+    return Work(tuple(launches))
