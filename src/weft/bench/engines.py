@@ -34,6 +34,15 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """What the first runs gave: the outputs, the seconds of the very first one, and the most memory since importing."""
+
+    outputs: list[Any]
+    first_seconds: float
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     name: str
     packages: tuple[str, ...]  # for pip; the first one's version is the engine's

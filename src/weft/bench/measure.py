@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from weft.bench.agreement import TOLERANCE, difference
-from weft.bench.engines import JUDGE, WEFT, Engine, Setup
+from weft.bench.engines import JUDGE, WEFT, Engine, Ran, Setup
 from weft.bench.processes import Worker
-from weft.bench.results import Measurement, ModelResult
+from weft.bench.results import Measurement, ModelResult, Start
 from weft.bench.turns import Spread, spread_of, take_turns
 from weft.errors import WeftError
 
@@ -41,13 +41,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A model loaded in an engine for the second time, and what came of both times."""
+    """A model loaded in an engine for the second time, and how both times went."""
 
     worker: Worker
-    load_cold: float
-    load_cached: float
-    memory_cold: int | None
-    memory_cached: int | None
+    cold: Start
+    cached: Start
     outputs: list[Any]
 
 
@@ -82,36 +80,32 @@ def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _
 
 def _begin(case: Case, setup: Setup, folder: Path, stack: ExitStack) -> tuple[_Ready, Mapping[str, Any], int | None]:
     """weft with the model, the inputs for all, and the arithmetic of a run."""
-    cache = folder / WEFT.name
-    with Worker(WEFT, setup, cache) as first:
-        cold = first.load()
+    with Worker(WEFT, setup, folder / WEFT.name) as first:
+        seconds = first.load()
         inputs = case.inputs if case.inputs is not None else first.inputs(case.sizes or {}, SEED)
-        _, memory = first.run(inputs)
+        cold = _start(seconds, first.run(inputs))
         flops = first.flops(inputs)
-    return _load_again(WEFT, setup, cache, inputs, (cold, memory), stack), inputs, flops
+    return _load_again(WEFT, setup, folder, inputs, cold, stack), inputs, flops
 
 
 def _load_twice(engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], stack: ExitStack) -> _Ready:
-    cache = folder / engine.name
-    with Worker(engine, setup, cache) as first:
-        cold = first.load()
-        _, memory = first.run(inputs)
-    return _load_again(engine, setup, cache, inputs, (cold, memory), stack)
+    with Worker(engine, setup, folder / engine.name) as first:
+        cold = _start(first.load(), first.run(inputs))
+    return _load_again(engine, setup, folder, inputs, cold, stack)
 
 
 def _load_again(
-    engine: Engine,
-    setup: Setup,
-    cache: Path,
-    inputs: Mapping[str, Any],
-    cold: tuple[float, int | None],
-    stack: ExitStack,
+    engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], cold: Start, stack: ExitStack
 ) -> _Ready:
     """In a fresh process that finds what the first one has cached, and stays for the runs."""
-    worker = stack.enter_context(Worker(engine, setup, cache))
-    cached = worker.load()
-    outputs, memory = worker.run(inputs)
-    return _Ready(worker, cold[0], cached, cold[1], memory, outputs)
+    worker = stack.enter_context(Worker(engine, setup, folder / engine.name))
+    seconds = worker.load()
+    ran = worker.run(inputs)
+    return _Ready(worker, cold, _start(seconds, ran), ran.outputs)
+
+
+def _start(load_seconds: float, ran: Ran) -> Start:
+    return Start(load_seconds, ran.first_seconds, ran.memory)
 
 
 def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
@@ -123,7 +117,7 @@ def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: M
     try:
         with Worker(JUDGE, setup, folder / JUDGE.name) as judge:
             judge.load()
-            return judge.run(inputs)[0]
+            return judge.run(inputs).outputs
     except WeftError:
         return None
 
@@ -135,10 +129,8 @@ def _measurement(
     return Measurement(
         name,
         run,
-        found.load_cold,
-        found.load_cached,
-        found.memory_cold,
-        found.memory_cached,
+        found.cold,
+        found.cached,
         apart,
         None if apart is None else apart <= tolerance,
         share,

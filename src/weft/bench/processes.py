@@ -15,7 +15,7 @@ from typing import Any
 
 import weft
 from weft.backends.cpu.code_cache import VARIABLE
-from weft.bench.engines import Engine, Setup
+from weft.bench.engines import Engine, Ran, Setup
 from weft.errors import ExecutionError
 
 PATIENCE = 600.0  # seconds for one answer; some engines compile for minutes, some hang
@@ -60,9 +60,9 @@ class Worker:
     def load(self) -> float:
         return float(self._ask("load", self._setup))
 
-    def run(self, inputs: Mapping[str, Any]) -> tuple[list[Any], int | None]:
-        outputs, memory = self._ask("run", inputs)
-        return outputs, memory
+    def run(self, inputs: Mapping[str, Any]) -> Ran:
+        ran: Ran = self._ask("run", inputs)
+        return ran
 
     def block(self, seconds: float) -> Sequence[float]:
         times: list[float] = self._ask("block", seconds)

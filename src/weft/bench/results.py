@@ -18,15 +18,22 @@ SUBJECT = "weft"
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Of a fresh process: seconds of loading and of the first run, and the most bytes above those after importing."""
+
+    load: float
+    first_run: float
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
-    """One engine on one model. `cold` is the first load, with an empty code cache; `cached` the next process'."""
+    """One engine on one model: its runs in turns, and how it started with an empty code cache and in the next process."""
 
     engine: str
     run: Spread
-    load_cold: float
-    load_cached: float
-    memory_cold: int | None  # the most bytes above those after importing
-    memory_cached: int | None
+    cold: Start
+    cached: Start
     difference: float | None  # from the judge's outputs, relative; None where there is no judge
     agrees: bool | None
     share_of_peak: float | None
@@ -159,9 +166,14 @@ def _model(entry: Mapping[str, Any]) -> ModelResult:
         entry["model"],
         entry["inputs"],
         entry["flops"],
-        tuple(Measurement(**{**found, "run": Spread(**found["run"])}) for found in entry["measurements"]),
+        tuple(map(_measurement, entry["measurements"])),
         entry["failures"],
     )
+
+
+def _measurement(entry: Mapping[str, Any]) -> Measurement:
+    parts = {"run": Spread(**entry["run"]), "cold": Start(**entry["cold"]), "cached": Start(**entry["cached"])}
+    return Measurement(**{**entry, **parts})
 
 
 def _plain(data: Any) -> Any:

@@ -137,10 +137,10 @@ def _rows(result: ModelResult) -> Iterator[Sequence[object]]:
             output.format_seconds(found.run.median),
             quartiles(found.run),
             "" if found.engine == SUBJECT or ratio is None else Text(f"{ratio:.2f}", "green" if ratio >= 1 else "red"),
-            output.format_seconds(found.load_cold),
-            output.format_seconds(found.load_cached),
-            _bytes(found.memory_cold),
-            _bytes(found.memory_cached),
+            output.format_seconds(found.cold.load),
+            output.format_seconds(found.cached.load),
+            _bytes(found.cold.memory),
+            _bytes(found.cached.memory),
             NOT_KNOWN if found.share_of_peak is None else f"{found.share_of_peak:.1%}",
         )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.bench import turns
-from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Setup
+from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
 from weft.cli.process import peak_memory
 from weft.errors import InputError, WeftError
 
@@ -48,14 +48,16 @@ class Server:
     def version(self) -> str:
         return self._engine.version
 
-    def run(self, inputs: Mapping[str, Any]) -> tuple[list[Any], int | None]:
-        """The outputs of a run, and the most memory that loading and two runs took."""
+    def run(self, inputs: Mapping[str, Any]) -> Ran:
+        """Two runs: some engines compile or allocate in the first."""
         loaded = self._model()
         self._prepared = loaded.prepare(inputs)
+        start = time.perf_counter()
         loaded.run(self._prepared)
+        seconds = time.perf_counter() - start
         result = loaded.run(self._prepared)
         peak = peak_memory()
-        return loaded.arrays(result), None if peak is None else peak - self._memory_before
+        return Ran(loaded.arrays(result), seconds, None if peak is None else peak - self._memory_before)
 
     def block(self, seconds: float) -> list[float]:
         run, prepared = self._model().run, self._prepared

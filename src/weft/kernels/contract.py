@@ -160,6 +160,8 @@ class _Plan:
             return batch * rows * columns * outer * (depth / self.dot_lanes * 2 + 8)
         vectors = -(-columns // self.lanes) * outer * max(1, self.lanes * 4 // self.target.vector_bytes)
         products = batch * rows * vectors * depth * (1.0 if rows > 1 else 1.5)
+        if not isinstance(self.column.size, int):  # it may be 1, and then nearly all lanes are idle; rows never are
+            products *= 4
         packing = 0.0
         if self.right.constant is None and not self.in_place:
             packing = batch * depth * columns * outer * (0.25 if self.column.right == 1 else 1.5)

@@ -6,6 +6,7 @@ Bodies of control flow are programs too: `everywhere` applies a pass to them fir
 
 from __future__ import annotations
 
+from weft.passes.captures import embed_constants
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.fold import fold_constants
@@ -15,6 +16,7 @@ from weft.passes.simplify import simplify_movement
 
 PIPELINE: tuple[Pass, ...] = (
     fold_constants,
+    embed_constants,
     simplify_movement,
     merge_duplicates,
     fold_scales,

@@ -260,7 +260,7 @@ class _Emitter:
             loaded = self.guarded_load(fetch, functions.any_lane(self.builder, mask), dtype)
             return self.builder.select(mask, self.as_kind(loaded, True), self.as_kind(zero, True))
         before = self.builder.block
-        with self.builder.if_then(mask):
+        with self.builder.if_then(mask), self.scope():
             address = self.address(fetch.buffer, fetch.offset, fetch.indirect, dtype)
             loaded = self.from_memory(self.builder.load(address, align=_size(dtype), typ=memory_type(dtype)), dtype)
             inside = self.builder.block
