@@ -27,8 +27,7 @@ def inline_maps(program: TensorProgram) -> TensorProgram:
     maps: dict[Value, Step] = {}
     readers = _readers(program)
     steps: list[Step] = []
-    for original in program.steps:
-        step = original
+    for step in program.steps:
         if isinstance(step.primitive, Map):
             step = _take_in(step, maps, readers)
             maps[step.results[0]] = step
@@ -36,26 +35,34 @@ def inline_maps(program: TensorProgram) -> TensorProgram:
     return replace(program, steps=_needed(steps, program.outputs))
 
 
-def _readers(program: TensorProgram) -> dict[Value, list[Step | None]]:
-    """Who reads each value; None stands for the world outside."""
-    readers: dict[Value, list[Step | None]] = {}
+def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
+    """Who reads each value, by first result; None stands for the world outside and for steps without results."""
+    readers: dict[Value, set[Value | None]] = {}
     for step in program.steps:
-        for operand in set(step.operands):
-            readers.setdefault(operand, []).append(step)
+        for operand in step.operands:
+            readers.setdefault(operand, set()).add(step.results[0] if step.results else None)
     for output in program.outputs:
-        readers.setdefault(output, []).append(None)
+        readers.setdefault(output, set()).add(None)
     return readers
 
 
-def _take_in(step: Step, maps: Mapping[Value, Step], readers: Mapping[Value, list[Step | None]]) -> Step:
-    assert isinstance(step.primitive, Map)
-    for operand in step.operands:
-        inner = maps.get(operand)
-        if inner is None or not isinstance(step.primitive, Map):
-            continue
-        if _may_inline(inner, step, only_reader=len(readers.get(operand, ())) == 1):
+def _take_in(step: Step, maps: Mapping[Value, Step], readers: dict[Value, set[Value | None]]) -> Step:
+    """The step with maps inlined, as long as there are any; one that is left without readers reads no more itself."""
+    reader = step.results[0]
+    while True:
+        for operand in step.operands:
+            inner = maps.get(operand)
+            if inner is None or not _may_inline(inner, step, only_reader=readers[operand] == {reader}):
+                continue
             step = _inline(step, inner)
-    return step
+            readers[operand].discard(reader)
+            for source in inner.operands:
+                readers[source].add(reader)
+                if not readers[operand]:
+                    readers[source].discard(operand)
+            break
+        else:
+            return step
 
 
 def _may_inline(inner: Step, outer: Step, *, only_reader: bool) -> bool:
