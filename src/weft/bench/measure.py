@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,15 +67,23 @@ def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _
                     stack.push(attempt.pop_all())
             except WeftError as error:
                 failures[engine.name] = str(error).removeprefix(f"{engine.name}: ")
-        expected = _expected(ready, setup, folder, inputs)
+        apart = _differences(ready, setup, folder, inputs)
         tell(f"{case.name}: taking turns")
         times = take_turns({name: found.worker.block for name, found in ready.items()}, options.seconds)
     spreads = {name: spread_of(found) for name, found in times.items()}
-    measurements = [
-        _measurement(name, found, spreads[name], expected, case.tolerance, _share(flops, spreads[name], options))
+    measurements = tuple(
+        Measurement(
+            name,
+            spreads[name],
+            found.cold,
+            found.cached,
+            apart.get(name),
+            apart[name] <= case.tolerance if name in apart else None,
+            _share(flops, spreads[name], options),
+        )
         for name, found in ready.items()
-    ]
-    return ModelResult(case.name, _described(inputs), flops, tuple(measurements), failures)
+    )
+    return ModelResult(case.name, _described(inputs), flops, measurements, failures)
 
 
 def _begin(case: Case, setup: Setup, folder: Path, stack: ExitStack) -> tuple[_Ready, Mapping[str, Any], int | None]:
@@ -108,8 +116,18 @@ def _start(load_seconds: float, ran: Ran) -> Start:
     return Start(load_seconds, ran.first_seconds, ran.memory)
 
 
+def _differences(
+    ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]
+) -> dict[str, float]:
+    """How far each engine is from the judge; of none where the judge is not installed or fails."""
+    expected = _expected(ready, setup, folder, inputs)
+    if expected is None:
+        return {}
+    return {name: difference(expected, found.outputs) for name, found in ready.items()}
+
+
 def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
-    """The judge's outputs, where it is installed and takes the model, whether or not it is among the peers."""
+    """The judge's outputs, whether or not it is among the peers."""
     if JUDGE.name in ready:
         return ready[JUDGE.name].outputs
     if JUDGE.missing is not None:
@@ -120,21 +138,6 @@ def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: M
             return judge.run(inputs).outputs
     except WeftError:
         return None
-
-
-def _measurement(
-    name: str, found: _Ready, run: Spread, expected: Sequence[Any] | None, tolerance: float, share: float | None
-) -> Measurement:
-    apart = None if expected is None else difference(expected, found.outputs)
-    return Measurement(
-        name,
-        run,
-        found.cold,
-        found.cached,
-        apart,
-        None if apart is None else apart <= tolerance,
-        share,
-    )
 
 
 def _share(flops: int | None, run: Spread, options: Options) -> float | None:

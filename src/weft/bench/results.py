@@ -28,7 +28,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One engine on one model: its runs in turns, and how it started with an empty code cache and in the next process."""
+    """One engine on one model: its runs in turns, and how it started without any code cached and then with it."""
 
     engine: str
     run: Spread
@@ -84,6 +84,14 @@ def means(report: Report) -> Iterator[Mean]:
         if engine != SUBJECT and found:
             ordered = sorted(found, key=lambda pair: pair[1])
             yield Mean(engine, geometric_mean(ratio for _, ratio in found), len(found), ordered[0], ordered[-1])
+
+
+def mismatches(models: Sequence[ModelResult]) -> Iterator[tuple[str, Measurement]]:
+    """Every engine whose outputs are not the judge's."""
+    for model in models:
+        for found in model.measurements:
+            if found.agrees is False:
+                yield model.model, found
 
 
 # -- two of them -----------------------------------------------------------------------------------------------------
@@ -187,11 +195,3 @@ def _plain(data: Any) -> Any:
             return float(f"{data:.{DIGITS}g}") if math.isfinite(data) else None
         case _:
             return data
-
-
-def mismatches(models: Sequence[ModelResult]) -> Iterator[tuple[str, Measurement]]:
-    """Every engine whose outputs are not the judge's."""
-    for model in models:
-        for found in model.measurements:
-            if found.agrees is False:
-                yield model.model, found

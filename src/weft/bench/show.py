@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from weft.bench.engines import JUDGE
 from weft.bench.kernels import KernelShare
 from weft.bench.peak import Peak
 from weft.bench.results import SUBJECT, Comparison, Measurement, ModelResult, Report, means, mismatches
@@ -108,7 +109,8 @@ def progress_line(result: ModelResult) -> str:
     for found in result.measurements:
         ratio = result.ratio(found.engine)
         times = f" ({ratio:.2f}×)" if ratio is not None and found.engine != SUBJECT else ""
-        parts.append(f"{found.engine} {output.format_seconds(found.run.median)}{times}")
+        differs = " DIFFERS" if found.agrees is False else ""
+        parts.append(f"{found.engine} {output.format_seconds(found.run.median)}{times}{differs}")
     return f"{result.model}: {', '.join(parts)}"
 
 
@@ -162,5 +164,7 @@ def _loud_lines(report: Report) -> Iterator[str]:
     for model, found in mismatches(report.models):
         far = "cannot be compared" if found.difference is None else f"differ by {found.difference:.2g}"
         yield f"MISMATCH: {output.printable(model)}: {found.engine}'s outputs {far} (of the largest magnitude)"
-    if any(found.agrees is None for model in report.models for found in model.measurements):
-        yield "NOT COMPARED: without onnxruntime nothing says whether outputs are right: pip install onnxruntime"
+    for result in report.models:
+        if any(found.agrees is None for found in result.measurements):
+            how = f" ({JUDGE.missing})" if JUDGE.missing else ""
+            yield f"NOT COMPARED: {output.printable(result.model)}: {JUDGE.name} gave no outputs{how}"

@@ -95,7 +95,10 @@ class NativeSection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSection:
+    """Steps for the host; `bodies` are the sections of the programs inside them, in order."""
+
     steps: tuple[Step, ...]
+    bodies: tuple[tuple[Section, ...], ...] = ()
 
 
 Section = Union[NativeSection, HostSection]

@@ -25,6 +25,7 @@ from weft.kernels.maps import map_launch
 from weft.kernels.nest import choose_lanes
 from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel
 from weft.kernels.windows import Phase, Window, distances, needed, phases
+from weft.kernels.winograd import winograd_work
 
 Array = np.ndarray[Any, Any]
 Step = tuple[Launch, tuple[Reference, ...]]
@@ -39,8 +40,16 @@ def convolve_work(
     target: Target,
     *,
     constant_w: Array | None = None,
+    strict: bool = False,
 ) -> Work:
-    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape."""
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
+
+    `strict` rules out ways that are less accurate than a sum of products.
+    """
+    if constant_w is not None and not strict:
+        work = winograd_work(primitive, x, constant_w, result, epilogue, target)
+        if work is not None:
+            return work
     return _Builder(primitive, x, w, result, epilogue, target, constant_w).work()
 
 

@@ -36,7 +36,18 @@ from weft.kernels.launch import Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
 from weft.kernels.lowering import Lowering
 from weft.kernels.merge import Merged, merge_axes, operand_views
-from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, lane_loop, loops, masked, spread
+from weft.kernels.nest import (
+    Body,
+    Span,
+    choose_lanes,
+    computed_dtypes,
+    cost,
+    lane_loop,
+    loops,
+    masked,
+    spread,
+    weight_of,
+)
 from weft.kernels.parameters import Parameters
 from weft.kernels.squares import transposing_map
 
@@ -60,6 +71,8 @@ def map_work(
     Buffers: the operands, the result, and the errors where the expression checks its indices.
     """
     lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
+    if cost(expression) > CHEAP:
+        lanes *= 2  # a second vector to compute while the first one waits for its last result
     launch = map_launch(expression, operands, result, lanes, region)
     references = [*(Reference("operand", number) for number in range(len(operands))), Reference("result", 0)]
     if is_checked(expression):
@@ -157,7 +170,7 @@ def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
     merged = writer.merged
     length = merged.sizes[-1]
     exact = isinstance(length, int) and length % lanes == 0
-    blocks, spans = spread(merged.sizes, writer.parameters, step=lanes)
+    blocks, spans = spread(merged.sizes, writer.parameters, weight_of(merged.expressions[0]), lanes)
     unroll = 2 if cost(merged.expressions[0]) <= CHEAP and isinstance(length, int) and length >= 4 * lanes else 1
 
     def row(outer: list[Dim]) -> Body:

@@ -68,8 +68,10 @@ def spread(
     own = Span(0, parameters.size(size))
     if count != 1:
         number_of = parameters.size(count)
-        start = (dims.mod(rest, number_of) if split else rest) * parameters.size(chunk)
-        own = Span(start, dims.minimum(start + parameters.size(chunk), parameters.size(size)))
+        factor = step if split == len(sizes) - 1 else 1  # in the open, so that starts are seen to be multiples of it
+        length = parameters.size(chunk // factor) * factor
+        start = (dims.mod(rest, number_of) if split else rest) * length
+        own = Span(start, dims.minimum(start + length, parameters.size(size)))
         rest = dims.floordiv(rest, number_of)
     spans = [own, *(Span(0, parameters.size(size)) for size in sizes[split + 1 :])]
     for number in reversed(range(split)):
@@ -92,17 +94,21 @@ def loops(spans: Sequence[Span], name: str, body: Callable[[list[Dim]], Body]) -
 def lane_loop(
     name: str, span: Span, lanes: int, body: Callable[[Dim, Code | None], Body], *, exact: bool = False, unroll: int = 1
 ) -> Body:
-    """Vectors along a span: whole ones, then one that a mask cuts off, unless the length is `exact`ly whole."""
+    """Vectors along a span: whole ones, then one that a mask cuts off, unless the length is `exact`ly whole.
+
+    Positions are seen to be a multiple of the lanes plus the lane, so that quotients of them simplify.
+    """
     assert span.stop is not None
     start, stop = span.start, span.stop
-    position = variable(name) + lane(lanes)
+    assert dims.mod(start, lanes) == 0
+    first = dims.floordiv(start, lanes)
+    position = variable(name) * lanes + lane(lanes)
+    whole = first + dims.floordiv(stop - start, lanes)
+    loop = Repeat(name, first, whole, 1, body(position, None), unroll)
     if exact:
-        return (Repeat(name, start, stop, lanes, body(position, None), unroll),)
-    whole = start + dims.floordiv(stop - start, lanes) * lanes
-    return (
-        Repeat(name, start, whole, lanes, body(position, None), unroll),
-        Repeat(name, whole, stop, lanes, masked(position, stop, lambda mask: body(position, mask))),
-    )
+        return (loop,)
+    rest = masked(position, stop, lambda mask: body(position, mask))
+    return loop, Repeat(name, whole, first + dims.ceildiv(stop - start, lanes), 1, rest)
 
 
 def masked(position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
@@ -125,6 +131,11 @@ def computed_dtypes(expression: Scalar) -> list[DType]:
 def cost(expression: Scalar) -> int:
     """Instructions of an expression, about."""
     return sum(_COSTS.get(node.function, 1) for node in walk(expression) if isinstance(node, Apply))
+
+
+def weight_of(expression: Scalar) -> int:
+    """The work of one element, where a few instructions count as nothing beside the memory that they use."""
+    return 1 + cost(expression) // 16
 
 
 _COSTS = {

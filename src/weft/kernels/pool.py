@@ -71,6 +71,7 @@ class _Pooling:
             self.lanes //= 2
         self.strides = tuple(self._stride(stride) for stride in operand.strides)
         self.window = [self._number(size) for size in primitive.window]
+        self.free = [self._never_leaves(number) for number in range(len(self.window))]
         self.best = Register("best", self.wide, True)
         self.place = Register("place", DType.int32, True)
 
@@ -79,6 +80,13 @@ class _Pooling:
 
     def _number(self, size: Dim) -> Dim:
         return size if isinstance(size, int) else self.parameters.size(size)
+
+    def _never_leaves(self, number: int) -> bool:
+        """Whether all windows lie inside along a spatial axis."""
+        pool, size, count = self.primitive, self.operand.shape[2 + number], self.shape[2 + number]
+        first = -pool.pads[number][0]
+        last = (count - 1) * pool.strides[number] + first + (pool.window[number] - 1) * pool.dilations[number]
+        return dims.is_at_least(first, 0) and dims.is_at_least(size - 1, last)
 
     def launch(self) -> Launch:
         sizes = [self.shape[axis] for axis in self.order]
@@ -115,7 +123,7 @@ class _Pooling:
 
     def windows(self, places: Sequence[Dim], starts: Sequence[Dim], mask: Code | None) -> Body:
         count = dims.product(self.window)
-        if not isinstance(count, int) or count > SMALL_WINDOW:
+        if not isinstance(count, int) or count > SMALL_WINDOW or (mask is not None and not all(self.free)):
             return self.clipped(places, starts, mask)
         inside = self.inside(starts)
         whole = [
@@ -130,9 +138,11 @@ class _Pooling:
     def inside(self, starts: Sequence[Dim]) -> Code | None:
         """Whether no window of the vector reaches over an edge; None where that is certain."""
         tests: list[Code] = []
-        for start, size, window, dilation in zip(
-            starts, self.operand.shape[2:], self.window, self.primitive.dilations, strict=True
+        for start, size, window, dilation, free in zip(
+            starts, self.operand.shape[2:], self.window, self.primitive.dilations, self.free, strict=True
         ):
+            if free:
+                continue
             first = _at_lane(start, 0)
             last = _at_lane(start, self.lanes - 1) + (window - 1) * dilation
             end = self.parameters.size(size)
@@ -150,27 +160,56 @@ class _Pooling:
         return [start + step * dilation for start, step, dilation in zip(starts, steps, self.primitive.dilations)]
 
     def clipped(self, places: Sequence[Dim], starts: Sequence[Dim], mask: Code | None) -> Body:
-        """Loops over what of the window is inside; along the lanes' axis a mask tells."""
-        steps = [variable(f"k{number}") for number in range(len(starts))]
-        positions = self.positions(starts, steps)
-        inside = mask
-        ranges: list[tuple[Dim, Dim]] = []
+        """Loops over what of the window is inside; along the lanes' axis masks tell, one for each of its steps."""
+        steps: list[Dim] = [variable(f"k{number}") for number in range(len(starts))]
+        ranges: dict[int, tuple[Dim, Dim]] = {}
+        masked: int | None = None
         for number, (start, size, window, dilation) in enumerate(
             zip(starts, self.operand.shape[2:], self.window, self.primitive.dilations, strict=True)
         ):
-            end = self.parameters.size(size)
-            if dims_vary(start):
-                ranges.append((0, window))
-                for relation, bound in (("greater_equal", 0), ("less", end)):
-                    test = Call(relation, (Integer(positions[number]), Integer(bound)), DType.bool)
-                    inside = test if inside is None else Call("logical_and", (inside, test), DType.bool)
+            if self.free[number]:
+                ranges[number] = (0, window)
+            elif dims_vary(start):
+                masked = number
             else:
+                end = self.parameters.size(size)
                 first = dims.maximum(-dims.floordiv(start, dilation), 0)
-                ranges.append((first, dims.minimum(window, -dims.floordiv(start - end, dilation))))
-        body = self.take(places, positions, inside)
-        for number, (first, stop) in reversed(list(enumerate(ranges))):
+                ranges[number] = (first, dims.minimum(window, -dims.floordiv(start - end, dilation)))
+        before: list[Statement] = []
+        if masked is None:
+            body = self.take(places, self.positions(starts, steps), mask)
+        else:
+            before, body = self.masked_steps(masked, places, starts, steps, mask)
+        for number, (first, stop) in reversed(ranges.items()):
             body = (Repeat(f"k{number}", first, stop, 1, body),)
-        return body
+        return (*before, *body)
+
+    def masked_steps(
+        self, number: int, places: Sequence[Dim], starts: Sequence[Dim], steps: list[Dim], mask: Code | None
+    ) -> tuple[list[Statement], Body]:
+        """(masks, elements) along the axis of the lanes: unrolled for a small window."""
+        window, dilation = self.window[number], self.primitive.dilations[number]
+        end = self.parameters.size(self.operand.shape[2 + number])
+
+        def inside(step: Dim) -> Code:
+            position = Integer(starts[number] + step * dilation)
+            test = Call("greater_equal", (position, Integer(0)), DType.bool)
+            test = Call("logical_and", (test, Call("less", (position, Integer(end)), DType.bool)), DType.bool)
+            return test if mask is None else Call("logical_and", (mask, test), DType.bool)
+
+        if not isinstance(window, int) or window > SMALL_WINDOW:
+            register = Register("inside_window", DType.bool, True)
+            element = self.take(places, self.positions(starts, steps), register)
+            define = Define(register.name, inside(steps[number]), True)
+            return [], (Repeat(f"k{number}", 0, window, 1, (define, *element)),)
+        masks: list[Statement] = []
+        body: list[Statement] = []
+        for step in range(window):
+            register = Register(f"inside{step}", DType.bool, True)
+            masks.append(Define(register.name, inside(step), True))
+            at = [*steps[:number], step, *steps[number + 1 :]]
+            body += self.take(places, self.positions(starts, at), register)
+        return masks, tuple(body)
 
     def take(self, places: Sequence[Dim], positions: Sequence[Dim], mask: Code | None) -> Body:
         """One element of each window."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from weft.ir.program import Reshape, Scan, TensorProgram, Value
+from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
@@ -35,7 +35,9 @@ def divide(program: TensorProgram, target: Target) -> tuple[Section, ...]:
         if native:
             sections.append(_native_section(program, stretch, scans, target, numbers))
         else:
-            sections.append(HostSection(tuple(step for group in stretch for step in group.steps)))
+            steps = tuple(step for group in stretch for step in group.steps)
+            inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
+            sections.append(HostSection(steps, inside))
     return tuple(sections)
 
 

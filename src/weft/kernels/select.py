@@ -9,21 +9,43 @@ from typing import Any
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.program import ArgReduce, Contract, Convolve, Dims, Map, Reduce, Reshape, Step, Value
+from weft.ir.program import (
+    ArgReduce,
+    Concat,
+    Contract,
+    Convolve,
+    Cumulate,
+    Dims,
+    Map,
+    Pool,
+    Reduce,
+    Reshape,
+    Scatter,
+    Sort,
+    Step,
+    Value,
+)
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
+from weft.kernels.concat import concat_work
 from weft.kernels.contract import contract_work
 from weft.kernels.convolve import convolve_work
+from weft.kernels.cumulate import cumulate_work
 from weft.kernels.group import Group
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
+from weft.kernels.pool import pool_work
 from weft.kernels.reduce import reduce_work
 from weft.kernels.rows import rows_work
+from weft.kernels.scatter import scatter_work
 from weft.kernels.sizes import sizes_work
+from weft.kernels.sort import sort_work
 
-NATIVE_PRIMITIVES = (Map, Reshape, Dims, Contract, Convolve, Reduce, ArgReduce)
+NATIVE_PRIMITIVES = (
+    Map, Reshape, Concat, Dims, Reduce, ArgReduce, Contract, Convolve, Pool, Cumulate, Sort, Scatter,
+)  # fmt: skip
 NATIVE_TYPES = frozenset(
     dtype
     for dtype in DType
@@ -57,6 +79,23 @@ def build_work(
             return _renumber(work, heavy.operands, group)
         case Dims():
             return sizes_work(heavy.primitive, result)
+        case Concat():
+            work = concat_work(heavy.primitive, [tensors[value] for value in heavy.operands], result, target)
+            return _renumber(work, heavy.operands, group)
+        case Pool():
+            work = pool_work(heavy.primitive, tensors[heavy.operands[0]], result, target, epilogue)
+            return _renumber(work, (*heavy.operands, *others), group)
+        case Cumulate():
+            return _renumber(
+                cumulate_work(heavy.primitive, tensors[heavy.operands[0]], result, target), heavy.operands, group
+            )
+        case Sort():
+            values, positions = (tensors[value] for value in heavy.results)
+            work = sort_work(heavy.primitive, tensors[heavy.operands[0]], values, positions, target)
+            return _renumber(work, heavy.operands, group)
+        case Scatter():
+            work = scatter_work(heavy.primitive, [tensors[value] for value in heavy.operands], result, target)
+            return _renumber(work, heavy.operands, group)
         case Contract():
             left, right = heavy.operands
             work = contract_work(
@@ -73,9 +112,7 @@ def build_work(
         case Convolve():
             x, w = heavy.operands
             weights = constants.get(w)
-            work = convolve_work(
-                heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights
-            )
+            work = convolve_work(heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights)
             return _renumber(work, (x, w, *others), group)
         case Reduce() | ArgReduce():
             element, sources = _reduced(before, heavy, tensors)
@@ -96,9 +133,7 @@ def _parts(group: Group) -> tuple[Step | None, Step, Step | None]:
     return before, group.steps[number], after
 
 
-def _reduced(
-    before: Step | None, heavy: Step, tensors: Mapping[Value, Tensor]
-) -> tuple[Scalar, tuple[Value, ...]]:
+def _reduced(before: Step | None, heavy: Step, tensors: Mapping[Value, Tensor]) -> tuple[Scalar, tuple[Value, ...]]:
     """The element that a reduction combines, and the values that it loads from."""
     if before is not None:
         assert isinstance(before.primitive, Map)

@@ -223,9 +223,10 @@ class _Sorting:
         def cut(value: Code) -> Code:
             return Call("minimum", (value, size), INT64)
 
-        def entry(name: str, register: Register, inside: Code) -> Define:
-            place = Call("add", (source, register), INT64)
-            return Define(name, _wide(Fetch("runs", base, DType.int32, place, inside)), False)
+        def entry(name: str, register: Register) -> Define:
+            """A run's next position; beyond its end whatever is there, which is not taken."""
+            place = Call("add", (source, Call("minimum", (register, Integer(self.length - 1)), INT64)), INT64)
+            return Define(name, _wide(Fetch("runs", base, DType.int32, place)), False)
 
         has_left, has_right = Call("less", (left, middle), BOOL), Call("less", (right, end), BOOL)
         a, b = Register("a", INT64, False), Register("b", INT64, False)
@@ -244,8 +245,8 @@ class _Sorting:
                     Assign("end", cut(Call("add", (middle, width), INT64))),
                 ),
             ),
-            entry("a", left, has_left),
-            entry("b", right, has_right),
+            entry("a", left),
+            entry("b", right),
             Define("from_right", Call("logical_and", (has_right, _or(no_left, sooner)), BOOL), False),
             Put("runs", base + i, Call("cast", (Call("select", (from_right, b, a), INT64),), DType.int32), target),
             Assign("right", Call("add", (right, one), INT64)),

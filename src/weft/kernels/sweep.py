@@ -233,7 +233,9 @@ class _Builder:
             return Span(0, end)
         members = self.merged.axes[group]
         inner = dims.product(self.sweep.domain[axis] for axis in members[members.index(self.cut.axis) + 1 :])
-        length = self.parameters.size(self.cut.length * inner)
+        size = self.cut.length * inner
+        factor = self.lanes if isinstance(size, int) and size % self.lanes == 0 else 1
+        length = self.parameters.size(size // factor) * factor
         return Span(piece * length, dims.minimum((piece + 1) * length, end))
 
     def element(

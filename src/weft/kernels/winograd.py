@@ -45,7 +45,11 @@ from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel, split_i
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
-_POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
+# opposite points follow each other; these give a third of the error that 1 and 2 give
+_POINTS: dict[int, tuple[Fraction, ...]] = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+}
 _TAPS = 3
 _LINE_WORK = 32768  # elements that a block transforms, about
 _FLOPS_PER_BYTE = 6  # multiply-adds that take as long as moving a byte to or from memory
@@ -62,8 +66,8 @@ def winograd_work(
     """The convolution with constant weights; None where it cannot be done so, or would not be faster."""
     if not _fits(primitive, x, w, result):
         return None
-    direct = _direct_cost(x, w, result)
-    costs = {size: _cost(x, w, result, size) for size in _POINTS}
+    direct = _direct_cost(w, result)
+    costs = {size: _cost(w, result, size) for size in _POINTS}
     best = min(costs, key=lambda size: costs[size])
     if costs[best] > 0.9 * direct:
         return None
@@ -86,11 +90,11 @@ def _image(result: Tensor) -> tuple[Dim, Dim, Dim]:
     return result.shape[0], result.shape[2], result.shape[3]
 
 
-def _direct_cost(x: Tensor, w: Array, result: Tensor) -> float:
+def _direct_cost(w: Array, result: Tensor) -> float:
     return float(2 * _pixels(result, 1) * w.size + _FLOPS_PER_BYTE * 4 * w.size)
 
 
-def _cost(x: Tensor, w: Array, result: Tensor, size: int) -> float:
+def _cost(w: Array, result: Tensor, size: int) -> float:
     """In operations at full speed: products, and the weights, transformed inputs and products that are moved."""
     features, channels = w.shape[:2]
     points = (size + _TAPS - 1) ** 2
@@ -115,7 +119,7 @@ class Transforms:
 
 def transforms(size: int) -> Transforms:
     """Interpolation at some points and at infinity, in exact arithmetic."""
-    points = [Fraction(point) for point in _POINTS[size]]
+    points = _POINTS[size]
     values, kernel = [], []
     for point in points:
         others = _polynomial([other for other in points if other != point])
@@ -155,7 +159,7 @@ class _Lines:
         return [self.apply(matrix, list(row)) for row in zip(*columns)]
 
     def apply(self, matrix: Matrix, values: list[Code]) -> list[Code]:
-        """matrix . values; where two columns belong to opposite points, by their sum and difference, and so for rows."""
+        """matrix . values; rows of opposite points by way of what they have in common."""
         found: dict[int, Code] = {}
         for number, row in enumerate(matrix):
             if number in found:
@@ -206,6 +210,14 @@ def _is_mirrored(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
 # -- the kernels -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Some of all tiles, one after the other."""
+
+    first: int
+    count: Dim
+
+
 class _Builder:
     def __init__(
         self,
@@ -224,48 +236,63 @@ class _Builder:
         self.side = size + _TAPS - 1
         self.features, self.channels = w.shape[:2]
         self.lanes = target.vector_bytes // 4
+        self.columns = lanes_for(target, DType.float32, self.features)
         self.counts = [dims.ceildiv(extent, size) for extent in result.shape[2:]]
         self.tiles = result.shape[0] * dims.product(self.counts)
 
     def work(self) -> Work:
         taken, products = Reference("workspace", 0), Reference("workspace", 1)
-        points = self.side**2
-        spaces = [Workspace(DType.float32, self.tiles * points * c) for c in (self.channels, self.features)]
-        weights, product = self.product()
-        launches = (
-            (self.transform_input(), (Reference("operand", 0), taken)),
-            (product, (taken, Reference("constant", 0), products)),
-            (self.transform_output(), (products, *ending_references(self.epilogue))),
-        )
-        return Work(launches, tuple(spaces), (weights,))
+        strips = self.strips()
+        largest = strips[0].count
+        spaces = [Workspace(DType.float32, largest * self.side**2 * c) for c in (self.channels, self.features)]
+        launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+        for strip in strips:
+            launches.append((self.transform_input(strip), (Reference("operand", 0), taken)))
+            launches.append((self.product(strip), (taken, Reference("constant", 0), products)))
+            launches.append((self.transform_output(strip), (products, *ending_references(self.epilogue))))
+        return Work(tuple(launches), tuple(spaces), (self.weights(),))
 
-    def product(self) -> tuple[Array, Launch]:
-        """Transformed weights as [points, panels, channels, lanes], and tiles times weights for every point."""
-        points, lanes = self.side**2, lanes_for(self.target, DType.float32, self.features)
+    def strips(self) -> list[Strip]:
+        """All tiles, in parts whose transformed elements stay in a cache, unless the weights are what fills it."""
+        points = 4 * self.side**2
+        room = 4 * max(self.target.cache_bytes, points * self.channels * self.features)
+        most = max(room // (points * (self.channels + self.features)), 1)
+        if not isinstance(self.tiles, int) or self.tiles <= most:
+            return [Strip(0, self.tiles)]
+        each = -(-self.tiles // -(-self.tiles // most))
+        return [Strip(first, min(each, self.tiles - first)) for first in range(0, self.tiles, each)]
+
+    def weights(self) -> Array:
+        """Transformed weights as [points, panels, channels, lanes]."""
+        points, lanes = self.side**2, self.columns
         panels = -(-self.features // lanes)
         kernel = np.array(self.transforms.kernel, dtype=np.float64)
         transformed = np.einsum("ia,mcab,jb->ijcm", kernel, self.w.astype(np.float64), kernel)
         padded = np.zeros((points, self.channels, panels * lanes), np.float32)
         padded[:, :, : self.features] = transformed.reshape(points, self.channels, self.features)
-        packed = padded.reshape(points, self.channels, panels, lanes).transpose(0, 2, 1, 3)
-        panel = self.channels * lanes
+        return np.ascontiguousarray(padded.reshape(points, self.channels, panels, lanes).transpose(0, 2, 1, 3))
+
+    def product(self, strip: Strip) -> Launch:
+        """Tiles times weights for every point."""
+        points, lanes = self.side**2, self.columns
+        panels, panel = -(-self.features // lanes), self.channels * lanes
         product = Product(
             left=DType.float32,
             right=DType.float32,
-            result=Tensor(DType.float32, (self.tiles, points, self.features), row_major(3)),
+            result=Tensor(DType.float32, (strip.count, points, self.features), row_major(3)),
             epilogue=None,
             grid=(Walk(points, self.channels, panels * panel, 1),),
-            rows=(Walk(self.tiles, points * self.channels, axis=0),),
+            rows=(Walk(strip.count, points * self.channels, axis=0),),
             column=Walk(self.features, axis=2),
             sums=(Walk(self.channels, 1, lanes),),
             lanes=lanes,
             panel=panel,
             padded=True,
         )
-        return np.ascontiguousarray(packed), product_kernel("winograd_product", product, self.target)
+        return product_kernel("winograd_product", product, self.target)
 
-    def transform_input(self) -> Launch:
-        kernel = _Loops(self, self.channels)
+    def transform_input(self, strip: Strip) -> Launch:
+        kernel = _Loops(self, strip, self.channels)
         strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
         sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
         pads = [kernel.parameters.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
@@ -295,8 +322,8 @@ class _Builder:
         buffers = (Buffer("x", DType.float32, False), Buffer("out", DType.float32, True))
         return kernel.launch("winograd_input", buffers, [When(whole, tuple(body(True)), tuple(body(False)))])
 
-    def transform_output(self) -> Launch:
-        kernel = _Loops(self, self.features)
+    def transform_output(self, strip: Strip) -> Launch:
+        kernel = _Loops(self, strip, self.features)
         ending = Ending(self.result, self.epilogue, kernel.parameters)
         sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
         corner = [variable(f"y{axis + 1}") * self.size for axis in range(2)]
@@ -316,7 +343,7 @@ class _Builder:
         tile = [flat[row * self.side : (row + 1) * self.side] for row in range(self.side)]
         columns = [lines.apply(*lines.paired(self.transforms.output, list(column))) for column in zip(*tile)]
         values = [lines.apply(*lines.paired(self.transforms.output, list(row))) for row in zip(*columns)]
-        ends = self.endings(values, ending, kernel, write)
+        ends = self.endings(values, ending, write)
         whole = _all([_less(place + self.size - 1, size) for place, size in zip(corner, sizes)])
         assert whole is not None
         local = (Buffer("tile", DType.float32, True, self.size**2 * self.lanes),) if ending.is_long else ()
@@ -325,7 +352,7 @@ class _Builder:
         return kernel.launch("winograd_output", buffers, body)
 
     def endings(
-        self, values: list[list[Code]], ending: Ending, kernel: _Loops, write: Callable[..., tuple[Statement, ...]]
+        self, values: list[list[Code]], ending: Ending, write: Callable[..., tuple[Statement, ...]]
     ) -> Callable[[bool], tuple[Statement, ...]]:
         """What writes a tile; a long epilogue as a loop, so that the code stays small."""
 
@@ -351,8 +378,9 @@ class _Builder:
 class _Loops:
     """Loops over all tiles (image y0, row y1, column y2) and vectors of channels, which the transforms share."""
 
-    def __init__(self, builder: _Builder, channels: int) -> None:
+    def __init__(self, builder: _Builder, strip: Strip, channels: int) -> None:
         self.builder = builder
+        self.strip = strip
         self.channels = channels
         self.lanes = builder.lanes
         self.parameters = Parameters()
@@ -375,14 +403,17 @@ class _Loops:
 
     def launch(self, name: str, buffers: tuple[Buffer, ...], body: list[Statement]) -> Launch:
         named = self.parameters.named
-        tiles = self.builder.tiles
+        tiles = self.strip.count
         each = max(1, _LINE_WORK // (self.builder.side**2 * self.channels))
         start = block() * named("tiles_each", each)
         stop = dims.minimum(start + named("tiles_each", each), named("tiles", tiles))
         sizes = [
             named(f"tiles{n}", size) for n, size in enumerate((self.builder.result.shape[0], *self.builder.counts))
         ]
-        lets = [Let(f"y{n}", place) for n, place in enumerate(split_index(variable("number"), sizes))]
+        lets = [
+            Let(f"y{n}", place)
+            for n, place in enumerate(split_index(variable("number") + named("first", self.strip.first), sizes))
+        ]
         panels = named("panels", -(-self.channels // self.lanes))
         statements = (Repeat("number", start, stop, 1, (*lets, Repeat("panel", 0, panels, 1, tuple(body)))),)
         kernel = Kernel(name, buffers, tuple(self.parameters.values), self.lanes, statements)

@@ -5,7 +5,7 @@ An eager trace knows everything, so it runs the bodies itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from weft.ir.dims import Dim, Equality
 from weft.ir.dtypes import DType
 from weft.ir.program import Branch, Loop, Scan
 from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
-from weft.ops.language import assume_equal, constant, slice_axis, squeeze, stack
-from weft.ops.tensor import Tensor, current_trace
+from weft.ops.counting import Counted, Counts, Stays, count_iterations
+from weft.ops.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
+from weft.ops.tensor import Tensor, apply, build, current_trace
 from weft.ops.trace import Trace
 
 
@@ -142,10 +143,55 @@ def loop(
         if joined == types:
             break
         types = joined
+    counted = count_iterations(trace, trips, condition, carries, traced)
+    if counted is not None and not loose:
+        return _counted_loop(counted, carries, body)
     result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
     primitive = Loop(traced.program, count)
     results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)
     return results[:count], results[count:]
+
+
+def _counted_loop(
+    counted: Counted,
+    carries: Sequence[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop as a scan over the iterations' numbers that carries only what neither stays nor counts."""
+    numbers = build((counted.length,), lambda i: i)
+    carried = [carry for carry, kind in zip(carries, counted.carries) if kind is None]
+
+    def step(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        given, number = iter(arguments[:-1]), arguments[-1]
+        inputs = [_at_iteration(carry, kind, number, given) for carry, kind in zip(carries, counted.carries)]
+        _, new, outputs = body(number, constant(np.bool_(True)), *inputs)
+        return [carry for carry, kind in zip(new, counted.carries) if kind is None], outputs
+
+    final, outputs = scan(step, carried, [numbers], counted.length)
+    last = iter(final)
+    results = []
+    for carry, kind in zip(carries, counted.carries):
+        match kind:
+            case Counts(start, step_size):
+                end = dims_tensor([start + step_size * counted.length], (), carry.dtype)
+                results.append(reshape(end, carry.shape))
+            case Stays():
+                results.append(carry)
+            case None:
+                results.append(next(last))
+    return results, outputs
+
+
+def _at_iteration(carry: Tensor, kind: Stays | Counts | None, number: Tensor, given: Iterator[Tensor]) -> Tensor:
+    """What a body takes for a carried value: the carry itself, the number that it counts to, or what is given."""
+    match kind:
+        case Counts(_, step):
+            counted: Tensor = carry + apply("cast", number, dtype=carry.dtype) * step
+            return counted
+        case Stays():
+            return carry
+        case None:
+            return next(given)
 
 
 def _loop_eagerly(

@@ -46,7 +46,7 @@ from weft.ir.kernel import (
 )
 
 Value = Any  # llvmlite's values are untyped
-STRIDES = (-1, 2, 3, 4)  # between lanes, for which a few neighbouring loads beat one load a lane
+MOST_PARTS = 4  # neighbouring vectors that are loaded and shuffled rather than one element for each lane
 
 
 def emit(kernel: Kernel, module: ir.Module) -> ir.Function:
@@ -240,12 +240,13 @@ class _Emitter:
                 loaded = self.builder.load(address, align=_size(dtype), typ=kind)
             else:
                 loaded = functions.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
-        elif isinstance(stride, int) and stride in STRIDES and mask is None:
-            loaded = functions.strided_load(
+        elif mask is None and (pattern := self.lane_pattern(fetch)) is not None:
+            start, places = pattern
+            loaded = functions.pattern_load(
                 self.builder,
                 kind,
-                lambda places: self.address(fetch.buffer, base + places, fetch.indirect, dtype),
-                stride,
+                lambda place: self.address(fetch.buffer, start + place, fetch.indirect, dtype),
+                places,
                 _size(dtype),
             )
         else:
@@ -274,6 +275,16 @@ class _Emitter:
         if indirect is not None and is_varying(indirect):
             return offset, None
         return split_lane(offset)
+
+    def lane_pattern(self, fetch: Fetch) -> tuple[Dim, list[int]] | None:
+        """(base, place of each lane), where the lanes' places are constants that lie close together."""
+        if fetch.indirect is not None and is_varying(fetch.indirect):
+            return None
+        base, pattern = split_pattern(fetch.offset)
+        if pattern is None:
+            return None
+        places = [dims.evaluate(pattern, {LANE: number}) for number in range(self.lanes)]
+        return (base, places) if max(places) - min(places) < MOST_PARTS * self.lanes else None
 
     def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
         """A place in a buffer, in two steps: first what stays the same in the innermost loop, so that it leaves it."""
@@ -441,6 +452,22 @@ def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
         else:
             base = base + term
     return base, stride
+
+
+def split_pattern(offset: Dim) -> tuple[Dim, Dim | None]:
+    """(base, rest) with offset == base + rest, where rest depends on the lane alone; None where it does not."""
+    base: Dim = 0
+    rest: Dim = 0
+    for monomial, coefficient in offset.terms if isinstance(offset, Expr) else (((), offset),):
+        term = Expr(((monomial, coefficient),)) if monomial else coefficient
+        names = {symbol.name for symbol in dims.symbols(term)}
+        if LANE not in names:
+            base = base + term
+        elif names == {LANE}:
+            rest = rest + term
+        else:
+            return offset, None
+    return base, rest
 
 
 def constant(value: Any, dtype: DType) -> Value:

@@ -425,27 +425,28 @@ def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
     return rows
 
 
-def strided_load(builder: Builder, kind: Any, address: Callable[[int], Value], stride: int, align: int) -> Value:
-    """Every `stride`-th element, from neighbouring ones: nothing is read but what lies between first and last.
+def pattern_load(builder: Builder, kind: Any, address: Callable[[int], Value], places: Sequence[int], align: int) -> Value:
+    """Elements at constant places, from vectors of neighbours: nothing is read beyond the least and the greatest.
 
-    `address` gives where the element so many places after the first one lies.
+    `address` gives where the element at a place lies.
     """
     lanes = kind.count
-    if stride < 0:
-        value = builder.load(address(stride * (lanes - 1)), align=align, typ=kind)
-        order = ir.Constant(vector(INT32, lanes), list(range(lanes - 1, -1, -1)))
-        return builder.shuffle_vector(value, ir.Constant(kind, ir.Undefined), order)
-    starts = [*range(0, lanes * (stride - 1), lanes), stride * (lanes - 1) + 1 - lanes]
-    parts = [builder.load(address(start), align=align, typ=kind) for start in starts]
+    low, high = min(places), max(places)
+    if high - low < lanes:
+        mask = ir.Constant(vector(BIT, lanes), [lane <= high - low for lane in range(lanes)])
+        starts, parts = [low], [masked_load(builder, kind, address(low), mask, align)]
+    else:
+        starts = [*range(low, high - lanes + 1, lanes), high - lanes + 1]
+        parts = [builder.load(address(start), align=align, typ=kind) for start in starts]
     result = parts[0]
-    for number in range(1, len(parts)):
+    sources = [min((place - low) // lanes, len(parts) - 1) for place in places]
+    for number in range(max(len(parts) - 1, 1)):
+        following = parts[number + 1] if len(parts) > 1 else ir.Constant(kind, ir.Undefined)
         order = []
-        for lane in range(lanes):
-            place = lane * stride
-            source = min(place // lanes, len(parts) - 1)
-            inside = lane if number > 1 else place
-            order.append(lanes + place - starts[number] if source == number else inside if source < number else 0)
-        result = builder.shuffle_vector(result, parts[number], ir.Constant(vector(INT32, lanes), order))
+        for lane, (place, source) in enumerate(zip(places, sources, strict=True)):
+            settled = place - low if number == 0 else lane
+            order.append(lanes + place - starts[number + 1] if source == number + 1 else settled if source <= number else 0)
+        result = builder.shuffle_vector(result, following, ir.Constant(vector(INT32, lanes), order))
     return result
 
 

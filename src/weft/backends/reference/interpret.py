@@ -7,7 +7,7 @@ are bound as values appear; a guard that they break raises GuardError, since the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from weft.ops.trace import Trace
 
 Array = np.ndarray[Any, Any]
 Sizes = dict[str, int]
+RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
 
 
 class GuardError(Exception):
@@ -116,17 +117,24 @@ def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Gua
 
 
 def evaluate(
-    primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]
+    primitive: Primitive,
+    operands: Sequence[Any],
+    types: Sequence[Type],
+    sizes: Mapping[str, int],
+    run_body: RunBody | None = None,
 ) -> list[Any]:
-    """One primitive. Result types may be left open where the operands say enough (host steps)."""
+    """One primitive. Result types may be left open where the operands say enough (host steps).
+
+    `run_body` runs the programs inside it; without one they are interpreted too.
+    """
     for type in types:
         _check_memory(type, sizes)
     with np.errstate(all="ignore"):
-        return _evaluate(primitive, operands, types, sizes)
+        return _evaluate(primitive, operands, types, sizes, run if run_body is None else run_body)
 
 
 def _evaluate(
-    primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]
+    primitive: Primitive, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int], run_body: RunBody
 ) -> list[Any]:
     def number(dim: Dim) -> int:
         return dims.evaluate(dim, sizes)
@@ -166,16 +174,17 @@ def _evaluate(
         case Host(function, attributes):
             return list(HOST_FUNCTIONS[function](*operands, **dict(attributes)))
         case Scan():
-            return _scan(primitive, operands, types, sizes)
+            return _scan(primitive, operands, types, sizes, run_body)
         case Branch():
-            return _branch(primitive, operands, sizes)
+            return _branch(primitive, operands, sizes, run_body)
         case Loop():
-            return _loop(primitive, operands, types, sizes)
+            return _loop(primitive, operands, types, sizes, run_body)
         case Observe() | Late():
             raise InternalError(f"{type(primitive).__name__} has no meaning outside a program")
 
 
-def run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
+def run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None = None) -> list[Any]:
+    """One step, whose primitive may have programs inside that `run_body` runs."""
     try:
         if isinstance(step.primitive, Observe):
             for symbol, element in zip(step.primitive.symbols, np.asarray(operands[0]).flat, strict=True):
@@ -183,7 +192,7 @@ def run_step(step: Step, operands: list[Any], sizes: Sizes) -> list[Any]:
             return []
         if isinstance(step.primitive, Late):
             return _run_late(step.primitive, operands, len(step.results))
-        return evaluate(step.primitive, operands, [value.type for value in step.results], sizes)
+        return evaluate(step.primitive, operands, [value.type for value in step.results], sizes, run_body)
     except WeftError as error:
         raise error.at(node=step.origin) from error.__cause__
     except GuardError:
@@ -209,27 +218,34 @@ def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[An
     return [None if output is None else trace.constants[output.value] for output in outputs]
 
 
-def _scan(primitive: Scan, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Any]:
+def _scan(
+    primitive: Scan, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int], run_body: RunBody
+) -> list[Any]:
     count, sequences = primitive.carries, primitive.sequences
     carries = list(operands[:count])
     scanned = operands[count : count + sequences]
     captures = operands[count + sequences :]
     rows: list[list[Any]] = []
     for step in range(dims.evaluate(primitive.length, sizes)):
-        outputs = run(primitive.body, [*carries, *(sequence[step] for sequence in scanned), *captures], sizes)
+        slices = [np.asarray(sequence[step]) for sequence in scanned]
+        outputs = run_body(primitive.body, [*carries, *slices, *captures], sizes)
         carries, row = outputs[:count], outputs[count:]
         rows.append(row)
     return [*carries, *_stack_rows(rows, types[count:], sizes)]
 
 
-def _branch(primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+def _branch(
+    primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int], run_body: RunBody
+) -> list[Any]:
     split = 1 + len(primitive.then.inputs)
     if bool(np.all(operands[0])):
-        return run(primitive.then, operands[1:split], sizes)
-    return run(primitive.otherwise, operands[split:], sizes)
+        return run_body(primitive.then, operands[1:split], sizes)
+    return run_body(primitive.otherwise, operands[split:], sizes)
 
 
-def _loop(primitive: Loop, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Any]:
+def _loop(
+    primitive: Loop, operands: Sequence[Any], types: Sequence[Type], sizes: Mapping[str, int], run_body: RunBody
+) -> list[Any]:
     trips, going = int(np.asarray(operands[0]).item()), np.asarray(operands[1])
     carries = list(operands[2 : 2 + primitive.carries])
     captures = operands[2 + primitive.carries :]
@@ -237,7 +253,7 @@ def _loop(primitive: Loop, operands: Sequence[Any], types: Sequence[Type], sizes
     iteration = 0
     while iteration < trips and bool(np.all(going)):
         inputs = [np.asarray(iteration, np.int64), going.reshape(()), *carries, *captures]
-        outputs = run(primitive.body, inputs, sizes)
+        outputs = run_body(primitive.body, inputs, sizes)
         going = np.asarray(outputs[0])
         carries, row = outputs[1 : 1 + primitive.carries], outputs[1 + primitive.carries :]
         rows.append(row)
