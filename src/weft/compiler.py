@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.backends.reference.interpret import Reference
 from weft.errors import DeviceError, ExecutionError, InvalidModelError, WeftError
-from weft.frontend import read_model
+from weft.frontend import open_model, read_model
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import Runner, choose, runner
+from weft.runtime.devices import Engine, choose
+from weft.runtime.devices import engine as device_engine
+from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.progress import Stages, stages
-from weft.runtime.session import Model
+from weft.runtime.session import Model, Prepared, Workshop
+from weft.runtime.specs import signature
 
+Made = TypeVar("Made")
 PRECISIONS = ("float32", "strict")
 
 
@@ -38,31 +42,65 @@ def load(
     device: a name from `weft.devices()`, or "auto" for the best one here.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" or "strict"; the reference device computes both alike.
-    cache: whether compiled code may be kept on disk; the reference device compiles none.
+    cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
     _check_options(threads, precision)
     chosen = choose(device)
+    engine = device_engine(chosen.name)
     with stages("loading") as progress:
         progress.stage("reading")
-        model = read_model(source, is_defined=is_defined)
-        try:
-            compile = partial(_compile, model, Path(dump) if dump is not None else None)
-            program = compile(None, (), progress=progress)
-        except ExecutionError as error:  # of constants, which no run could change
-            where = {"file": model.file, "node": error.node, "value": error.value}
-            raise InvalidModelError(error.problem, hint=error.hint, **where) from error
-        except WeftError as error:
-            raise error.at(file=model.file) from error.__cause__
-        progress.stage("generating code")
-        prepare = partial(_prepare, chosen.name, threads, cache)
-        eager = partial(run_eagerly, model.graph, Reference())
-        return Model(model, program, chosen.name, prepare, compile, eager)
+        opened = open_model(source)
+        read = once(partial(read_model, opened, is_defined=is_defined))
+        compile = partial(_compile, read, Path(dump) if dump is not None else None)
+        trace = once(partial(_trace, read, compile))
+        workshop = Workshop(read, trace, compile, partial(_prepare, engine, threads, cache), partial(_run_eagerly, read))
+        shelf = Shelf(opened, engine, precision) if cache and dump is None else None
+        kept = shelf.get() if shelf is not None else None
+        if kept is None:
+            program = trace(progress)
+            progress.stage("generating code")
+            compiled = engine.compile(program, cache, progress.update)
+            kept = KeptModel(signature(read().graph, program), compiled)
+            if shelf is not None:
+                progress.stage("saving")
+                shelf.put(kept, read())
+        whole = Prepared(tuple(value.name for value in kept.program.inputs), engine.start(kept.program, threads))
+        return Model(opened.file, chosen.name, kept.signature, whole, workshop)
 
 
-def _prepare(device: str, threads: int | None, cache: bool, program: TensorProgram) -> Runner:
+def _trace(read: Callable[[], Source], compile: Callable[..., TensorProgram], progress: Stages | None = None) -> TensorProgram:
+    """The program for any shapes."""
+    file = read().file
+    try:
+        return compile(None, (), progress=progress)
+    except ExecutionError as error:  # of constants, which no run could change
+        where = {"file": file, "node": error.node, "value": error.value}
+        raise InvalidModelError(error.problem, hint=error.hint, **where) from error
+    except WeftError as error:
+        raise error.at(file=file) from error.__cause__
+
+
+def _prepare(engine: Engine, threads: int | None, cache: bool, program: TensorProgram) -> Prepared:
     """Make a program run on a device."""
-    return runner(device)(program, threads, cache)
+    compiled = engine.compile(program, cache, lambda _: None)
+    return Prepared(tuple(value.name for value in program.inputs), engine.start(compiled, threads))
+
+
+def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
+    return run_eagerly(read().graph, Reference(), inputs)
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """A function that is called when its result is first wanted; the arguments of later calls do not matter."""
+    made: list[Made] = []
+
+    def get(*arguments: Any) -> Made:
+        if not made:
+            made.append(make(*arguments))
+        return made[0]
+
+    return get
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:
@@ -71,7 +109,7 @@ def is_defined(domain: str, op: str, version: int) -> bool:
 
 
 def _compile(
-    model: Source,
+    read: Callable[[], Source],
     dump: Path | None,
     sizes: Mapping[str, Sequence[int]] | None,
     overridden: Sequence[str],
@@ -82,7 +120,7 @@ def _compile(
     tell("tracing")
     evaluator = Reference()
     program = lower(
-        model.graph,
+        read().graph,
         evaluator,
         sizes=sizes,
         overridden=overridden,

@@ -82,14 +82,14 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind in "fV" else array
 
 
-def assert_close(found: Array, wanted: Array, dtype: DType) -> None:
+def assert_close(found: Array, wanted: Array, dtype: DType, tolerance: float | None = None) -> None:
     """Integers to the bit; floats in proportion to the largest element."""
     if not dtype.is_float:
         np.testing.assert_array_equal(found, wanted.astype(found.dtype))
         return
     scale = float(np.abs(wanted).max(initial=0.0)) + 1e-30
     error = float(np.abs(found.astype(np.float64) - wanted).max(initial=0.0)) / scale
-    assert error < TOLERANCE[dtype], f"{error:.2e} of the largest element"
+    assert error < (tolerance or TOLERANCE[dtype]), f"{error:.2e} of the largest element"
 
 
 TOLERANCE: dict[Any, float] = {

@@ -96,7 +96,7 @@ def test_no_folder_is_no_cache() -> None:
 
 
 def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, folder in ((str(tmp_path), tmp_path), ("", None)):
+    for text, folder in ((str(tmp_path), tmp_path / "code"), ("", None)):
         monkeypatch.setenv(code_cache.VARIABLE, text)
         shared_cache.cache_clear()
         assert shared_cache().folder == folder

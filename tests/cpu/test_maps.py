@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 from cpu.works import TARGET, Array, run_work, tensor_of
 
+from weft.backends.cpu.codegen import assembly_of
+from weft.backends.cpu.machine import named
+from weft.backends.cpu.modules import modules_of
 from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Map
+from weft.ir.kernel import verify_kernel
+from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, channels_last, row_major
 from weft.kernels.maps import Region, map_work
+from weft.kernels.pool import pool_work
+from weft.kernels.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48)
@@ -37,7 +43,8 @@ class Maker:
         self.sizes = {f"n{axis}": size for axis, size in enumerate(self.shape)}
         named = [symbolic and self.rng.random() < 0.6 for _ in self.shape]
         self.domain: tuple[Dim, ...] = tuple(
-            dims.symbol(f"n{axis}") if is_named else size for axis, (size, is_named) in enumerate(zip(self.shape, named))
+            dims.symbol(f"n{axis}") if is_named else size
+            for axis, (size, is_named) in enumerate(zip(self.shape, named))
         )
         self.axes = [dims.axis(axis, size) for axis, size in enumerate(self.domain)]
         self.dtype = DTYPES[int(self.rng.integers(len(DTYPES)))]
@@ -175,7 +182,11 @@ def plain(shape: tuple[Dim, ...], operand: int = 0, dtype: DType = F32) -> Load:
 @pytest.mark.parametrize("shape", [(1, 3, 17, 19), (2, 64, 7, 9), (1, 16, 16, 16), (3, 5, 1, 40), (2, 33, 31, 1)])
 def test_layout_changes(shape: tuple[int, ...], dtype: DType) -> None:
     array = np.random.default_rng(0).integers(0, 2 if dtype is BOOL else 100, shape).astype(dtype.numpy)
-    for source, target in ((row_major(4), channels_last(4)), (channels_last(4), row_major(4)), (Layout((3, 1, 0, 2)),) * 2):
+    for source, target in (
+        (row_major(4), channels_last(4)),
+        (channels_last(4), row_major(4)),
+        (Layout((3, 1, 0, 2)),) * 2,
+    ):
         result = Tensor(dtype, shape, target)
         work = map_work(plain(shape, dtype=dtype), [tensor_of(array, source)], result, TARGET)
         (ours,), _ = run_work(work, [(array, source)], [result])
@@ -192,7 +203,7 @@ def test_transposing_with_arithmetic() -> None:
     layouts = [row_major(4), channels_last(4), row_major(1)]
     arrays = [first, second, bias]
     result = Tensor(F32, shape, channels_last(4))
-    work = map_work(expression, [tensor_of(a, l) for a, l in zip(arrays, layouts)], result, TARGET)
+    work = map_work(expression, list(map(tensor_of, arrays, layouts)), result, TARGET)
     (ours,), _ = run_work(work, list(zip(arrays, layouts)), [result])
     np.testing.assert_array_equal(ours, first + second + bias[:, None, None])
 
@@ -232,7 +243,9 @@ def test_writing_into_a_region() -> None:
 def test_empty_domains_and_operands() -> None:
     empty = np.zeros((0, 4), np.float32)
     result = Tensor(F32, (0, 4), row_major(2))
-    (ours,), _ = run_work(map_work(plain((0, 4)), [tensor_of(empty)], result, TARGET), [(empty, row_major(2))], [result])
+    (ours,), _ = run_work(
+        map_work(plain((0, 4)), [tensor_of(empty)], result, TARGET), [(empty, row_major(2))], [result]
+    )
     assert ours.shape == (0, 4)
     size = dims.symbol("n", 0)
     axis = dims.axis(0, 5)
@@ -257,3 +270,26 @@ def test_shared_subexpressions_are_computed_once() -> None:
     for _ in range(20):
         expected = expected * expected
     np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "x86-64-v4", "cortex-a72", "apple-m1"])
+def test_other_processors(processor: str) -> None:
+    """Kernels for vectors of other lengths are code that LLVM takes."""
+    machine = named(processor)
+    shape = (2, 24, 17, 19)
+    image = Tensor(F32, shape, row_major(4))
+    last = Tensor(F32, shape, channels_last(4))
+    pool = Pool("maximum", (3, 3), (2, 2), (1, 1), ((1, 1), (1, 1)))
+    pooled = Tensor(F32, (2, 24, 9, 10), row_major(4))
+    means = Tensor(F32, (2, 24), row_major(2))
+    works = [
+        map_work(Apply("exp", (plain(shape),), F32), [image], image, machine.target),
+        map_work(plain(shape), [image], last, machine.target),
+        reduce_work(Reduce("sum", (2, 3)), plain(shape), shape, [image], means, machine.target),
+        reduce_work(Reduce("maximum", (2, 3)), plain(shape), shape, [last], means, machine.target),
+        pool_work(pool, image, pooled, machine.target),
+    ]
+    for work in works:
+        for launch, _ in work.launches:
+            verify_kernel(launch.kernel)
+            assert launch.kernel.name in assembly_of(modules_of([launch.kernel])[0], machine)

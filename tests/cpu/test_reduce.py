@@ -149,20 +149,34 @@ def test_mean_of_squared_differences_with_epilogue() -> None:
         np.testing.assert_allclose(ours, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((200000,), (0,)), ((3, 70001), (1,)), ((5000, 20), (0,)), ((9, 8000, 3), (0, 1))])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((200000,), (0,)), ((3, 70001), (1,)), ((5000, 20), (0,)), ((9, 8000, 3), (0, 1))]
+)
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_long_reductions_are_the_same_for_any_threads(shape: tuple[int, ...], axes: tuple[int, ...], symbolic: bool) -> None:
+def test_long_reductions_are_the_same_for_any_threads(
+    shape: tuple[int, ...], axes: tuple[int, ...], symbolic: bool
+) -> None:
     array = np.random.default_rng(4).normal(size=shape).astype(np.float32)
     domain: tuple[Dim, ...] = (dims.symbol("n"), *shape[1:]) if symbolic else shape
     kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
     result = Tensor(F32, kept, row_major(len(kept)))
-    halved: Scalar = Apply("multiply", (Load(0, tuple(Index(dims.axis(a, s)) for a, s in enumerate(kept)), F32), Literal(0.5, F32)), F32)
+    halved: Scalar = Apply(
+        "multiply", (Load(0, tuple(Index(dims.axis(a, s)) for a, s in enumerate(kept)), F32), Literal(0.5, F32)), F32
+    )
     work = reduce_work(
-        Reduce("sum", axes), plain(domain, F32), domain, [tensor_of(array, shape=domain)], result, TARGET, Epilogue(halved, ())
+        Reduce("sum", axes),
+        plain(domain, F32),
+        domain,
+        [tensor_of(array, shape=domain)],
+        result,
+        TARGET,
+        Epilogue(halved, ()),
     )
     if not symbolic:
         assert len(work.launches) == 2
-    runs = [run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]}, threads=n)[0][0] for n in (1, 2, 4)]
+    runs = [
+        run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]}, threads=n)[0][0] for n in (1, 2, 4)
+    ]
     assert runs[0].tobytes() == runs[1].tobytes() == runs[2].tobytes()
     np.testing.assert_allclose(runs[0], array.sum(axis=axes, dtype=np.float64) / 2, 1e-4, 1e-3)
 
@@ -171,6 +185,8 @@ def test_means_of_channels_last_images() -> None:
     array = np.random.default_rng(5).normal(size=(2, 100, 7, 7)).astype(np.float32)
     result = Tensor(F32, (2, 100), row_major(2))
     for layout in (channels_last(4), row_major(4)):
-        work = reduce_work(Reduce("sum", (2, 3)), plain(array.shape, F32), array.shape, [tensor_of(array, layout)], result, TARGET)
+        work = reduce_work(
+            Reduce("sum", (2, 3)), plain(array.shape, F32), array.shape, [tensor_of(array, layout)], result, TARGET
+        )
         (ours,), _ = run_work(work, [(array, layout)], [result])
         np.testing.assert_allclose(ours, array.sum(axis=(2, 3), dtype=np.float64), 1e-4, 1e-5)

@@ -16,6 +16,7 @@ from weft.frontend import read_model
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Map, Reduce, Step, TensorProgram, Value
+from weft.ir.scalar import Index, Load
 from weft.ir.types import TensorType
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, row_major
@@ -26,7 +27,9 @@ from weft.passes import PIPELINE
 F32 = DType.float32
 
 
-def program_of(nodes: Sequence[Any], inputs: dict[str, Sequence[Any]], weights: dict[str, Array], dtype: int = 1) -> TensorProgram:
+def program_of(
+    nodes: Sequence[Any], inputs: dict[str, Sequence[Any]], weights: dict[str, Array], dtype: int = 1
+) -> TensorProgram:
     given = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()]
     outputs = [helper.make_tensor_value_info("y", dtype, None)]
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
@@ -42,7 +45,7 @@ def program_of(nodes: Sequence[Any], inputs: dict[str, Sequence[Any]], weights: 
 def run_groups(
     program: TensorProgram, inputs: Sequence[Array], sizes: dict[str, int], rng: np.random.Generator, threads: int = 1
 ) -> tuple[list[Array], int]:
-    """The program with its row groups as kernels and everything else as the reference; and how many groups there were."""
+    """The program's outputs, with its row groups as kernels and all else as the reference; and the number of groups."""
     groups = find_row_groups(program)
     owner = {id(step): group for group in groups for step in group}
     values: dict[Value, Array] = dict(program.constants)
@@ -203,10 +206,13 @@ def test_intermediate_values_that_others_read_are_written() -> None:
 def test_groups_stop_where_rows_end() -> None:
     """Other axes, other shapes and readers in between keep steps out of a group."""
     a, b = TensorType(F32, (4, 6)), TensorType(F32, (4,))
-    x, total, turned, sums = Value(0, a), Value(1, b), Value(2, TensorType(F32, (6, 4))), Value(3, TensorType(F32, (6,)))
+    x, total, turned, sums = (
+        Value(0, a),
+        Value(1, b),
+        Value(2, TensorType(F32, (6, 4))),
+        Value(3, TensorType(F32, (6,))),
+    )
     place = tuple(dims.axis(axis, size) for axis, size in enumerate((6, 4)))
-    from weft.ir.scalar import Index, Load
-
     steps = (
         Step(Reduce("sum", (1,)), (x,), (total,), "first"),
         Step(Map(Load(0, (Index(place[1]), Index(place[0])), F32)), (x,), (turned,), "turn"),

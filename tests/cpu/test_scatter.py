@@ -27,7 +27,9 @@ def a_layout(rng: np.random.Generator, rank: int) -> Layout:
     return row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
 
 
-def a_scatter(rng: np.random.Generator, symbolic: bool, reduction: str, checked: bool) -> tuple[Scatter, list[Array], list[tuple[Dim, ...]], dict[str, int]]:
+def a_scatter(
+    rng: np.random.Generator, symbolic: bool, reduction: str, checked: bool
+) -> tuple[Scatter, list[Array], list[tuple[Dim, ...]], dict[str, int]]:
     """Of elements along an axis, or of slices at places that the leading axes of the indices list."""
     rank = int(rng.integers(1, 4))
     shape = tuple(int(size) for size in rng.integers(1, {1: 60, 2: 30, 3: 20}[rank], rank))

@@ -16,7 +16,16 @@ from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, row_major
 from weft.kernels.sort import sort_work
 
-DTYPES = (DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.int64, DType.uint8, DType.bool)
+DTYPES = (
+    DType.float32,
+    DType.float64,
+    DType.float16,
+    DType.bfloat16,
+    DType.int32,
+    DType.int64,
+    DType.uint8,
+    DType.bool,
+)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])

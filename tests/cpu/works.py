@@ -94,5 +94,7 @@ def run_work(
         launches.append(Launched(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
         codes.append(code)
     Tape(launches, codes).run(regions, threads)
-    arrays = [out_of_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)]
+    arrays = [
+        out_of_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)
+    ]
     return arrays, int(errors[0].array[0])

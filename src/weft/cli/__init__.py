@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "run a model on files or random data",
     "ops": "the operators weft knows",
     "devices": "the devices weft can use here, and why not the others",
+    "bench": "time models in weft and in other engines",
     "conformance": "run the test suite of the installed onnx package",
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import onnx
 import onnx.defs
 
@@ -21,15 +24,26 @@ def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - t
     return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
 
 
+def open_model(source: ModelSource) -> Source:
+    """Any source opened for reading, once or more than once; nothing of it is parsed."""
+    with _blaming(source_name(source)):
+        return open_source(source)
+
+
 def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard) -> Model:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
     `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
     inlined. Everything that can be wrong with a file surfaces as a `WeftError` that names it.
     """
-    file = source_name(source)
-    try:
+    with _blaming(source_name(source)):
         return _read(open_source(source), is_defined)
+
+
+@contextmanager
+def _blaming(file: str) -> Iterator[None]:
+    try:
+        yield
     except WeftError as error:
         raise error.at(file=file) from error.__cause__
     except MemoryError as error:
@@ -53,6 +67,7 @@ def _read(source: Source, is_defined: IsDefined) -> Model:
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         file=source.file,
         metadata={entry.key: entry.value for entry in proto.metadata_props},
+        external=storage.external,
     )
 
 

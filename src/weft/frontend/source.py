@@ -17,21 +17,27 @@ import onnx
 
 from weft.errors import InvalidModelError, ModelError
 
-ModelSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], onnx.ModelProto]
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The bytes of a model, the name for messages, and the path that external data lies beside, if there is one."""
+    """The bytes of a model, the name for messages, and the path that external data lies beside, if there is one.
+
+    `status` is that of the file, where all of it is mapped.
+    """
 
     view: memoryview
     file: str
     path: Path | None = None
+    status: os.stat_result | None = None
+
+
+ModelSource = Union[Source, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], onnx.ModelProto]
 
 
 def source_name(source: Any) -> str:
     """What to call a source in messages."""
     match source:
+        case Source():
+            return source.file
         case str() | os.PathLike():
             return os.fsdecode(source)
         case bytes() | bytearray() | memoryview():
@@ -46,9 +52,10 @@ def open_source(source: ModelSource) -> Source:
     """Give any of the accepted sources as a view of its bytes."""
     name = source_name(source)
     match source:
+        case Source():
+            return source
         case str() | os.PathLike():
-            path = Path(name)
-            return Source(map_file(path), name, path)
+            return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
             return Source(_flat(source), name)
         case onnx.ModelProto():
@@ -62,9 +69,13 @@ def open_source(source: ModelSource) -> Source:
 
 def map_file(path: Path) -> memoryview:
     """The content of a file as a read-only view that takes no memory until it is read."""
+    return open_file(path, str(path)).view
+
+
+def open_file(path: Path, name: str) -> Source:
     try:
         with path.open("rb") as file:
-            return _map_descriptor(file)
+            return Source(_map_descriptor(file), name, path, os.fstat(file.fileno()))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelError(f"{path} cannot be read: {reason}", hint="check the path") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from weft.errors import InvalidModelError, ModelError
-from weft.frontend.source import Source, map_file
+from weft.frontend.source import Source, map_file, open_file
 from weft.frontend.wire import CUT_KEY, Cut
 
 
@@ -22,6 +22,7 @@ class Storage:
     source: Source
     cuts: tuple[Cut, ...]
     mapped: dict[Path, memoryview] = field(default_factory=dict)
+    external: dict[str, memoryview] = field(default_factory=dict)  # the same, by location
 
 
 def stored_outside(tensor: onnx.TensorProto) -> bool:
@@ -62,15 +63,26 @@ def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memo
 
 
 def _map_external(storage: Storage, location: str) -> memoryview:
-    if storage.source.path is None:
+    path = _external_path(storage.source, location)
+    if path not in storage.mapped:
+        storage.mapped[path] = map_file(path)
+    storage.external[location] = storage.mapped[path]
+    return storage.mapped[path]
+
+
+def open_external(source: Source, location: str) -> Source:
+    """A file beside a model; an error where it must not be read, or is not there."""
+    path = _external_path(source, location)
+    return open_file(path, str(path))
+
+
+def _external_path(source: Source, location: str) -> Path:
+    if source.path is None:
         raise ModelError(
             f"its data lies in the external file {location!r}, and this model has no folder to look in",
             hint="pass the path of the model instead of its content",
         )
-    path = _resolve(storage.source.path, location)
-    if path not in storage.mapped:
-        storage.mapped[path] = map_file(path)
-    return storage.mapped[path]
+    return _resolve(source.path, location)
 
 
 def _resolve(model: Path, location: str) -> Path:

@@ -93,6 +93,9 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expr, (self.terms,)  # hashes of names differ between processes
+
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented

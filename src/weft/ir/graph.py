@@ -76,3 +76,4 @@ class Model:
     producer: str
     file: str  # for messages: the path, or "<bytes>"
     metadata: Mapping[str, str]
+    external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location

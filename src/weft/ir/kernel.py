@@ -81,7 +81,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `weft.ir.scalar.FUNCTIONS`, or `fma` (a * b + c)."""
+    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), or `dot4`.
+
+    `dot4` takes three int32: the sum of the four uint8 in the first times the four int8 in the second, plus the third.
+    """
 
     function: str
     arguments: tuple[Code, ...]

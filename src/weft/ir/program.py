@@ -6,8 +6,8 @@ shape is bound by the first value whose type shows it alone: a program input, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 import numpy as np
@@ -27,6 +27,9 @@ class Value:
     number: int
     type: Type
     name: str = ""
+
+    def __hash__(self) -> int:
+        return self.number
 
     def __str__(self) -> str:
         return f"%{self.number}"
@@ -81,7 +84,10 @@ class ArgReduce:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Sum of products over the labels missing from `output` (operands: left, right); labels name dimensions."""
+    """Sum of products over the labels missing from `output` (operands: left, right); labels name dimensions.
+
+    Operands and result are of one dtype; or one operand is uint8, the other int8, and the sums are int32.
+    """
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -274,6 +280,17 @@ def bodies(primitive: Primitive) -> tuple[TensorProgram, ...]:
             return then, otherwise
         case _:
             return ()
+
+
+def with_bodies(primitive: Primitive, change: Callable[[TensorProgram], TensorProgram]) -> Primitive:
+    """The primitive with the programs inside it changed, in the order of `bodies`."""
+    match primitive:
+        case Scan(body) | Loop(body):
+            return replace(primitive, body=change(body))
+        case Branch(then, otherwise):
+            return Branch(change(then), change(otherwise))
+        case _:
+            return primitive
 
 
 def lines(program: TensorProgram, indent: str = "") -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weft.errors import InternalError
 from weft.ir.dims import Axis, atoms
-from weft.ir.program import Map, Scatter, Step, TensorProgram, Value, bodies
+from weft.ir.dtypes import DType
+from weft.ir.program import Contract, Map, Scatter, Step, TensorProgram, Value, bodies, tensor_dtype
 from weft.ir.scalar import FUNCTIONS, Apply, Index, Load, Scalar, walk
 from weft.ir.types import TensorType
 
@@ -39,6 +40,11 @@ def _verify_step(step: Step) -> None:
             if expression.dtype is not result.type.dtype:
                 raise InternalError(f"a map of {expression.dtype} gives {result.type}", node=step.origin)
             _verify_scalar(expression, step, len(result.type.shape))
+        case Contract():
+            left, right, result_dtype = map(tensor_dtype, (*step.operands, *step.results))
+            mixed = {left, right} == {DType.uint8, DType.int8} and result_dtype is DType.int32
+            if not mixed and not left is right is result_dtype:
+                raise InternalError(f"a product of {left} and {right} gives {result_dtype}", node=step.origin)
         case Scatter(domain, indices, update):
             for scalar in (*indices, update):
                 _verify_scalar(scalar, step, len(domain))

@@ -6,8 +6,8 @@ stretches of tasks between steps for the host. Then planned: launches on places 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -134,3 +134,24 @@ class PlannedLaunch:
     buffers: tuple[Place, ...]
     parameters: tuple[int, ...]
     origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Launches in order, `count` times; each time, buffers lie `shifts` bytes further (per launch and buffer)."""
+
+    launches: tuple[PlannedLaunch, ...]
+    shifts: tuple[tuple[int, ...], ...]
+    count: int
+
+
+def unrolled(launches: Iterable[PlannedLaunch | Repeated]) -> Iterator[PlannedLaunch]:
+    """Every launch, one by one."""
+    for entry in launches:
+        if isinstance(entry, PlannedLaunch):
+            yield entry
+            continue
+        for time in range(entry.count):
+            for launch, shifts in zip(entry.launches, entry.shifts):
+                moved = [Place(b.region, b.offset + time * shift) for b, shift in zip(launch.buffers, shifts)]
+                yield replace(launch, buffers=tuple(moved))

@@ -20,7 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
-from weft.kernels.dots import dot_kernel
+from weft.kernels.dots import HEIGHT, dot_kernel
 from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import row_major
@@ -157,7 +157,8 @@ class _Plan:
         batch, rows, depth = self.extent(self.batch), self.extent(self.rows), self.extent(self.sums)
         columns, outer = _guess(self.column.size), self.extent(self.outer)
         if self.uses_dots:
-            return batch * rows * columns * outer * (depth / self.dot_lanes * 2 + 8)
+            loads = depth / self.dot_lanes * (1 + 1 / max(min(rows, HEIGHT), 1))
+            return batch * rows * columns * outer * (loads + 8)
         vectors = -(-columns // self.lanes) * outer * max(1, self.lanes * 4 // self.target.vector_bytes)
         products = batch * rows * vectors * depth * (1.0 if rows > 1 else 1.5)
         if not isinstance(self.column.size, int):  # it may be 1, and then nearly all lanes are idle; rows never are

@@ -34,7 +34,7 @@ from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import BLOCK_WORK, accumulator_type, split_index
+from weft.kernels.tiles import BLOCK_WORK, accumulator_type, multiply_add, split_index, widened
 from weft.kernels.windows import Phase, Window
 
 _PIXELS = (8, 4)  # at a time
@@ -86,6 +86,7 @@ class _Builder:
         ]
         self.counts = [named(f"count{axis}", window.count) for axis, window in enumerate(phase)]
         self.channels = x.shape[1]
+        self.panels = named("panels", dims.ceildiv(self.channels, lanes))
 
     def stride(self, name: str, value: Dim) -> Dim:
         return value if value in (0, 1) else self.parameters.named(name, value)
@@ -99,10 +100,7 @@ class _Builder:
         each = dims.maximum(dims.ceildiv(lines, dims.maximum(dims.ceildiv(lines, most), 1)), 1)
         start = block() * named("lines_each", each)
         stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
-        panels = named("panels", dims.ceildiv(self.channels, self.lanes))
-        whole = named("whole_panels", dims.floordiv(self.channels, self.lanes * _PANELS) * _PANELS)
-        wide, single = self.pixels(_PANELS), self.pixels(1)
-        body = (*self.line(), Repeat("panel", 0, whole, _PANELS, wide), Repeat("panel", whole, panels, 1, single))
+        body = (*self.line(), *self.pixels())
         buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.ending.buffers)
         statements = (Repeat("line", start, stop, 1, body),)
         kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.lanes, statements)
@@ -126,7 +124,7 @@ class _Builder:
         high = dims.minimum(dims.ceildiv(self.sizes[axis] - place, window.dilation), self.taps[axis])
         return [Let(name, position), Let(f"{name}_low", low), Let(f"{name}_high", high)]
 
-    def pixels(self, panels: int) -> tuple[Statement, ...]:
+    def pixels(self) -> tuple[Statement, ...]:
         """All pixels of a line: those at its start, those inside in groups, and the rest."""
         window, count = self.phase[-1], self.counts[-1]
         last = len(self.phase) - 1
@@ -136,40 +134,44 @@ class _Builder:
         first = dims.minimum(dims.maximum(dims.ceildiv(-base, advance), 0), count)
         end = dims.maximum(dims.minimum(dims.floordiv(room, advance) + 1, count), first)
         statements: list[Statement] = [Let("inside", first), Let("inside_end", end)]
-        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel(panels)))
-        groups: list[Statement] = []
+        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel()))
         start: Dim = variable("inside")
         for number, width in enumerate(_PIXELS):
             stop = start + dims.floordiv(variable("inside_end") - start, width) * width
             statements.append(Let(f"stop{number}", stop))
-            groups.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width, panels)))
+            statements.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width)))
             start = variable(f"stop{number}")
-        statements.append(Repeat("inner", _PANEL, _PANEL + panels, 1, tuple(groups)))
-        statements.append(Repeat("pixel", start, count, 1, self.pixel(panels)))
+        statements.append(Repeat("pixel", start, count, 1, self.pixel()))
         return tuple(statements)
 
-    def pixel(self, panels: int) -> tuple[Statement, ...]:
-        """One pixel of some panels, with the taps that lie inside."""
+    def pixel(self) -> tuple[Statement, ...]:
+        """One pixel with the taps that lie inside, several panels at a time."""
         last, window = len(self.phase) - 1, self.phase[-1]
-        position = self.bases[last] + variable("pixel") * window.advance
         name = f"in{last}"
-        tile = Tile(1, [_PANEL + number for number in range(panels)], panels > 1)
-        step = self.multiply(tile, variable(f"t{last}"))
-        loop = Repeat(f"t{last}", variable(f"{name}_low"), variable(f"{name}_high", None), 1, tuple(step))
-        return (*self.clip(last, window, position, name), *self.sum_up(tile, [loop]))
+        position = self.bases[last] + variable("pixel") * window.advance
+        low, high = variable(f"{name}_low"), variable(f"{name}_high", None)
 
-    def group(self, width: int, panels: int) -> tuple[Statement, ...]:
-        """Neighbouring pixels of a panel whose windows lie inside."""
+        def some(panels: int) -> tuple[Statement, ...]:
+            tile = Tile(1, [_PANEL + number for number in range(panels)], panels > 1)
+            step = self.multiply(tile, variable(f"t{last}"))
+            return tuple(self.sum_up(tile, [Repeat(f"t{last}", low, high, 1, tuple(step))]))
+
+        whole = self.parameters.named("whole", dims.floordiv(self.channels, self.lanes * _PANELS) * _PANELS)
+        loops = (Repeat("panel", 0, whole, _PANELS, some(_PANELS)), Repeat("panel", whole, self.panels, 1, some(1)))
+        return (*self.clip(last, window, position, name), *loops)
+
+    def group(self, width: int) -> tuple[Statement, ...]:
+        """Neighbouring pixels whose windows lie inside."""
         last, window = len(self.phase) - 1, self.phase[-1]
         position = self.bases[last] + variable("pixel") * window.advance
         taps = self.taps[last]
-        tile = Tile(width, [variable("inner")], panels > 1)
+        tile = Tile(width, [_PANEL], False)
         inner: list[Statement]
         if isinstance(taps, int) and taps <= _WRITTEN_OUT:
             inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap)]
         else:
             inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(tile, variable(f"t{last}"))))]
-        return (Let(f"in{last}", position), *self.sum_up(tile, inner))
+        return (Let(f"in{last}", position), Repeat("panel", 0, self.panels, 1, tuple(self.sum_up(tile, inner))))
 
     def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
         for axis in reversed(range(len(self.phase) - 1)):
@@ -196,7 +198,7 @@ class _Builder:
             for size, position in zip(self.taps, taps):
                 place = place * size + position
             weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
-            statements.append(Define(f"w{number}{suffix}", self.widened(weights), True))
+            statements.append(Define(f"w{number}{suffix}", widened(weights, self.type), True))
         for number, (pixel, panel) in enumerate(tile.elements):
             places = [
                 variable(f"in{axis}", None) + position * window.dilation
@@ -204,19 +206,11 @@ class _Builder:
             ]
             places[-1] = places[-1] + pixel * window.advance
             at = offset(self.strides, [variable("o0"), self.channel(panel), *places])
-            element = self.widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)))
+            element = widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)), self.type)
             weight = Register(f"w{tile.panels.index(panel)}{suffix}", self.type, True)
             total = Register(f"sum{number}", self.type, True)
-            statements.append(Assign(total.name, self.multiply_add(element, weight, total)))
+            statements.append(Assign(total.name, multiply_add(self.target, element, weight, total)))
         return statements
-
-    def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
-        if self.type.is_float and not self.target.fused_multiply_add:
-            return Call("add", (Call("multiply", (a, b), self.type), c), self.type)
-        return Call("fma", (a, b, c), self.type)
-
-    def widened(self, code: Code) -> Code:
-        return code if code.dtype is self.type else Call("cast", (code,), self.type)
 
     def channel(self, panel: Dim) -> Dim:
         return panel * self.lanes + lane(self.lanes)

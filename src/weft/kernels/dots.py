@@ -35,7 +35,16 @@ from weft.kernels.ending import Ending
 from weft.kernels.launch import Launch
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import BLOCK_WORK, Product, Walk, accumulator_type, merge_walks, split_index
+from weft.kernels.tiles import (
+    BLOCK_WORK,
+    Product,
+    Walk,
+    accumulator_type,
+    merge_walks,
+    multiply_add,
+    split_index,
+    widened,
+)
 
 HEIGHT = 8  # rows at a time
 
@@ -122,22 +131,15 @@ class _Builder:
         return body
 
     def multiply(self, height: int, left: Dim, right: Dim, mask: Code | None) -> tuple[Statement, ...]:
-        vector = self.widened(Fetch("right", variable("right") + right, self.product.right, mask=mask))
+        vector = widened(Fetch("right", variable("right") + right, self.product.right, mask=mask), self.type)
         statements: list[Statement] = [Define("b", vector, True)]
         for number in range(height):
             place = variable(f"left{number}") + left
-            element = self.widened(Fetch("left", place, self.product.left, mask=mask))
+            element = widened(Fetch("left", place, self.product.left, mask=mask), self.type)
             total = Register(f"sum{number}", self.type, True)
-            product = (element, Register("b", self.type, True))
-            if self.type.is_float and not self.target.fused_multiply_add:
-                value = Call("add", (Call("multiply", product, self.type), total), self.type)
-            else:
-                value = Call("fma", (*product, total), self.type)
-            statements.append(Assign(total.name, value))
+            column = Register("b", self.type, True)
+            statements.append(Assign(total.name, multiply_add(self.target, element, column, total)))
         return tuple(statements)
-
-    def widened(self, code: Code) -> Code:
-        return code if code.dtype is self.type else Call("cast", (code,), self.type)
 
     def write(self, value: Code, place: Sequence[Dim], prefix: str) -> tuple[Statement, ...]:
         axes = {walk.axis: at for walk, at in zip(self.walks, place) if walk.axis is not None}

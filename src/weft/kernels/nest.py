@@ -13,7 +13,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Integer, Register, Repeat, Statement, block, lane, variable
-from weft.ir.scalar import Apply, Load, Scalar, walk
+from weft.ir.scalar import Apply, Index, Load, Scalar, walk
 from weft.ir.target import Target
 from weft.kernels.parameters import Parameters
 
@@ -35,8 +35,11 @@ def estimate(size: Dim) -> int:
     """A size as a number, for decisions that cannot be wrong, only slow."""
     if isinstance(size, int):
         return size
-    low, high = dims.bounds(size)
-    return min(max(UNKNOWN_SIZE, low or 0), UNKNOWN_SIZE if high is None else high)
+    guesses = {}
+    for symbol in dims.symbols(size):
+        at_least = max(UNKNOWN_SIZE, symbol.low or 0)
+        guesses[symbol.name] = at_least if symbol.high is None else min(at_least, symbol.high)
+    return max(dims.evaluate(size, guesses), 0)
 
 
 def spread(
@@ -96,19 +99,20 @@ def lane_loop(
 ) -> Body:
     """Vectors along a span: whole ones, then one that a mask cuts off, unless the length is `exact`ly whole.
 
-    Positions are seen to be a multiple of the lanes plus the lane, so that quotients of them simplify.
+    Where the span starts at a multiple of the lanes, positions are seen to be one plus the lane, so that quotients of
+    them simplify.
     """
     assert span.stop is not None
     start, stop = span.start, span.stop
-    assert dims.mod(start, lanes) == 0
-    first = dims.floordiv(start, lanes)
-    position = variable(name) * lanes + lane(lanes)
-    whole = first + dims.floordiv(stop - start, lanes)
-    loop = Repeat(name, first, whole, 1, body(position, None), unroll)
+    unit = lanes if dims.mod(start, lanes) == 0 else 1
+    first, step = dims.floordiv(start, unit), lanes // unit
+    position = variable(name) * unit + lane(lanes)
+    whole = first + dims.floordiv(stop - start, lanes) * step
+    loop = Repeat(name, first, whole, step, body(position, None), unroll)
     if exact:
         return (loop,)
     rest = masked(position, stop, lambda mask: body(position, mask))
-    return loop, Repeat(name, whole, first + dims.ceildiv(stop - start, lanes), 1, rest)
+    return loop, Repeat(name, whole, first + dims.ceildiv(stop - start, lanes) * step, step, rest)
 
 
 def masked(position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
@@ -130,7 +134,17 @@ def computed_dtypes(expression: Scalar) -> list[DType]:
 
 def cost(expression: Scalar) -> int:
     """Instructions of an expression, about."""
-    return sum(_COSTS.get(node.function, 1) for node in walk(expression) if isinstance(node, Apply))
+    return sum(map(_cost_of_node, walk(expression)))
+
+
+def _cost_of_node(node: Scalar) -> int:
+    match node:
+        case Apply(function):
+            return _COSTS.get(function, 1)
+        case Load(_, indices) if not all(isinstance(index, Index) for index in indices):
+            return 6
+        case _:
+            return 0
 
 
 def weight_of(expression: Scalar) -> int:

@@ -171,6 +171,7 @@ class _Pooling:
                 ranges[number] = (0, window)
             elif dims_vary(start):
                 masked = number
+                ranges[number] = (0, window)
             else:
                 end = self.parameters.size(size)
                 first = dims.maximum(-dims.floordiv(start, dilation), 0)
@@ -180,6 +181,8 @@ class _Pooling:
             body = self.take(places, self.positions(starts, steps), mask)
         else:
             before, body = self.masked_steps(masked, places, starts, steps, mask)
+            if before:
+                del ranges[masked]
         for number, (first, stop) in reversed(ranges.items()):
             body = (Repeat(f"k{number}", first, stop, 1, body),)
         return (*before, *body)
@@ -187,7 +190,7 @@ class _Pooling:
     def masked_steps(
         self, number: int, places: Sequence[Dim], starts: Sequence[Dim], steps: list[Dim], mask: Code | None
     ) -> tuple[list[Statement], Body]:
-        """(masks, elements) along the axis of the lanes: unrolled for a small window."""
+        """(masks, elements) along the axis of the lanes; there are masks only where its steps are unrolled."""
         window, dilation = self.window[number], self.primitive.dilations[number]
         end = self.parameters.size(self.operand.shape[2 + number])
 
@@ -197,11 +200,11 @@ class _Pooling:
             test = Call("logical_and", (test, Call("less", (position, Integer(end)), DType.bool)), DType.bool)
             return test if mask is None else Call("logical_and", (mask, test), DType.bool)
 
-        if not isinstance(window, int) or window > SMALL_WINDOW:
+        if not isinstance(window, int) or window > SMALL_WINDOW or number < len(starts) - 1:
             register = Register("inside_window", DType.bool, True)
             element = self.take(places, self.positions(starts, steps), register)
             define = Define(register.name, inside(steps[number]), True)
-            return [], (Repeat(f"k{number}", 0, window, 1, (define, *element)),)
+            return [], (define, *element)
         masks: list[Statement] = []
         body: list[Statement] = []
         for step in range(window):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Reduce, Step, Value
-from weft.ir.scalar import Index, Load, Scalar, rebuild
+from weft.ir.program import Map, Reduce, Step, Value
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.folds import Fold
@@ -26,6 +26,7 @@ __all__ = ["find_row_groups", "rows_work"]
 
 KEEP_COST = 8  # of a full value, from which on it is kept for later passes
 LOCAL_BYTES = 32 * 1024
+WIDE = (DType.float32, DType.float64)
 
 
 def rows_work(
@@ -60,11 +61,29 @@ class _Plan:
             level = max((self.level[operand] for operand in step.operands if operand in self.level), default=0)
             self.level[value] = level + 1 if isinstance(step.primitive, Reduce) else level
             self.numbers[value] = ROW_VALUES + len(self.level)
+        self.inverse: dict[Value, int] = {}  # sums that elements are divided by, and the numbers of their inverses
+        for value in self.steps:
+            if self.is_sum_of_exponentials(value):
+                self.inverse[value] = ROW_VALUES + len(self.level) + 1 + len(self.inverse)
         self.kept: dict[Value, tuple[int, int]] = {}  # a full value -> (the pass that writes it, the result)
         self.own: list[Result] = []
         for value in reversed(list(self.steps)):
             if self.is_full(value):
                 self.keep_if_costly(value)
+
+    def is_sum_of_exponentials(self, value: Value) -> bool:
+        """Whether a row value is a softmax's sum: at least 1, so that its inverse can neither over- nor underflow."""
+        step = self.steps[value]
+        if not isinstance(step.primitive, Reduce) or step.primitive.kind != "sum" or _dtype(value) not in WIDE:
+            return False
+        maker = self.steps.get(step.operands[0])
+        match maker.primitive if maker is not None else None:
+            case Map(Apply("exp", (Apply("subtract", (_, Load(operand))),))):
+                assert maker is not None
+                least = self.steps.get(maker.operands[operand])
+                return least is not None and isinstance(least.primitive, Reduce) and least.primitive.kind == "maximum"
+            case _:
+                return False
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
@@ -138,7 +157,16 @@ class _Plan:
                 known[value] = self.inside(value, number)
             return known[value]
 
-        return rebuild(expression, through)
+        return self.multiplied(rebuild(expression, through))
+
+    def multiplied(self, expression: Scalar) -> Scalar:
+        """The expression with multiplication by inverses in place of divisions, at its top."""
+        match expression:
+            case Apply("divide", (dividend, Load(operand)), dtype):
+                for value, number in self.inverse.items():
+                    if self.numbers[value] == operand:
+                        return Apply("multiply", (dividend, Load(number, (), dtype)), dtype)
+        return expression
 
     def inside(self, value: Value, number: int) -> Scalar:
         """A value of the group, where pass `number` needs it."""
@@ -177,6 +205,9 @@ class _Plan:
                 if self.level[value] - 1 == number:
                     element = self.element(step.operands[0], number)
                     folds.append(Fold(self.numbers[value], step.primitive.kind, element, _dtype(value)))
+                    if value in self.inverse:
+                        one, total = Literal(1.0, _dtype(value)), Load(self.numbers[value], (), _dtype(value))
+                        then.append(Single(self.inverse[value], Apply("divide", (one, total), _dtype(value))))
             elif not self.is_full(value) and self.level[value] - 1 == number:
                 then.append(Single(self.numbers[value], self.full(value, number)))
         for value, (first, result) in self.kept.items():

@@ -122,51 +122,46 @@ class _Sorting:
             return ()
         dtype = self.operand.dtype
         i, k = variable("i"), variable("k")
-        new, at = Register("new", dtype, False), Register("at", INT64, False)
-        moves, filled = Register("moves", BOOL, False), Register("filled", BOOL, False)
-        old = Register("old", dtype, False)
-        full = Call("greater", (Integer(i), Integer(last)), BOOL)
-        better = self.before(new, Fetch("best", last, dtype))
-        free = Call("greater_equal", (Integer(k), Integer(i)), BOOL)
-        insert: Body = (
-            Define("old", Fetch("best", k, dtype), False),
-            Assign("moves", _or(moves, _or(free, self.before(new, old)))),
+        new = Register("new", dtype, False)
+        unfilled = Call("less_equal", (Integer(i), Integer(last)), BOOL)
+        begin = (Define("at", Integer(i), False), Define("moves", Number(False, BOOL), False))
+        take = (
+            Define("new", Fetch("in0", self.place("in0", places, i), dtype), False),
             When(
-                moves,
-                (
-                    Define("old_at", Fetch("where", k, INT64), False),
-                    Put("best", k, new),
-                    Put("where", k, at),
-                    Assign("new", old),
-                    Assign("at", Register("old_at", INT64, False)),
-                ),
-            ),
-        )
-        entry = Fetch("in0", self.place("in0", places, i), dtype)
-        clear = Repeat("k", 0, last + 1, 1, (Put("best", k, _zero(dtype)), Put("where", k, Number(0, INT64))))
-        scan = Repeat(
-            "i",
-            0,
-            self.length,
-            1,
-            (
-                Define("new", entry, False),
-                Define("filled", full, False),
-                When(
-                    _or(Call("logical_not", (filled,), BOOL), better),
-                    (
-                        Define("at", Integer(i), False),
-                        Define("moves", Number(False, BOOL), False),
-                        Repeat("k", 0, last + 1, 1, insert),
-                    ),
-                ),
+                _or(unfilled, self.before(new, Fetch("best", last, dtype))),
+                (*begin, Repeat("k", 0, last + 1, 1, self.insert(i, k))),
             ),
         )
         copy = (
             Put("values", self.place("values", places, k), Fetch("best", k, dtype)),
             Put("positions", self.place("positions", places, k), Fetch("where", k, INT64)),
         )
-        return clear, scan, Repeat("k", 0, last + 1, 1, copy)
+        clear = (Put("best", k, _zero(dtype)), Put("where", k, Number(0, INT64)))
+        return (
+            Repeat("k", 0, last + 1, 1, clear),
+            Repeat("i", 0, self.length, 1, take),
+            Repeat("k", 0, last + 1, 1, copy),
+        )
+
+    def insert(self, i: Dim, k: Dim) -> Body:
+        """At place k of the list: from where element number i belongs on, what is there changes with what is at hand."""
+        dtype = self.operand.dtype
+        new, old = Register("new", dtype, False), Register("old", dtype, False)
+        at, old_at = Register("at", INT64, False), Register("old_at", INT64, False)
+        moves = Register("moves", BOOL, False)
+        free = Call("greater_equal", (Integer(k), Integer(i)), BOOL)
+        change = (
+            Define("old_at", Fetch("where", k, INT64), False),
+            Put("best", k, new),
+            Put("where", k, at),
+            Assign("new", old),
+            Assign("at", old_at),
+        )
+        return (
+            Define("old", Fetch("best", k, dtype), False),
+            Assign("moves", _or(moves, _or(free, self.before(new, old)))),
+            When(moves, change),
+        )
 
     # -- merging -----------------------------------------------------------------------------------------------------
 

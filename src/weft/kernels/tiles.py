@@ -87,6 +87,18 @@ def accumulator_type(dtype: DType) -> DType:
     return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
 
 
+def widened(code: Code, dtype: DType) -> Code:
+    """A value in the type that sums have."""
+    return code if code.dtype is dtype else Call("cast", (code,), dtype)
+
+
+def multiply_add(target: Target, a: Code, b: Code, c: Code) -> Code:
+    """a * b + c, as the target does it best."""
+    if c.dtype.is_float and not target.fused_multiply_add:
+        return Call("add", (Call("multiply", (a, b), c.dtype), c), c.dtype)
+    return Call("fma", (a, b, c), c.dtype)
+
+
 def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
     """Two vector registers of columns, or fewer where there are no more columns."""
     least = max(target.vector_bytes // 4, 4) // 4
@@ -356,26 +368,18 @@ class _Builder:
         statements: list[Statement] = []
         for column in range(shape.width):
             place = right + column * panel + lane(self.lanes)
-            vector = self.widened(Fetch("panels", place, product.right, mask=mask))
+            vector = widened(Fetch("panels", place, product.right, mask=mask), self.type)
             statements.append(Define(f"b{column}_{split}", vector, True))
         for number in range(shape.height):
-            element = self.widened(Fetch(f"row{number}", left, product.left))
+            element = widened(Fetch(f"row{number}", left, product.left), self.type)
             if shape.width > 1:
                 statements.append(Define(f"a{number}_{split}", element, False))
                 element = Register(f"a{number}_{split}", self.type, False)
             for column in range(shape.width):
                 total = self.register((split * shape.height + number) * shape.width + column)
                 columns = Register(f"b{column}_{split}", self.type, True)
-                statements.append(Assign(total.name, self.multiply_add(element, columns, total)))
+                statements.append(Assign(total.name, multiply_add(self.target, element, columns, total)))
         return statements
-
-    def multiply_add(self, a: Code, b: Code, c: Code) -> Code:
-        if self.type.is_float and not self.target.fused_multiply_add:
-            return Call("add", (Call("multiply", (a, b), self.type), c), self.type)
-        return Call("fma", (a, b, c), self.type)
-
-    def widened(self, code: Code) -> Code:
-        return code if code.dtype is self.type else Call("cast", (code,), self.type)
 
     # -- epilogue ----------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import channels_last, offset, row_major
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel, split_index
+from weft.kernels.tiles import Product, Walk, lanes_for, multiply_add, product_kernel, split_index
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -52,6 +52,7 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
 }
 _TAPS = 3
 _LINE_WORK = 32768  # elements that a block transforms, about
+_WORTH = 0.9  # of the time that the direct way takes, at most
 _FLOPS_PER_BYTE = 6  # multiply-adds that take as long as moving a byte to or from memory
 
 
@@ -62,16 +63,20 @@ def winograd_work(
     result: Tensor,
     epilogue: Epilogue | None,
     target: Target,
+    size: int | None = None,
 ) -> Work | None:
-    """The convolution with constant weights; None where it cannot be done so, or would not be faster."""
+    """The convolution with constant weights; None where it cannot be done so, or would not be faster.
+
+    `size` is that of a tile of outputs, 2 or 4; without one it is chosen.
+    """
     if not _fits(primitive, x, w, result):
         return None
-    direct = _direct_cost(w, result)
-    costs = {size: _cost(w, result, size) for size in _POINTS}
-    best = min(costs, key=lambda size: costs[size])
-    if costs[best] > 0.9 * direct:
-        return None
-    return _Builder(primitive, x, w, result, epilogue, target, best).work()
+    if size is None:
+        costs = {size: _cost(w, result, size) for size in _POINTS}
+        size = min(costs, key=lambda size: costs[size])
+        if costs[size] > _WORTH * _direct_cost(w, result):
+            return None
+    return _Builder(primitive, x, w, result, epilogue, target, size).work()
 
 
 def _fits(primitive: Convolve, x: Tensor, w: Array, result: Tensor) -> bool:
@@ -143,13 +148,13 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 class _Lines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
-    def __init__(self, dtype: DType, prefix: str) -> None:
-        self.dtype = dtype
-        self.prefix = prefix
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.dtype = DType.float32
         self.statements: list[Statement] = []
 
     def keep(self, value: Code) -> Code:
-        name = f"{self.prefix}{len(self.statements)}"
+        name = f"v{len(self.statements)}"
         self.statements.append(Define(name, value, True))
         return Register(name, self.dtype, True)
 
@@ -196,7 +201,7 @@ class _Lines:
             if abs(factor) == 1:
                 total = self.keep(Call("add" if factor == 1 else "subtract", (total, value), self.dtype))
             else:
-                total = self.keep(Call("fma", (self.number(factor), value, total), self.dtype))
+                total = self.keep(multiply_add(self.target, self.number(factor), value, total))
         return total
 
     def number(self, value: Fraction) -> Number:
@@ -307,7 +312,7 @@ class _Builder:
                 at = offset(strides, [variable("y0"), kernel.channel(), *places])
                 return Fetch("x", at, DType.float32, mask=mask)
 
-            lines = _Lines(DType.float32, "v")
+            lines = _Lines(self.target)
             tile = [[lines.keep(load(row, column)) for column in range(self.side)] for row in range(self.side)]
             values = lines.square(self.transforms.input, tile)
             places = [kernel.at(number) for number in range(self.side**2)]
@@ -337,7 +342,7 @@ class _Builder:
                 value, {0: variable("y0"), 1: kernel.channel(), 2: places[0], 3: places[1]}, mask, prefix
             )
 
-        lines = _Lines(DType.float32, "v")
+        lines = _Lines(self.target)
         points = [kernel.at(number) for number in range(self.side**2)]
         flat = [lines.keep(Fetch("in", place, DType.float32, mask=kernel.mask())) for place in points]
         tile = [flat[row * self.side : (row + 1) * self.side] for row in range(self.side)]
@@ -410,10 +415,8 @@ class _Loops:
         sizes = [
             named(f"tiles{n}", size) for n, size in enumerate((self.builder.result.shape[0], *self.builder.counts))
         ]
-        lets = [
-            Let(f"y{n}", place)
-            for n, place in enumerate(split_index(variable("number") + named("first", self.strip.first), sizes))
-        ]
+        places = split_index(variable("number") + named("first", self.strip.first), sizes)
+        lets = [Let(f"y{number}", place) for number, place in enumerate(places)]
         panels = named("panels", -(-self.channels // self.lanes))
         statements = (Repeat("number", start, stop, 1, (*lets, Repeat("panel", 0, panels, 1, tuple(body)))),)
         kernel = Kernel(name, buffers, tuple(self.parameters.values), self.lanes, statements)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from weft.ir.program import Branch, Loop, Primitive, Scan, Step, TensorProgram, Value, bodies
+from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
 from weft.ops.trace import Evaluator
 
 Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
@@ -15,20 +15,10 @@ Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
 def everywhere(apply: Pass, program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     """The program with a pass applied to the bodies inside its steps (which apply it to theirs)."""
     steps = tuple(
-        replace(step, primitive=_with_bodies(step.primitive, lambda body: apply(body, evaluator)))
+        replace(step, primitive=with_bodies(step.primitive, lambda body: apply(body, evaluator)))
         for step in program.steps
     )
     return replace(program, steps=steps)
-
-
-def _with_bodies(primitive: Primitive, change: Callable[[TensorProgram], TensorProgram]) -> Primitive:
-    match primitive:
-        case Scan(body) | Loop(body):
-            return replace(primitive, body=change(body))
-        case Branch(then, otherwise):
-            return Branch(change(then), change(otherwise))
-        case _:
-            return primitive
 
 
 def redirect(step: Step, replaced: Mapping[Value, Value]) -> Step:

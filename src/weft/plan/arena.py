@@ -29,15 +29,18 @@ class Arena:
 def place(blocks: Sequence[Block], alignment: int) -> Arena:
     """Offsets for all blocks, multiples of `alignment`."""
     sizes = [-(-block.size // alignment) * alignment for block in blocks]
+    lower_bound = _most_alive(blocks, sizes)
     best: tuple[int, list[int]] | None = None
     for order in _ORDERS:
+        if best is not None and best[0] == lower_bound:
+            break
         numbers = sorted(range(len(blocks)), key=lambda number: order(blocks[number]))
         offsets = _place_in_order(blocks, sizes, numbers)
         total = max((offset + size for offset, size in zip(offsets, sizes)), default=0)
         if best is None or total < best[0]:
             best = (total, offsets)
     assert best is not None
-    return Arena(tuple(best[1]), best[0], _most_alive(blocks, sizes))
+    return Arena(tuple(best[1]), best[0], lower_bound)
 
 
 _ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
@@ -49,16 +52,15 @@ _ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
 
 def _place_in_order(blocks: Sequence[Block], sizes: Sequence[int], numbers: Sequence[int]) -> list[int]:
     offsets = [0] * len(blocks)
-    placed: list[int] = []
+    alive: list[list[int]] = [[] for _ in range(1 + max((block.last for block in blocks), default=0))]  # by step
     for number in numbers:
         block = blocks[number]
-        taken = sorted(
-            (offsets[other], offsets[other] + sizes[other])
-            for other in placed
-            if blocks[other].first <= block.last and block.first <= blocks[other].last
-        )
+        steps = alive[block.first : block.last + 1]
+        others = set().union(*steps)
+        taken = sorted((offsets[other], offsets[other] + sizes[other]) for other in others)
         offsets[number] = _tightest_gap(taken, sizes[number])
-        placed.append(number)
+        for step in steps:
+            step.append(number)
     return offsets
 
 

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from weft.errors import ExecutionError
 from weft.ir import dims
+from weft.ir.compiled import read_operands
 from weft.ir.dims import Dim
+from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, ScanTask, Task, Work
+from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Repeated, ScanTask, Work
 from weft.plan.arena import Block, place
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
 ALIGNMENT = 64
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
+_NOWHERE = Place(ABSOLUTE)
+_UNROLLED = 6  # iterations of a scan up to which all launches are listed one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`constants` are arrays that launches point to, and so must live as long."""
 
-    launches: tuple[PlannedLaunch, ...]
+    launches: tuple[PlannedLaunch | Repeated, ...]
     arena_bytes: int
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
     constants: tuple[Array, ...]
@@ -39,19 +45,11 @@ def make_plan(section: NativeSection, constants: Mapping[Value, Array], sizes: S
     places = {
         value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))
     }
-    planner = _Planner(constants, sizes)
+    planner = _Planner(constants, Numbers(sizes))
     arena_bytes = planner.place_section(section, places, 0)
     launches = tuple(planner.launches(section, places))
     outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
     return Plan(launches, arena_bytes, outputs, (*constants.values(), *planner.kept))
-
-
-def read_values(task: Task | ScanTask) -> list[Value]:
-    """The operands that a task reads from memory; a packed constant is read from the packing instead."""
-    if isinstance(task, ScanTask):
-        return list(task.operands)
-    used = {r.number for _, references in task.work.launches for r in references if r.kind == "operand"}
-    return [task.operands[number] for number in sorted(used)]
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:
@@ -60,9 +58,9 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 
 
 class _Planner:
-    def __init__(self, constants: Mapping[Value, Array], sizes: Sizes) -> None:
+    def __init__(self, constants: Mapping[Value, Array], number: Numbers) -> None:
         self.constants = constants
-        self.sizes = dict(sizes)
+        self.number = number
         self.kept: list[Array] = []  # packed constants that launches point to
         self.workspaces: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
         self.packed: dict[tuple[int, int], Place] = {}
@@ -78,7 +76,7 @@ class _Planner:
         owners: list[tuple[int, int]] = []
         inner: dict[int, int] = {}
         for number, task in enumerate(section.tasks):
-            for value in (*read_values(task), *task.results):
+            for value in (*read_operands(task), *task.results):
                 root = _root(value, section.aliases)
                 first.setdefault(root, number)
                 last[root] = number
@@ -111,7 +109,7 @@ class _Planner:
         """Memory for two sets of carries and for the inside of the body."""
         self.bind_body(task)
         carried = sum(_aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
-        trial = _Planner(self.constants, self.sizes)
+        trial = _Planner(self.constants, self.number)
         inside = {value: Place(ARENA) for value in (*task.body.inputs, *task.body.outputs)}
         return 2 * carried + trial.place_section(task.body, inside, 0)
 
@@ -136,19 +134,17 @@ class _Planner:
             for dim, size in zip(shape_of(inner), shape[1:] if is_sequence else shape):
                 symbol = dims.as_symbol(dim)
                 if symbol is not None:
-                    self.sizes[symbol.name] = size
+                    self.number.bind(symbol.name, size)
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launches(self, section: NativeSection, places: Mapping[Value, Place]) -> Iterator[PlannedLaunch]:
+    def launches(self, section: NativeSection, places: Mapping[Value, Place]) -> Iterator[PlannedLaunch | Repeated]:
         for task in section.tasks:
             if isinstance(task, ScanTask):
                 yield from self.scan_launches(task, [places[_root(v, section.aliases)] for v in task.operands],
                                               [places[v] for v in task.results])  # fmt: skip
                 continue
-            operands = [
-                places.get(_root(value, section.aliases), Place(ABSOLUTE)) for value in task.operands
-            ]
+            operands = [places.get(_root(value, section.aliases), _NOWHERE) for value in task.operands]
             yield from self.work_launches(task.work, operands, [places[value] for value in task.results], task.origin)
 
     def work_launches(
@@ -156,9 +152,8 @@ class _Planner:
     ) -> Iterator[PlannedLaunch]:
         for launch, references in work.launches:
             buffers = tuple(self.locate(reference, work, operands, results) for reference in references)
-            blocks = self.number(launch.blocks)
-            parameters = tuple(self.number(value) for value in launch.parameters)
-            yield PlannedLaunch(launch.kernel, blocks, buffers, parameters, origin)
+            parameters = tuple(map(self.number, launch.parameters))
+            yield PlannedLaunch(launch.kernel, self.number(launch.blocks), buffers, parameters, origin)
 
     def locate(self, reference: Reference, work: Work, operands: list[Place], results: list[Place]) -> Place:
         match reference.kind:
@@ -181,40 +176,100 @@ class _Planner:
             self.packed[key] = Place(ABSOLUTE, array.ctypes.data)
         return self.packed[key]
 
-    def scan_launches(self, task: ScanTask, operands: list[Place], results: list[Place]) -> Iterator[PlannedLaunch]:
-        """The body's launches for every iteration; an output that is carried too is read back from where it went."""
+    def scan_launches(
+        self, task: ScanTask, operands: list[Place], results: list[Place]
+    ) -> Iterator[PlannedLaunch | Repeated]:
+        """The body's launches for every iteration; an output that is carried too is read back from where it went.
+
+        Carries alternate between two places and sequences move on evenly, so iterations but the first and the last
+        are one pair of them, repeated.
+        """
         self.bind_body(task)
-        carries, sequences = task.primitive.carries, task.primitive.sequences
-        inside, pairs = self.scans[id(task)]
-        inputs, outputs = task.program.inputs, task.program.outputs
         length = self.number(task.primitive.length)
-        current = operands[:carries]
-        for step in range(length):
-            places = dict(inside)
-            places.update(zip(inputs, current))
-            for value, spot in zip(inputs[carries:], operands[carries : carries + sequences]):
-                places[value] = Place(spot.region, spot.offset + step * self.bytes(value))
-            places.update(zip(inputs[carries + sequences :], operands[carries + sequences :]))
-            for number, value in enumerate(outputs[:carries]):
-                places[value] = results[number] if step == length - 1 else pairs[number][step % 2]
-            for number, value in enumerate(outputs[carries:], start=carries):
-                places[value] = Place(results[number].region, results[number].offset + step * self.bytes(value))
-            yield from self.launches(task.body, places)
-            current = [places[value] for value in outputs[:carries]]
-        for copy, source, result in zip(task.copies, current, results):
+        steps = _ScanPlaces(self, task, operands, results, length)
+
+        def pair(step: int) -> list[PlannedLaunch | Repeated]:
+            return [*self.launches(task.body, steps.at(step)), *self.launches(task.body, steps.at(step + 1))]
+
+        step = 0
+        if length > _UNROLLED:
+            yield from self.launches(task.body, steps.at(0))
+            repeated = _repeat(pair(1), pair(3), (length - 2) // 2)
+            if repeated is not None:
+                yield repeated
+                step = 1 + 2 * repeated.count
+            else:
+                step = 1
+        for number in range(step, length):
+            yield from self.launches(task.body, steps.at(number))
+        for copy, source, result in zip(task.copies, steps.carries_before(length), results):
             if source != result:
                 yield from self.work_launches(copy, [source], [result], task.origin)
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
-    def number(self, value: Dim) -> int:
-        return dims.evaluate(value, self.sizes)
-
     def shape(self, value: Value) -> tuple[int, ...]:
-        return tuple(self.number(dim) for dim in shape_of(value))
+        sizes = tuple(map(self.number, shape_of(value)))
+        if sizes and min(sizes) < 0:
+            raise ExecutionError(f"a dimension of negative size: {value.type} is {sizes}")
+        return sizes
 
     def bytes(self, value: Value) -> int:
-        return self.number(dims.product(shape_of(value))) * _dtype(value).itemsize
+        return prod(self.shape(value)) * _dtype(value).itemsize
+
+
+class _ScanPlaces:
+    """Where the values of a scan's body are in each iteration."""
+
+    def __init__(
+        self, planner: _Planner, task: ScanTask, operands: list[Place], results: list[Place], length: int
+    ) -> None:
+        self.task, self.operands, self.results, self.length = task, operands, results, length
+        self.inside, self.pairs = planner.scans[id(task)]
+        carries, sequences = task.primitive.carries, task.primitive.sequences
+        inputs, outputs = task.program.inputs, task.program.outputs
+        self.carried = inputs[:carries]
+        self.sliced = [(v, p, planner.bytes(v)) for v, p in zip(inputs[carries:], operands[carries:][:sequences])]
+        self.captured = dict(zip(inputs[carries + sequences :], operands[carries + sequences :]))
+        self.stacked = [(v, p, planner.bytes(v)) for v, p in zip(outputs[carries:], results[carries:])]
+
+    def at(self, step: int) -> dict[Value, Place]:
+        places = {**self.inside, **self.captured}
+        places.update(zip(self.carried, self.carries_before(step)))
+        for value, start, size in self.sliced:
+            places[value] = Place(start.region, start.offset + step * size)
+        places.update(self.made_in(step))
+        return places
+
+    def made_in(self, step: int) -> dict[Value, Place]:
+        outputs = self.task.program.outputs[: len(self.carried)]
+        if step == self.length - 1:
+            places = dict(zip(outputs, self.results))
+        else:
+            places = {value: pair[step % 2] for value, pair in zip(outputs, self.pairs)}
+        for value, start, size in self.stacked:
+            places[value] = Place(start.region, start.offset + step * size)
+        return places
+
+    def carries_before(self, step: int) -> list[Place]:
+        if step == 0:
+            return self.operands[: len(self.carried)]
+        made = self.made_in(step - 1)
+        return [made[value] for value in self.task.program.outputs[: len(self.carried)]]
+
+
+def _repeat(
+    first: list[PlannedLaunch | Repeated], second: list[PlannedLaunch | Repeated], count: int
+) -> Repeated | None:
+    """`first` and what follows from `second` being next; None where scans inside make them uneven."""
+    shifts = []
+    launches = []
+    for one, other in zip(first, second, strict=True):
+        if isinstance(one, Repeated) or isinstance(other, Repeated):
+            return None
+        launches.append(one)
+        shifts.append(tuple(b.offset - a.offset for a, b in zip(one.buffers, other.buffers)))
+    return Repeated(tuple(launches), tuple(shifts), count)
 
 
 def _aligned(size: int) -> int:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Union
 
 from weft.backends.cpu import machine
+from weft.backends.cpu.codegen import code_identity
+from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import Executable
 from weft.backends.reference import interpret
 from weft.errors import DeviceError
+from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.kernels.sections import divide
 
 Runner = Callable[[Sequence[Any]], list[Any]]
+Compiled = Union[TensorProgram, CompiledProgram]
+Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +39,39 @@ def devices() -> list[Device]:
     ]
 
 
-def runner(name: str) -> Callable[[TensorProgram, int | None, bool], Runner]:
-    """What makes a program run on a device: a function of the program, the threads, and whether code may be cached."""
-    return _RUNNERS[name]
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What a device does with a program: make what runs there, a value, and run it.
+
+    `compile` takes whether code may be cached, and tells how far it is; `start` takes the number of threads.
+    """
+
+    compile: Callable[[TensorProgram, bool, Progress], Compiled]
+    start: Callable[[Compiled, int | None], Runner]
+    identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
 
 
-def _on_reference(program: TensorProgram, threads: int | None, cache: bool) -> Runner:  # noqa: ARG001
+def engine(name: str) -> Engine:
+    return _ENGINES[name]
+
+
+def _run_reference(program: Compiled, threads: int | None) -> Runner:  # noqa: ARG001
+    assert isinstance(program, TensorProgram)
     return partial(interpret.run, program)
 
 
-def _on_cpu(program: TensorProgram, threads: int | None, cache: bool) -> Runner:
-    sections = divide(program, machine.host().target)
-    return Executable(program, sections, threads or machine.usable_cores(), cache).run
+def _compile_for_cpu(program: TensorProgram, cache: bool, progress: Progress) -> Compiled:
+    return compile_program(program, divide(program, machine.host().target), cache, progress)
 
 
-_RUNNERS: dict[str, Callable[[TensorProgram, int | None, bool], Runner]] = {
-    "cpu": _on_cpu,
-    "reference": _on_reference,
+def _run_on_cpu(program: Compiled, threads: int | None) -> Runner:
+    assert isinstance(program, CompiledProgram)
+    return Executable(program, threads or machine.usable_cores()).run
+
+
+_ENGINES: dict[str, Engine] = {
+    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity),
+    "reference": Engine(lambda program, cache, progress: program, _run_reference, None),
 }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from weft.runtime.specs import TensorSpec
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """Inputs ready to run. `clash` says where one dim name stands for two sizes.
 
     Some exporters give unrelated dims the same name, so a clash need not be an error: the model runs if it makes sense
@@ -26,6 +24,61 @@ class Bound:
 
     arrays: dict[str, Any]
     clash: str | None
+
+
+class Binder:
+    """Checks the inputs of one model: quickly where they are arrays as declared, else at length."""
+
+    def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str) -> None:
+        self.specs = tuple(specs)
+        self.optional = tuple(optional)
+        self.file = file
+        self._declared = tuple(_Declared.of(spec) for spec in specs)
+        names = [dim for spec in (*specs, *optional) for dim in _dims(spec) if not isinstance(dim, int)]
+        self._may_clash = len(set(names)) < len(names)
+
+    def __call__(self, given: Mapping[str, Any]) -> Bound:
+        """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit."""
+        if len(given) == len(self._declared) and not self._may_clash:
+            for declared in self._declared:
+                if declared is None or not declared.fits(given.get(declared.name)):
+                    break
+            else:
+                return Bound(dict(given), None)
+        return bind_inputs(self.specs, self.optional, given, self.file)
+
+
+class _Declared(NamedTuple):
+    """A tensor input, in the form that is checked fastest."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None  # where all sizes are fixed
+    rank: int
+    fixed: tuple[tuple[int, int], ...]  # axis and size
+
+    @staticmethod
+    def of(spec: TensorSpec) -> _Declared | None:
+        type = spec.type
+        if not isinstance(type, TensorType) or type.shape is None or type.dtype is DType.string:
+            return None
+        fixed = tuple((axis, dim) for axis, dim in enumerate(type.shape) if isinstance(dim, int))
+        shape = tuple(dim for _, dim in fixed) if len(fixed) == len(type.shape) else None
+        return _Declared(spec.name, type.dtype.numpy, shape, len(type.shape), fixed)
+
+    def fits(self, content: Any) -> bool:
+        if type(content) is not np.ndarray or content.dtype != self.dtype:
+            return False
+        shape = content.shape
+        if self.shape is not None:
+            return shape == self.shape
+        if len(shape) != self.rank:
+            return False
+        return all(shape[axis] == size for axis, size in self.fixed) if self.fixed else True
+
+
+def _dims(spec: TensorSpec) -> tuple[Any, ...]:
+    return (spec.type.shape or ()) if isinstance(spec.type, TensorType) else ()
 
 
 def bind_inputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -13,47 +14,61 @@ from weft.backends.reference.interpret import GuardError
 from weft.errors import ExecutionError, InputError, ModelError, WeftError
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
-from weft.ir.types import AnyType, Type
 from weft.passes.drop import with_outputs
 from weft.runtime.devices import Runner
-from weft.runtime.inputs import Bound, bind_inputs
-from weft.runtime.specs import TensorSpec, spec
+from weft.runtime.inputs import Binder, Bound
+from weft.runtime.specs import Signature
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[int, ...]]
-Compile = Callable[["Shapes | None", Sequence[str]], TensorProgram]
-Prepare = Callable[[TensorProgram], Runner]
-Eager = Callable[[Mapping[str, Any]], list[Any]]
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A program that is ready to run: the names of its inputs in order, and what runs it."""
+
+    inputs: tuple[str, ...]
+    runner: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What makes more of a model when it is asked for; nothing of it is needed to run what was prepared."""
+
+    read: Callable[[], Source]  # the model as its file has it
+    trace: Callable[[], TensorProgram]  # the program for any shapes
+    compile: Callable[[Shapes | None, Sequence[str]], TensorProgram]  # one for given shapes and overridden defaults
+    prepare: Callable[[TensorProgram], Prepared]
+    eager: Callable[[Mapping[str, Any]], list[Any]]  # a run without a program
 
 
 class Model:
     """What `weft.load` returns. `run` may be called from several threads at once."""
 
-    def __init__(
-        self, source: Source, program: TensorProgram, device: str, prepare: Prepare, compile: Compile, eager: Eager
-    ) -> None:
-        """`prepare` makes a program run on the device; `compile` traces one for given shapes, `eager` traces none."""
-        self.source = source
-        self.program = program
+    def __init__(self, file: str, device: str, signature: Signature, whole: Prepared, workshop: Workshop) -> None:
+        self.file = file
         self.device = device
-        self.inputs: tuple[TensorSpec, ...] = tuple(
-            spec(value.name, value.type) for value in source.graph.inputs if value.type is not None
-        )
-        self.defaults: tuple[TensorSpec, ...] = tuple(
-            spec(value.name, value.type) for value in source.graph.defaults if value.type is not None
-        )
-        self.outputs: tuple[TensorSpec, ...] = tuple(
-            spec(declared.name, _better_known(value.type, declared.type))
-            for declared, value in zip(source.graph.outputs, program.outputs)
-        )
-        self._prepare = prepare
-        self._compile = compile
-        self._eager = eager
-        self._whole = (program, prepare(program))
-        self._programs: OrderedDict[Any, tuple[TensorProgram, Runner]] = OrderedDict()
+        self.inputs = signature.inputs
+        self.defaults = signature.defaults
+        self.outputs = signature.outputs
+        self._names = tuple(spec.name for spec in signature.outputs)
+        self._bind = Binder(signature.inputs, signature.defaults, file)
+        self._whole = whole
+        self._workshop = workshop
+        self._programs: OrderedDict[Any, Prepared] = OrderedDict()
         self._lock = Lock()
+
+    @property
+    def source(self) -> Source:
+        """The model as its file has it."""
+        return self._workshop.read()
+
+    @property
+    def program(self) -> TensorProgram:
+        """The tensor program for any shapes."""
+        return self._workshop.trace()
 
     def run(self, inputs: Mapping[str, Any] | None = None, outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
@@ -61,52 +76,57 @@ class Model:
         Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, or Python numbers and lists. Arrays must
         have the dtype that `inputs` states. A sequence is a list, an empty optional None.
         """
-        wanted = self._wanted(outputs)
-        bound = bind_inputs(self.inputs, self.defaults, inputs or {}, self.source.file)
+        wanted = self._names if outputs is None else self._wanted(outputs)
+        bound = self._bind(inputs or {})
         try:
             results = self._run(bound, wanted)
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
-            where = {"file": self.source.file, "node": error.node, "value": error.value}
+            where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
-            raise error.at(file=self.source.file) from error.__cause__
-        return {name: _own(result, bound.arrays) for name, result in zip(wanted, results)}
+            if isinstance(error, ExecutionError) and error.node is None:
+                self._find_fault(bound)
+            raise error.at(file=self.file) from error.__cause__
+        others = list(bound.arrays.values())
+        owned: dict[str, Any] = {}
+        for name, result in zip(wanted, results):
+            own = owned[name] = _own(result, others)
+            others.append(own)
+        return owned
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
         if len(arguments) > len(self.inputs):
             raise InputError(
-                f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.source.file
+                f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file
             )
         inputs = dict(zip((spec.name for spec in self.inputs), arguments))
         for name, content in keywords.items():
             if name in inputs:
-                raise InputError(f"input {name!r} is given twice", file=self.source.file)
+                raise InputError(f"input {name!r} is given twice", file=self.file)
             inputs[name] = content
         results = tuple(self.run(inputs).values())
         return results[0] if len(results) == 1 else results
 
     def __repr__(self) -> str:
         takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
-        return f"<weft.Model {self.source.file} on {self.device}: ({takes}) -> ({gives})>"
+        return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
 
-    def _wanted(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
-        names = tuple(spec.name for spec in self.outputs)
-        if outputs is None:
-            return names
+    def _wanted(self, outputs: Sequence[str]) -> tuple[str, ...]:
+        names = self._names
         if isinstance(outputs, str):
-            raise InputError(f"outputs must be a list of names, not the string {outputs!r}", file=self.source.file)
+            raise InputError(f"outputs must be a list of names, not the string {outputs!r}", file=self.file)
         for name in outputs:
             if name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r}", file=self.source.file, hint=hint)
+                raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
         return tuple(outputs)
 
     def _run(self, bound: Bound, wanted: tuple[str, ...]) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
-        given = bound.arrays
-        overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
-        if bound.clash is None:
+        given, clash = bound
+        overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
+        if clash is None:
             try:
                 return self._execute(self._program(None, overridden, wanted), given)
             except GuardError:
@@ -115,48 +135,55 @@ class Model:
         try:
             return self._execute(self._program(shapes, overridden, wanted), given)
         except ModelError as error:
-            said = f": {bound.clash}" if bound.clash else ""
+            said = f": {clash}" if clash else ""
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
         except GuardError:  # sizes that depend on data break an assumption
-            results = dict(zip((spec.name for spec in self.outputs), self._eager(given)))
+            results = dict(zip(self._names, self._workshop.eager(given)))
             return [results[name] for name in wanted]
 
-    def _execute(self, prepared: tuple[TensorProgram, Runner], given: Mapping[str, Any]) -> list[Any]:
-        program, runner = prepared
-        return runner([given[value.name] for value in program.inputs])
+    def _find_fault(self, bound: Bound) -> None:
+        """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
+        try:
+            self._workshop.eager(bound.arrays)
+        except ModelError as error:
+            where = {"file": self.file, "node": error.node, "value": error.value}
+            raise ExecutionError(error.problem, hint=error.hint, **where) from error
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
 
-    def _program(
-        self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]
-    ) -> tuple[TensorProgram, Runner]:
-        names = tuple(spec.name for spec in self.outputs)
-        if shapes is None and not overridden and wanted == names:
+    def _execute(self, prepared: Prepared, given: Mapping[str, Any]) -> list[Any]:
+        return prepared.runner([given[name] for name in prepared.inputs])
+
+    def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> Prepared:
+        names = self._names
+        if shapes is None and not overridden and (wanted is names or wanted == names):
             return self._whole
         key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
         with self._lock:
             if key not in self._programs:
-                whole = self.program if shapes is None and not overridden else self._compile(shapes, overridden)
+                any_shape = shapes is None and not overridden
+                whole = self.program if any_shape else self._workshop.compile(shapes, overridden)
                 outputs = dict(zip(names, whole.outputs))
                 part = with_outputs(whole, tuple(outputs[name] for name in wanted))
-                self._programs[key] = (part, self._prepare(part))
+                self._programs[key] = self._workshop.prepare(part)
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
 
 
-def _better_known(traced: Type, declared: Type | None) -> Type:
-    """The traced type, which is right where files often are not, unless tracing could not tell."""
-    return declared if isinstance(traced, AnyType) and declared is not None else traced
-
-
-def _own(result: Any, given: Mapping[str, Any]) -> Any:
-    """A result that belongs to the caller alone: no view of an input, a constant or another result."""
+def _own(result: Any, others: Sequence[Any]) -> Any:
+    """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
     if isinstance(result, list):
-        return [_own(item, given) for item in result]
+        return [_own(item, others) for item in result]
     if not isinstance(result, np.ndarray):
         return result
-    if result.base is not None or not result.flags.owndata or not result.flags.writeable:
+    flags = result.flags
+    if result.base is not None or not flags.owndata or not flags.writeable:
         return np.array(result)
-    return np.array(result) if any(result is content for content in given.values()) else result
+    for other in others:
+        if result is other:
+            return np.array(result)
+    return result

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.ir.dtypes import DType
-from weft.ir.types import TensorType, Type
+from weft.ir.graph import Graph
+from weft.ir.program import TensorProgram
+from weft.ir.types import AnyType, TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,31 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """All that a model takes and gives; `defaults` are inputs that need not be given."""
+
+    inputs: tuple[TensorSpec, ...]
+    defaults: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def signature(graph: Graph, program: TensorProgram) -> Signature:
+    return Signature(
+        tuple(spec(value.name, value.type) for value in graph.inputs if value.type is not None),
+        tuple(spec(value.name, value.type) for value in graph.defaults if value.type is not None),
+        tuple(
+            spec(declared.name, _better_known(value.type, declared.type))
+            for declared, value in zip(graph.outputs, program.outputs)
+        ),
+    )
+
+
+def _better_known(traced: Type, declared: Type | None) -> Type:
+    """The traced type, which is right where files often are not, unless tracing could not tell."""
+    return declared if isinstance(traced, AnyType) and declared is not None else traced
 
 
 def spec(name: str, type: Type) -> TensorSpec:

@@ -23,9 +23,9 @@ VARIABLE = "WEFT_CACHE"
 
 MOST_BYTES = 512 * 1024**2
 _SUFFIX = ".weft"
-_UNFINISHED = ".part"
+UNFINISHED = ".part"
 _MAGIC = b"weft\x00001"
-_STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
+STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
 
 
 def key_of(*parts: str) -> str:
@@ -39,15 +39,56 @@ def key_of(*parts: str) -> str:
 
 
 @cache
-def shared_cache() -> CodeCache:
-    """The cache of this user."""
+def package_digest(*folders: str) -> str | None:
+    """weft's own files in these folders (all, for none) by size and time.
+
+    None if one was changed since the process began to use them, or if they are not files.
+    """
+    package = Path(__file__).parent.parent.parent
+    roots = [package / folder for folder in folders] or [package]
+    try:
+        found = [(str(path.relative_to(package)), path.stat()) for root in roots for path in root.rglob("*.py")]
+    except OSError:
+        return None
+    if not found or any(status.st_mtime > _STARTED for _, status in found):
+        return None
+    return key_of(*sorted(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in found))
+
+
+_STARTED = time.time()
+
+
+def cache_folder() -> Path | None:
+    """Where this user's caches are; None for nowhere."""
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return CodeCache(Path(named) if named else None)
+        return Path(named) if named else None
     try:
-        return CodeCache(platformdirs.user_cache_path("weft", appauthor=False) / "code")
+        return platformdirs.user_cache_path("weft", appauthor=False)
     except (OSError, RuntimeError):  # no home to be found
-        return CodeCache(None)
+        return None
+
+
+@cache
+def shared_cache() -> CodeCache:
+    """The cache of this user."""
+    folder = cache_folder()
+    return CodeCache(None if folder is None else folder / "code")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; OSError where the disk does not allow it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = mkstemp(UNFINISHED, dir=path.parent)
+    unfinished = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 class CodeCache:
@@ -77,7 +118,7 @@ class CodeCache:
                 path.unlink()
             return None
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _STALE:
+            if time.time() - path.stat().st_mtime > STALE:
                 os.utime(path)
         return data[head:]
 
@@ -86,24 +127,11 @@ class CodeCache:
         if self.folder is None:
             return
         with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._write(self.folder / (key + _SUFFIX), _MAGIC + sha256(data).digest() + data)
+            write_file(self.folder / (key + _SUFFIX), _MAGIC + sha256(data).digest() + data)
             self._until_trim -= len(data)
             if self._until_trim < 0:
                 self._trim(self.folder)
                 self._until_trim = self.most_bytes // 16
-
-    def _write(self, path: Path, data: bytes) -> None:
-        handle, name = mkstemp(_UNFINISHED, dir=path.parent)
-        unfinished = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            unfinished.replace(path)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
 
     def _trim(self, folder: Path) -> None:
         """Remove the entries that were used least recently, down to three quarters of what is allowed."""
@@ -126,5 +154,5 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
             status = path.stat()
             if path.suffix == _SUFFIX:
                 yield status.st_mtime, status.st_size, path
-            elif path.suffix == _UNFINISHED and time.time() - status.st_mtime > _STALE:
+            elif path.suffix == UNFINISHED and time.time() - status.st_mtime > STALE:
                 path.unlink()

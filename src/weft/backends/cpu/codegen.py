@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -66,8 +66,15 @@ def compile_modules(
 
 def code_key(text: str, machine: Machine) -> str:
     """What the object code of a module depends on, as one name."""
+    return key_of(text, code_identity(machine))
+
+
+def code_identity(machine: Machine | None = None) -> str:
+    """What all code made for a machine depends on."""
+    machine = machine or host()
     version = sys.modules["weft"].__version__  # the root package is above this layer: loaded, but not to be imported
-    return key_of(text, machine.triple, machine.processor, machine.features, version, llvmlite.__version__, PIPELINE)
+    target = repr(replace(machine.target, features=frozenset()))  # which have no order, and are in `features` too
+    return key_of(machine.triple, machine.processor, machine.features, target, version, llvmlite.__version__, PIPELINE)
 
 
 def compile_module(text: str, machine: Machine) -> bytes:

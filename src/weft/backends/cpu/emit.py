@@ -8,6 +8,7 @@ SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 is co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ from weft.ir.kernel import (
 )
 
 Value = Any  # llvmlite's values are untyped
+MOST_SHARED = 2  # lanes that use one element, under a mask
 MOST_PARTS = 4  # neighbouring vectors that are loaded and shuffled rather than one element for each lane
 
 
@@ -240,7 +242,7 @@ class _Emitter:
                 loaded = self.builder.load(address, align=_size(dtype), typ=kind)
             else:
                 loaded = functions.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
-        elif mask is None and (pattern := self.lane_pattern(fetch)) is not None:
+        elif (pattern := self.lane_pattern(fetch, mask)) is not None:
             start, places = pattern
             loaded = functions.pattern_load(
                 self.builder,
@@ -248,6 +250,7 @@ class _Emitter:
                 lambda place: self.address(fetch.buffer, start + place, fetch.indirect, dtype),
                 places,
                 _size(dtype),
+                None if mask is None else self.as_kind(mask, True),
             )
         else:
             addresses = self.addresses(fetch.buffer, fetch.offset, fetch.indirect, dtype)
@@ -276,15 +279,20 @@ class _Emitter:
             return offset, None
         return split_lane(offset)
 
-    def lane_pattern(self, fetch: Fetch) -> tuple[Dim, list[int]] | None:
-        """(base, place of each lane), where the lanes' places are constants that lie close together."""
+    def lane_pattern(self, fetch: Fetch, mask: Value | None) -> tuple[Dim, list[int]] | None:
+        """(base, place of each lane), where the lanes' places are constants that lie close together.
+
+        Under a mask few lanes may share an element, since each sharing costs.
+        """
         if fetch.indirect is not None and is_varying(fetch.indirect):
             return None
         base, pattern = split_pattern(fetch.offset)
         if pattern is None:
             return None
         places = [dims.evaluate(pattern, {LANE: number}) for number in range(self.lanes)]
-        return (base, places) if max(places) - min(places) < MOST_PARTS * self.lanes else None
+        shared = max(Counter(places).values())
+        near = max(places) - min(places) < MOST_PARTS * self.lanes
+        return (base, places) if near and (mask is None or shared <= MOST_SHARED) else None
 
     def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
         """A place in a buffer, in two steps: first what stays the same in the innermost loop, so that it leaves it."""

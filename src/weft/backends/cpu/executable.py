@@ -1,201 +1,138 @@
-"""A program ready to run on the CPU: compiled kernels, packed constants, and a tape for each set of sizes."""
+"""A compiled program ready to run on the CPU: its code in memory, and what runs its sections in order."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
-from threading import Lock
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from weft.backends.cpu.code_cache import shared_cache
-from weft.backends.cpu.codegen import compile_modules, load_code
-from weft.backends.cpu.machine import Machine, host
-from weft.backends.cpu.modules import modules_of
-from weft.backends.cpu.tape import Launch, Tape
+from weft.backends.cpu.codegen import load_code
+from weft.backends.cpu.compile import kernel_names
+from weft.backends.cpu.memory import Arenas
+from weft.backends.cpu.section import SectionRunner
 from weft.backends.reference import interpret
-from weft.errors import ExecutionError
-from weft.ir import dims
-from weft.ir.kernel import Kernel, fingerprint
-from weft.ir.program import TensorProgram, Value
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, all_works
-from weft.plan.sections import ALIGNMENT, make_plan, read_values, shape_of
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import Guard, TensorProgram, Value, bodies
+from weft.ir.work import HostSection, NativeSection, Section
 
-Array = np.ndarray[Any, Any]
-REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
+REMEMBERED_SHAPES = 256  # of inputs, for which a program keeps the sizes that they bind
 
 
 class Executable:
     """Runs one program. Several threads may call `run` at once."""
 
-    def __init__(
-        self,
-        program: TensorProgram,
-        sections: Sequence[Section],
-        threads: int,
-        cache: bool = True,
-        progress: Callable[[float], None] | None = None,
-    ) -> None:
+    def __init__(self, program: CompiledProgram, threads: int) -> None:
         self.program = program
         self.threads = threads
-        self.sections = tuple(sections)
-        addresses, self._code = _compile(_kernels(self.sections), host(), cache, progress)
-        self._runners: list[_NativeRunner | HostSection] = [
-            _NativeRunner(section, program.constants, addresses, threads)
-            if isinstance(section, NativeSection)
-            else section
-            for section in self.sections
-        ]
-        self._releases = _releases(program, self.sections)
+        self.sections = program.sections
+        names = kernel_names(program.sections)
+        self._code = load_code(program.objects, names) if names else None
+        addresses = self._code.addresses if self._code is not None else {}
+        self._whole = _Sections(program, program.sections, addresses, threads, Arenas())
+        self._shapes: OrderedDict[tuple[Any, ...], tuple[dict[str, int], tuple[Guard, ...]]] = OrderedDict()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
-        sizes: dict[str, int] = {}
-        values: dict[Value, Any] = dict(self.program.constants)
+        key = tuple([getattr(content, "shape", None) for content in inputs])
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = self._whole.bind(inputs, {})
+            if len(self._shapes) > REMEMBERED_SHAPES:
+                self._shapes.popitem(last=False)
+        return self._whole.run_bound(inputs, *found)
+
+
+class _Sections:
+    """The sections of a program, or of a body inside one, in order."""
+
+    def __init__(
+        self,
+        program: TensorProgram | CompiledProgram,
+        sections: Sequence[Section],
+        addresses: Mapping[str, int],
+        threads: int,
+        arenas: Arenas,
+    ) -> None:
+        self.program = program
+        self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
+        self.inside: dict[int, _Sections] = {}  # by the id of the body
+        self.runners: list[SectionRunner | HostSection] = []
+        for section in sections:
+            if isinstance(section, NativeSection):
+                self.runners.append(SectionRunner(section, program.constants, addresses, threads, arenas))
+                continue
+            self.runners.append(section)
+            inner = [body for step in section.steps for body in bodies(step.primitive)]
+            for body, parts in zip(inner, section.bodies, strict=True):
+                self.inside[id(body)] = _Sections(body, parts, addresses, threads, arenas)
+        self.has_host_steps = any(isinstance(runner, HostSection) for runner in self.runners)
+        self.releases = _releases(program, sections) if self.has_host_steps else [[] for _ in sections]
+        seen = _seen_on_host(program, sections)
+        self.constants = {value: content for value, content in program.constants.items() if value in seen}
+        self.single = _is_single(program, sections)
+
+    def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+        """The outputs of a body inside one of the host steps; `sizes` are those known around it."""
+        body = self.inside[id(program)]
+        return body.run_bound(inputs, *body.bind(inputs, sizes))
+
+    def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> tuple[dict[str, int], tuple[Guard, ...]]:
+        """The sizes that inputs show, and the guards that cannot be checked yet."""
+        sizes = dict(outer)
         for value, content in zip(self.program.inputs, inputs, strict=True):
             interpret.bind_sizes(value.type, content, sizes, rebind=True)
-            values[value] = content
-        pending = interpret.check_guards(self.program.guards, sizes)
-        for runner, released in zip(self._runners, self._releases):
-            if isinstance(runner, HostSection):
-                for step in runner.steps:
-                    results = interpret.run_step(step, [values[operand] for operand in step.operands], sizes)
-                    for value, content in zip(step.results, results, strict=True):
-                        interpret.bind_sizes(value.type, content, sizes, rebind=False)
-                        values[value] = content
-                    pending = interpret.check_guards(pending, sizes) if pending else pending
+        return sizes, interpret.check_guards(self.guards, sizes) if self.guards else ()
+
+    def run_bound(self, inputs: Sequence[Any], sizes: dict[str, int], pending: tuple[Guard, ...]) -> list[Any]:
+        """The outputs, once sizes are bound."""
+        if self.single and isinstance(self.runners[0], SectionRunner):
+            return self.runners[0].run(inputs, sizes)
+        values = self.constants.copy()
+        values.update(zip(self.program.inputs, inputs))
+        if self.has_host_steps:
+            sizes = sizes.copy()  # host steps add to them
+        for runner, released in zip(self.runners, self.releases):
+            if isinstance(runner, SectionRunner):
+                section = runner.section
+                results = runner.run([values[value] for value in section.inputs], sizes)
+                values.update(zip(section.outputs, results))
             else:
-                runner.run(values, sizes)
+                pending = self._run_host(runner, values, sizes, pending)
             for value in released:
                 values.pop(value, None)
         return [values[output] for output in self.program.outputs]
 
-
-class _NativeRunner:
-    """One native section: its constants in memory, and a plan for each set of sizes that it has met."""
-
-    def __init__(
-        self, section: NativeSection, constants: Mapping[Value, Any], addresses: Mapping[Kernel, int], threads: int
-    ) -> None:
-        self.section = section
-        self.threads = threads
-        self.addresses = addresses
-        self.symbols = tuple(sorted(_section_symbols(section)))
-        self.constants = _gather_constants(section, constants)
-        self._plans: OrderedDict[tuple[int, ...], _Prepared] = OrderedDict()
-        self._lock = Lock()
-
-    def run(self, values: dict[Value, Any], sizes: Mapping[str, int]) -> None:
-        """Compute the section's outputs from its inputs in `values`."""
-        plan, arena = self._plan(sizes)
-        inputs = [np.ascontiguousarray(values[value]) for value in self.section.inputs]
-        outputs = [np.empty(shape, dtype) for shape, dtype in plan.outputs]
-        errors = np.zeros(1, np.int32)
-        start = -(-arena.ctypes.data // ALIGNMENT) * ALIGNMENT
-        regions = [0, start, errors.ctypes.data, *(array.ctypes.data for array in (*inputs, *outputs))]
-        plan.tape.run(regions, self.threads)
-        plan.spare.append(arena)
-        if errors[0]:
-            raise ExecutionError("an index is out of range")
-        values.update(zip(self.section.outputs, outputs))
-
-    def _plan(self, sizes: Mapping[str, int]) -> tuple[_Prepared, Array]:
-        key = tuple([sizes[name] for name in self.symbols])
-        with self._lock:
-            plan = self._plans.get(key)
-            if plan is None:
-                plan = self._plans[key] = self._prepare(sizes)
-                while len(self._plans) > REMEMBERED_PLANS:
-                    self._plans.popitem(last=False)
-            else:
-                self._plans.move_to_end(key)
-            if plan.spare:
-                return plan, plan.spare.pop()
-        return plan, np.empty(plan.arena_bytes + ALIGNMENT, np.uint8)
+    def _run_host(
+        self, section: HostSection, values: dict[Value, Any], sizes: dict[str, int], pending: tuple[Guard, ...]
+    ) -> tuple[Guard, ...]:
+        for step in section.steps:
+            results = interpret.run_step(step, [values[operand] for operand in step.operands], sizes, self.run)
+            for value, content in zip(step.results, results, strict=True):
+                interpret.bind_sizes(value.type, content, sizes, rebind=False)
+                values[value] = content
+            pending = interpret.check_guards(pending, sizes) if pending else pending
+        return pending
 
 
-    def _prepare(self, sizes: Mapping[str, int]) -> _Prepared:
-        plan = make_plan(self.section, self.constants, sizes)
-        launches = [
-            Launch(self.addresses[step.kernel], step.blocks, step.buffers, step.parameters, parallel=step.blocks > 1)
-            for step in plan.launches
-        ]
-        return _Prepared(Tape(launches, keep=plan.constants), plan.arena_bytes, plan.outputs, [])
+def _is_single(program: TensorProgram | CompiledProgram, sections: Sequence[Section]) -> bool:
+    """Whether a program is one native section, with the same inputs and outputs."""
+    if len(sections) != 1 or not isinstance(sections[0], NativeSection):
+        return False
+    return (program.inputs, program.outputs) == (sections[0].inputs, sections[0].outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A section for one set of sizes."""
-
-    tape: Tape
-    arena_bytes: int
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
-    spare: list[Array]  # arenas that no run uses now
-
-
-def _gather_constants(section: NativeSection, constants: Mapping[Value, Any]) -> dict[Value, Array]:
-    """The constants that tasks read from memory, contiguous; those of scans' bodies too."""
-    gathered: dict[Value, Array] = {}
-    for task in section.tasks:
-        if isinstance(task, ScanTask):
-            gathered |= _gather_constants(task.body, task.program.constants)
-        for value in read_values(task):
-            if value in constants:
-                gathered[value] = np.ascontiguousarray(constants[value])
-    return gathered
+def _seen_on_host(program: TensorProgram | CompiledProgram, sections: Sequence[Section]) -> set[Value]:
+    """Values that are read as arrays: by host steps, as inputs of native sections, or by whoever runs the program."""
+    seen = set(program.outputs)
+    for section in sections:
+        if isinstance(section, NativeSection):
+            seen.update(section.inputs)
+        else:
+            seen.update(operand for step in section.steps for operand in step.operands)
+    return seen
 
 
-def _section_symbols(section: NativeSection) -> set[str]:
-    """The sizes that a section's plan depends on."""
-    found: set[str] = set()
-    for task in section.tasks:
-        if isinstance(task, ScanTask):
-            found |= _names(task.primitive.length) | (_section_symbols(task.body) & _outer_symbols(task))
-            continue
-        for launch, _ in task.work.launches:
-            for value in (launch.blocks, *launch.parameters):
-                found |= _names(value)
-        for workspace in task.work.workspaces:
-            found |= _names(workspace.size)
-    for value in (*section.outputs, *(v for task in section.tasks for v in (*task.operands, *task.results))):
-        for dim in shape_of(value):
-            found |= _names(dim)
-    return found
-
-
-def _outer_symbols(task: ScanTask) -> set[str]:
-    return {name for value in (*task.operands, *task.program.inputs) for dim in shape_of(value) for name in _names(dim)}
-
-
-def _names(value: dims.Dim) -> set[str]:
-    return {symbol.name for symbol in dims.symbols(value)}
-
-
-def _kernels(sections: Sequence[Section]) -> list[Kernel]:
-    native = [section for section in sections if isinstance(section, NativeSection)]
-    launches = [launch for section in native for work in all_works(section) for launch, _ in work.launches]
-    return list(dict.fromkeys(launch.kernel for launch in launches))
-
-
-def _compile(
-    kernels: Sequence[Kernel], machine: Machine, cache: bool, progress: Callable[[float], None] | None
-) -> tuple[dict[Kernel, int], Any]:
-    """The address of every kernel, and what keeps the code alive."""
-    if not kernels:
-        return {}, None
-    names = {kernel: f"{kernel.name}_{sha256(fingerprint(kernel).encode()).hexdigest()[:16]}" for kernel in kernels}
-    named = {name: replace(kernel, name=name) for kernel, name in names.items()}
-    tell = None if progress is None else lambda done, total: progress(done / total)
-    texts = modules_of(list(named.values()))
-    objects = compile_modules(texts, machine, shared_cache() if cache else None, progress=tell)
-    code = load_code(objects, named)
-    return {kernel: code.addresses[name] for kernel, name in names.items()}, code
-
-
-def _releases(program: TensorProgram, sections: Sequence[Section]) -> list[list[Value]]:
+def _releases(program: TensorProgram | CompiledProgram, sections: Sequence[Section]) -> list[list[Value]]:
     """For each section, the values that nothing needs after it."""
     last: dict[Value, int] = {}
     for number, section in enumerate(sections):

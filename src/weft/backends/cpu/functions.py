@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from weft.backends.cpu.dot4 import dot4
 from weft.backends.cpu.elementary import ELEMENTARY, elementary
 from weft.backends.cpu.types import BIT, INT32, INT64, POINTER, register_type, vector
 from weft.errors import InternalError
@@ -24,6 +25,8 @@ def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Seque
         return _bitcast(builder, values[0], kinds[0], result)
     if function == "select":
         return builder.select(values[0], values[1], values[2])
+    if function == "dot4":
+        return dot4(builder, *values)
     kind = kinds[0]
     if function in ELEMENTARY and kind.is_float:
         return _elementary(builder, function, values, kind)
@@ -425,29 +428,66 @@ def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
     return rows
 
 
-def pattern_load(builder: Builder, kind: Any, address: Callable[[int], Value], places: Sequence[int], align: int) -> Value:
+def pattern_load(
+    builder: Builder,
+    kind: Any,
+    address: Callable[[int], Value],
+    places: Sequence[int],
+    align: int,
+    mask: Value | None = None,
+) -> Value:
     """Elements at constant places, from vectors of neighbours: nothing is read beyond the least and the greatest.
 
-    `address` gives where the element at a place lies.
+    `address` gives where the element at a place lies. With a mask, only what its lanes ask for is read.
     """
     lanes = kind.count
     low, high = min(places), max(places)
-    if high - low < lanes:
-        mask = ir.Constant(vector(BIT, lanes), [lane <= high - low for lane in range(lanes)])
-        starts, parts = [low], [masked_load(builder, kind, address(low), mask, align)]
-    else:
-        starts = [*range(low, high - lanes + 1, lanes), high - lanes + 1]
-        parts = [builder.load(address(start), align=align, typ=kind) for start in starts]
+    starts = [low] if high - low < lanes else [*range(low, high - lanes + 1, lanes), high - lanes + 1]
+    sources = [min((place - low) // lanes, len(starts) - 1) for place in places]
+    parts = []
+    for number, start in enumerate(starts):
+        wanted = {place - start: lane for lane, place in enumerate(places) if sources[lane] == number}
+        inside = _part_mask(builder, lanes, high - start + 1, wanted, places, mask)
+        if inside is None:
+            parts.append(builder.load(address(start), align=align, typ=kind))
+        else:
+            parts.append(masked_load(builder, kind, address(start), inside, align))
     result = parts[0]
-    sources = [min((place - low) // lanes, len(parts) - 1) for place in places]
     for number in range(max(len(parts) - 1, 1)):
         following = parts[number + 1] if len(parts) > 1 else ir.Constant(kind, ir.Undefined)
         order = []
         for lane, (place, source) in enumerate(zip(places, sources, strict=True)):
-            settled = place - low if number == 0 else lane
-            order.append(lanes + place - starts[number + 1] if source == number + 1 else settled if source <= number else 0)
+            if source == number + 1:
+                order.append(lanes + place - starts[source])
+            else:
+                order.append(place - low if number == 0 and source == 0 else lane)
         result = builder.shuffle_vector(result, following, ir.Constant(vector(INT32, lanes), order))
     return result
+
+
+def _part_mask(
+    builder: Builder, lanes: int, length: int, wanted: dict[int, int], places: Sequence[int], mask: Value | None
+) -> Value | None:
+    """Which of a vector of neighbours may be read; None for all. `wanted` names a lane for each that is asked for."""
+    if mask is None:
+        return None if length >= lanes else ir.Constant(vector(BIT, lanes), [lane < length for lane in range(lanes)])
+    if len(set(places)) < lanes:  # several lanes share an element: whichever asks for it
+        pairs = [
+            (element, [n for n, place in enumerate(places) if place == places[lane]])
+            for element, lane in wanted.items()
+        ]
+        rounds = max((len(users) for _, users in pairs), default=0)
+    else:
+        pairs, rounds = [(element, [lane]) for element, lane in wanted.items()], 1
+    nothing = ir.Constant(mask.type, None)
+    total: Value | None = None
+    for turn in range(rounds):
+        order = [lanes] * lanes
+        for element, users in pairs:
+            order[element] = users[turn] if turn < len(users) else lanes
+        part = builder.shuffle_vector(mask, nothing, ir.Constant(vector(INT32, lanes), order))
+        total = part if total is None else builder.or_(total, part)
+    return total
 
 
 def masked_load(builder: Builder, kind: Any, address: Value, mask: Value, align: int) -> Value:

@@ -75,6 +75,7 @@ def _target(triple: str, features: frozenset[str], cache_bytes: int) -> Target:
         fused_multiply_add="fma" in features or arm,
         alignment=CACHE_LINE,
         cache_bytes=cache_bytes,
+        dot_product_8=wide and "avx512vnni" in features,
         features=features,
     )
 

@@ -36,7 +36,7 @@ _PAUSES_AT = 88
 class Runner:
     """The native functions; ctypes releases the GIL around each."""
 
-    run: Callable[[int, int, int, int, int], None]  # tape, regions, pool, threads, times
+    run: Callable[[int, bytes, int, int, int], None]  # tape, regions, pool, threads, times
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]

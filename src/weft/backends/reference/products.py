@@ -16,6 +16,8 @@ _EXACT = float(2**53)  # integers up to here are exact in float64
 
 
 def contract(primitive: Contract, left: Array, right: Array) -> Array:
+    if left.dtype != right.dtype:  # uint8 and int8
+        left, right = left.astype(np.int32), right.astype(np.int32)
     left, left_labels = _sum_private(left, primitive.left, {*primitive.right, *primitive.output})
     right, right_labels = _sum_private(right, primitive.right, {*primitive.left, *primitive.output})
     output = primitive.output

@@ -1,0 +1,92 @@
+"""A program with its machine code: all that a run needs, and so what can be kept and loaded again without a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.ir.program import Guard, TensorProgram, Value, with_bodies
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledProgram:
+    """Sections whose kernels have names of their own, under which the objects hold their code.
+
+    `constants` are those that the sections read as they are, or that are outputs.
+    """
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    guards: tuple[Guard, ...]
+    constants: Mapping[Value, Any]
+    sections: tuple[Section, ...]
+    objects: tuple[bytes, ...]
+
+
+def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: tuple[bytes, ...]) -> CompiledProgram:
+    """What a run needs of a program, once its sections have their code."""
+    constants = _read_constants(program, sections)
+    return CompiledProgram(program.inputs, program.outputs, program.guards, constants, _lean(sections), objects)
+
+
+def _read_constants(program: TensorProgram, sections: tuple[Section, ...]) -> dict[Value, Any]:
+    read = set(program.outputs)
+    for section in sections:
+        if isinstance(section, NativeSection):
+            read |= read_values(section)
+        else:
+            read.update(value for step in section.steps for value in step.operands)
+    return {value: content for value, content in program.constants.items() if value in read}
+
+
+def _lean(sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """Sections without the steps of the programs inside, which have sections of their own."""
+    return tuple(
+        _without_bodies(section) if isinstance(section, NativeSection) else _lean_host(section) for section in sections
+    )
+
+
+def _lean_host(section: HostSection) -> HostSection:
+    parts = iter(section.bodies)
+
+    def lean(body: TensorProgram) -> TensorProgram:
+        return replace(body, steps=(), constants=_read_constants(body, next(parts)))
+
+    steps = tuple(replace(step, primitive=with_bodies(step.primitive, lean)) for step in section.steps)
+    return HostSection(steps, tuple(map(_lean, section.bodies)))
+
+
+def read_values(section: NativeSection) -> set[Value]:
+    """What a section's tasks read from memory; a packed constant is read from its packing instead."""
+    read: set[Value] = set()
+    for value in (operand for task in section.tasks for operand in read_operands(task)):
+        read.add(value)
+        while value in section.aliases:
+            value = section.aliases[value]
+            read.add(value)
+    return read
+
+
+def read_operands(task: Task | ScanTask) -> list[Value]:
+    """The operands that a task reads from memory."""
+    if isinstance(task, ScanTask):
+        return list(task.operands)
+    used = {r.number for _, references in task.work.launches for r in references if r.kind == "operand"}
+    return [task.operands[number] for number in sorted(used)]
+
+
+def _without_bodies(section: NativeSection) -> NativeSection:
+    """Scans' programs without their steps and packed constants: the sections of their bodies say it all."""
+    if not any(isinstance(task, ScanTask) for task in section.tasks):
+        return section
+    return replace(section, tasks=tuple(_lean_scan(t) if isinstance(t, ScanTask) else t for t in section.tasks))
+
+
+def _lean_scan(task: ScanTask) -> ScanTask:
+    read = {*read_values(task.body), *task.program.outputs}
+    constants = {value: content for value, content in task.program.constants.items() if value in read}
+    program = replace(task.program, steps=(), constants=constants)
+    primitive = replace(task.primitive, body=replace(program, constants={}))
+    return replace(task, primitive=primitive, program=program, body=_without_bodies(task.body))

@@ -1,0 +1,154 @@
+"""Values of the ir as bytes and back: structure apart from the contents of arrays.
+
+Arrays that lie in the model's own files are saved as places in these. What is read can only be data: the loader makes
+instances of the ir's own records from their fields, plain Python data and arrays, and refuses every other name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, types, work
+from weft.ir.dims import Expr
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.kernel import Kernel
+from weft.runtime import specs
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+OWN = -1  # where an array lies among the saved ones; other numbers are those of the model's files
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT."""
+
+    structure: bytes
+    arrays: tuple[Array, ...]
+
+    @property
+    def array_bytes(self) -> int:
+        return sum(aligned(array.nbytes) for array in self.arrays)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def save(value: Any, files: Sequence[memoryview]) -> Saved:
+    """A value to be kept, `files` being those of its model; an exception where it holds what cannot be."""
+    stream = io.BytesIO()
+    writer = _Writer(stream, files)
+    writer.dump(value)
+    return Saved(stream.getvalue(), tuple(writer.arrays))
+
+
+def load(structure: bytes, arrays: memoryview, files: Sequence[memoryview]) -> Any:
+    """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
+    return _Reader(structure, arrays, files).load()
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, files: Sequence[memoryview]) -> None:
+        super().__init__(stream, protocol=5)
+        self.arrays: list[Array] = []
+        self._places: dict[Any, Any] = {}
+        self._kept: list[Array] = []
+        self._end = 0
+        self._files = [(_address(file), len(file)) for file in files]
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return ("scalar", *self._place(np.asarray(value)))
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return ("array", *self._place(value))
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        match value:
+            case Kernel():  # known by its name: its body is the code's business
+                return Kernel, (value.name, value.buffers, value.parameters, value.lanes, ())
+            case np.ndarray():
+                return _objects, (value.shape, value.ravel().tolist())
+            case Enum():
+                return type(value), (value.value,)
+        if is_dataclass(value) and not isinstance(value, type):
+            return type(value), tuple(getattr(value, field.name) for field in fields(value))
+        return NotImplemented
+
+    def _place(self, array: Array) -> Any:
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        if key not in self._places:
+            self._kept.append(array)  # so that no other array gets its address
+            kind = from_numpy(array.dtype).value
+            self._places[key] = (*self._put(array), kind, array.shape)
+        return self._places[key]
+
+    def _put(self, array: Array) -> tuple[int, int]:
+        if array.flags.c_contiguous and array.nbytes:
+            for number, (start, size) in enumerate(self._files):
+                if start <= array.ctypes.data and array.ctypes.data + array.nbytes <= start + size:
+                    return number, array.ctypes.data - start
+        start = self._end
+        self.arrays.append(np.ascontiguousarray(array))
+        self._end += aligned(array.nbytes)
+        return OWN, start
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, structure: bytes, arrays: memoryview, files: Sequence[memoryview]) -> None:
+        super().__init__(io.BytesIO(structure))
+        self._arrays = arrays
+        self._files = files
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no data") from None
+
+    def persistent_load(self, identifier: Any) -> Any:
+        kind, place, offset, dtype, shape = identifier
+        memory = self._arrays if place == OWN else self._files[place]
+        count = 1
+        for size in shape:
+            count *= size
+        numpy = DType(dtype).numpy
+        if not count:
+            return np.zeros(shape, numpy)
+        array = np.frombuffer(memory, numpy, count, offset).reshape(shape)
+        return array[()] if kind == "scalar" else array
+
+
+def _objects(shape: tuple[int, ...], items: list[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _records(module: ModuleType) -> dict[tuple[str, str], Any]:
+    """The data classes that a module defines."""
+    return {
+        (module.__name__, name): kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and kind.__module__ == module.__name__
+        and (is_dataclass(kind) or issubclass(kind, Enum) or kind is Expr)
+    }
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
+for _module in (compiled, dims, dtypes, graph, kernel, program, scalar, types, work, specs):
+    _ALLOWED |= _records(_module)
+
+
+def _address(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).ctypes.data if len(view) else 0
