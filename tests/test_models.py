@@ -31,8 +31,8 @@ def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[
     if entry.missing:
         pytest.skip(entry.missing)
     oracle = _onnxruntime(entry)
-    model = weft.load(entry.file, device="reference")
-    _check_inputs(entry, model)
+    models = {device: weft.load(entry.file, device=device) for device in ("reference", "cpu")}
+    _check_inputs(entry, models["cpu"])
     shapes: dict[str, set[tuple[int, ...]]] = {}
     for seed, sizes in enumerate(size_variants(entry)):
         inputs = random_inputs(entry, sizes, seed)
@@ -41,12 +41,13 @@ def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[
             assert seed > 0, f"onnxruntime refuses even the sample shape: {expected}"
             record_property("left out", f"shape {sizes}: onnxruntime refuses it: {expected}")
             continue
-        actual = model.run(inputs)
-        assert list(actual) == list(expected)
-        for name, array in expected.items():
-            _check_agreement(entry, f"{name} at {sizes}", np.asarray(actual[name]), array)
-            shapes.setdefault(name, set()).add(array.shape)
-    _check_outputs(model, shapes)
+        for device, model in models.items():
+            actual = model.run(inputs)
+            assert list(actual) == list(expected)
+            for name, array in expected.items():
+                _check_agreement(entry, f"{name} at {sizes} on {device}", np.asarray(actual[name]), array)
+                shapes.setdefault(name, set()).add(array.shape)
+    _check_outputs(models["cpu"], shapes)
 
 
 def test_catalog_is_whole() -> None:

@@ -24,6 +24,7 @@ from weft.errors import (
 if TYPE_CHECKING:
     from weft.compiler import load
     from weft.runtime.devices import Device, devices
+    from weft.runtime.explain import HostStep
     from weft.runtime.session import Model
     from weft.runtime.specs import TensorSpec
 
@@ -33,6 +34,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "ExecutionError",
+    "HostStep",
     "InputError",
     "InternalError",
     "InvalidModelError",
@@ -51,6 +53,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "load": "weft.compiler",
     "devices": "weft.runtime.devices",
     "Device": "weft.runtime.devices",
+    "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.session",
     "TensorSpec": "weft.runtime.specs",
 }

@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 from weft.backends.reference.interpret import Reference
 from weft.errors import DeviceError, ExecutionError, InvalidModelError, WeftError
-from weft.frontend import open_model, read_model
+from weft.frontend import Source as Opened
+from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import Engine, choose
+from weft.runtime.devices import Compiled, Engine, choose
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.progress import Stages, stages
@@ -41,7 +42,8 @@ def load(
     source: a path, bytes, a file object or an onnx.ModelProto.
     device: a name from `weft.devices()`, or "auto" for the best one here.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
-    precision: "float32" or "strict"; the reference device computes both alike.
+    precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd);
+        "strict" allows nothing less accurate than a blocked dot product. The reference device computes both alike.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
@@ -54,22 +56,25 @@ def load(
         read = once(partial(read_model, opened, is_defined=is_defined))
         compile = partial(_compile, read, Path(dump) if dump is not None else None)
         trace = once(partial(_trace, read, compile))
-        workshop = Workshop(read, trace, compile, partial(_prepare, engine, threads, cache), partial(_run_eagerly, read))
+        workshop = Workshop(
+            read, trace, compile, partial(_prepare, engine, threads, precision, cache), partial(_run_eagerly, read)
+        )
         shelf = Shelf(opened, engine, precision) if cache and dump is None else None
         kept = shelf.get() if shelf is not None else None
         if kept is None:
             program = trace(progress)
-            progress.stage("generating code")
-            compiled = engine.compile(program, cache, progress.update)
+            compiled = engine.compile(program, precision, cache, partial(_tell, progress, opened))
             kept = KeptModel(signature(read().graph, program), compiled)
             if shelf is not None:
                 progress.stage("saving")
-                shelf.put(kept, read())
-        whole = Prepared(tuple(value.name for value in kept.program.inputs), engine.start(kept.program, threads))
+                kept = shelf.put(kept, read())
+        whole = _start(engine, threads, kept.program)
         return Model(opened.file, chosen.name, kept.signature, whole, workshop)
 
 
-def _trace(read: Callable[[], Source], compile: Callable[..., TensorProgram], progress: Stages | None = None) -> TensorProgram:
+def _trace(
+    read: Callable[[], Source], compile: Callable[..., TensorProgram], progress: Stages | None = None
+) -> TensorProgram:
     """The program for any shapes."""
     file = read().file
     try:
@@ -81,10 +86,19 @@ def _trace(read: Callable[[], Source], compile: Callable[..., TensorProgram], pr
         raise error.at(file=file) from error.__cause__
 
 
-def _prepare(engine: Engine, threads: int | None, cache: bool, program: TensorProgram) -> Prepared:
+def _prepare(engine: Engine, threads: int | None, precision: str, cache: bool, program: TensorProgram) -> Prepared:
     """Make a program run on a device."""
-    compiled = engine.compile(program, cache, lambda _: None)
-    return Prepared(tuple(value.name for value in program.inputs), engine.start(compiled, threads))
+    return _start(engine, threads, engine.compile(program, precision, cache, lambda *_: None))
+
+
+def _start(engine: Engine, threads: int | None, program: Compiled) -> Prepared:
+    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, threads), program)
+
+
+def _tell(progress: Stages, opened: Opened, stage: str, fraction: float) -> None:
+    """Say how far a stage is; weights that were packed on the way are no longer needed as the file has them."""
+    progress.stage(stage, fraction)
+    release_pages(opened.view)
 
 
 def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
@@ -147,4 +161,5 @@ def _check_options(threads: int | None, precision: str) -> None:
         raise DeviceError(f"threads must be a positive number, not {threads!r}")
     if precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
-        raise DeviceError(f"precision {precision!r} is not available", hint=hint)
+        what = " (bfloat16 and narrower, layer by layer)" if precision == "fast" else ""
+        raise DeviceError(f"precision {precision!r}{what} is not available", hint=hint)

@@ -6,6 +6,7 @@ import argparse
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from weft.cli.inputs import Given
+    from weft.runtime.explain import HostStep
     from weft.runtime.session import Model
 
 SHOWN_VALUES = 5
@@ -42,6 +44,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times and give the median latency")
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write each stage of the compiler into this folder")
+    parser.add_argument(
+        "--explain", action="store_true", help="list the steps that did not become native code, and why"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -71,10 +76,14 @@ def run(args: argparse.Namespace) -> int:
         "runs": len(times),
         "saved": {name: str(path) for name, path in saved.items()},
     }
+    host_steps = model.explain() if args.explain else ()
     if args.json:
-        output.print_json(record)
-    else:
-        _print(record, given, {name: size for name, size in sizes.items() if name not in asked})
+        listed = [asdict(step) for step in host_steps]
+        output.print_json({**record, "host_steps": listed} if args.explain else record)
+        return 0
+    _print(record, given, {name: size for name, size in sizes.items() if name not in asked})
+    if args.explain:
+        _print_host_steps(host_steps)
     return 0
 
 
@@ -190,6 +199,20 @@ def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str,
         facts.append(("saved", ", ".join(record["saved"].values())))
     console.print()
     console.print(output.facts(facts))
+
+
+def _print_host_steps(steps: Sequence[HostStep]) -> None:
+    from rich.text import Text
+
+    from weft.cli import output
+
+    console = output.console()
+    console.print()
+    if not steps:
+        console.print(Text("every step became native code", "green"))
+        return
+    rows = [(step.node, step.step, Text(step.reason, "dim" if step.by_nature else "yellow")) for step in steps]
+    console.print(output.table("steps that run in Python", ("node", "step", "why"), rows))
 
 
 def _first_values(item: dict[str, Any]) -> str:

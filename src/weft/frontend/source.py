@@ -17,6 +17,7 @@ import onnx
 
 from weft.errors import InvalidModelError, ModelError
 
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The bytes of a model, the name for messages, and the path that external data lies beside, if there is one.

@@ -1,4 +1,4 @@
-"""A program with its machine code: all that a run needs, and so what can be kept and loaded again without a compiler."""
+"""A program with its machine code: all that a run needs, so that it can be kept and loaded without a compiler."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Expr:
         self._hash = hash(terms)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+        return self is other or (isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms)
 
     def __hash__(self) -> int:
         return self._hash
@@ -276,7 +276,15 @@ def bounds(dim: Dim) -> Interval:
 
 def symbols(dim: Dim) -> frozenset[Symbol]:
     """The named symbols that occur anywhere in `dim`."""
-    return frozenset(atom for atom in atoms(dim) if isinstance(atom, Symbol))
+    return _NOTHING if isinstance(dim, int) else _symbols(dim)
+
+
+_NOTHING: frozenset[Symbol] = frozenset()
+
+
+@lru_cache(maxsize=65536)
+def _symbols(dim: Expr) -> frozenset[Symbol]:
+    return frozenset(atom for atom in _atoms(dim) if isinstance(atom, Symbol))
 
 
 def atoms(dim: Dim) -> frozenset[Atom]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Union
 
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
+from weft.ir.scalar import same_number
 
 BLOCK = "block"
 LANE = "lane"
@@ -39,10 +41,16 @@ def block(low: int = 0) -> Expr:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Number:
     value: bool | int | float
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self.dtype is other.dtype and same_number(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +232,11 @@ def is_varying(code: Code) -> bool:
 
 def dims_vary(value: Dim) -> bool:
     """Whether index arithmetic depends on the lane."""
+    return not isinstance(value, int) and _depends_on_lane(value)
+
+
+@lru_cache(maxsize=65536)
+def _depends_on_lane(value: Expr) -> bool:
     return any(symbol.name == LANE for symbol in dims.symbols(value))
 
 

@@ -99,6 +99,7 @@ class Convolve:
     """Cross-correlation of x [N, C, *S] with w [M, C/groups, *K]; `pads` are (before, after) per spatial axis.
 
     Transposed: its adjoint, with w [C, M/groups, *K]; `pads` then crop the result, whose shape the result type gives.
+    The dtypes are as those of `Contract`.
     """
 
     strides: tuple[int, ...]

@@ -75,10 +75,21 @@ FUNCTIONS: dict[str, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+def same_number(a: object, b: object) -> bool:
+    """Whether two literals are the same; -0.0 is not 0.0, and True is not 1."""
+    return a is b or (type(a) is type(b) and repr(a) == repr(b))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
     value: bool | int | float | complex | str
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self.dtype is other.dtype and same_number(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.dtype))
 
     def __str__(self) -> str:
         return f"{self.value!r}:{self.dtype}" if self.dtype is not DType.float32 else f"{self.value!r}"

@@ -12,5 +12,6 @@ class Target:
     fused_multiply_add: bool
     alignment: int  # bytes that every buffer starts at a multiple of
     cache_bytes: int  # fast memory that one block can count on
+    transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone

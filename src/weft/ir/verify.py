@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.errors import InternalError
 from weft.ir.dims import Axis, atoms
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Map, Scatter, Step, TensorProgram, Value, bodies, tensor_dtype
+from weft.ir.program import Contract, Convolve, Map, Scatter, Step, TensorProgram, Value, bodies, tensor_dtype
 from weft.ir.scalar import FUNCTIONS, Apply, Index, Load, Scalar, walk
 from weft.ir.types import TensorType
 
@@ -40,7 +40,7 @@ def _verify_step(step: Step) -> None:
             if expression.dtype is not result.type.dtype:
                 raise InternalError(f"a map of {expression.dtype} gives {result.type}", node=step.origin)
             _verify_scalar(expression, step, len(result.type.shape))
-        case Contract():
+        case Contract() | Convolve():
             left, right, result_dtype = map(tensor_dtype, (*step.operands, *step.results))
             mixed = {left, right} == {DType.uint8, DType.int8} and result_dtype is DType.int32
             if not mixed and not left is right is result_dtype:

@@ -64,13 +64,17 @@ def contract_work(
     *,
     constant_left: Array | None = None,
     constant_right: Array | None = None,
+    unsigned: int | None = None,
 ) -> Work:
-    """Operands are left, right, then those of the epilogue; constants are given with the logical shape."""
+    """Operands are left, right, then those of the epilogue; constants are given with the logical shape.
+
+    With `unsigned` elements are words of four bytes, and those of that operand unsigned.
+    """
     one = Side(0, left, primitive.left, constant_left)
     other = Side(1, right, primitive.right, constant_right)
     plans = [
-        _Plan(one, other, primitive.output, result, epilogue, target),
-        _Plan(other, one, primitive.output, result, epilogue, target),
+        _Plan(one, other, primitive.output, result, epilogue, target, unsigned),
+        _Plan(other, one, primitive.output, result, epilogue, target, unsigned),
     ]
     return min(plans, key=_Plan.cost).work()
 
@@ -86,11 +90,13 @@ class _Plan:
         result: Tensor,
         epilogue: Epilogue | None,
         target: Target,
+        unsigned: int | None = None,
     ) -> None:
         if len(set(output)) != len(output):
             raise InternalError("a contraction with a label twice in its result")
         self.left, self.right, self.output, self.result = rows, columns, output, result
         self.epilogue, self.target = epilogue, target
+        self.unsigned = "" if unsigned is None else "left" if unsigned == rows.number else "right"
         inner = [output[axis] for axis in result.layout.order]
         self.batch = [x for x in inner if x in rows.labels and x in columns.labels]
         self.rows = [x for x in inner if x not in columns.labels]
@@ -206,6 +212,7 @@ class _Plan:
             lanes=self.lanes,
             panel=panel,
             padded=packed,
+            unsigned=self.unsigned,
         )
 
     def walks(self, *, packed: bool) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Walk, Dim]:
@@ -246,8 +253,10 @@ class _Plan:
         columns = _fixed(self.column.size)
         panels = -(-columns // self.lanes)
         depth = int(np.prod(depths, dtype=np.int64))
-        padded = np.zeros((int(np.prod(heads, dtype=np.int64)), panels * self.lanes, depth), array.dtype)
-        padded[:, :columns] = arranged.reshape(-1, columns, depth)
+        padded = arranged.reshape(-1, columns, depth)
+        if columns != panels * self.lanes:
+            padded = np.zeros((int(np.prod(heads, dtype=np.int64)), panels * self.lanes, depth), array.dtype)
+            padded[:, :columns] = arranged.reshape(-1, columns, depth)
         return np.ascontiguousarray(padded.reshape(-1, panels, self.lanes, depth).transpose(0, 1, 3, 2))
 
     def pack_launch(self) -> tuple[Launch, Dim]:

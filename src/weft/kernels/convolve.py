@@ -41,16 +41,18 @@ def convolve_work(
     *,
     constant_w: Array | None = None,
     strict: bool = False,
+    words: bool = False,
 ) -> Work:
     """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
 
-    `strict` rules out ways that are less accurate than a sum of products.
+    `strict` rules out ways that are less accurate than a sum of products. With `words` elements are words of four
+    bytes, unsigned in x and signed in w.
     """
-    if constant_w is not None and not strict:
+    if constant_w is not None and not strict and not words:
         work = winograd_work(primitive, x, constant_w, result, epilogue, target)
         if work is not None:
             return work
-    return _Builder(primitive, x, w, result, epilogue, target, constant_w).work()
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words).work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ class _Builder:
         epilogue: Epilogue | None,
         target: Target,
         constant: Array | None,
+        *,
+        words: bool = False,
     ) -> None:
+        self.unsigned = "left" if words else ""
         self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
         self.constant, self.transposed = constant, primitive.transposed
         self.groups = primitive.groups
@@ -126,6 +131,7 @@ class _Builder:
             lanes=self.lanes,
             panel=distance,
             padded=True,
+            unsigned=self.unsigned,
             left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
             result_start={2 + axis: window.first for axis, window in enumerate(phase) if window.first},
         )

@@ -34,6 +34,7 @@ from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
+from weft.kernels.remember import remembered
 from weft.kernels.tiles import BLOCK_WORK, accumulator_type, multiply_add, split_index, widened
 from weft.kernels.windows import Phase, Window
 
@@ -44,6 +45,7 @@ _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 _SLOWNESS = 16  # of a multiplication here, bound by memory, against one in a tile
 
 
+@remembered
 def depthwise_launch(
     phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
 ) -> Launch:

@@ -35,13 +35,14 @@ from weft.kernels.ending import Ending
 from weft.kernels.launch import Launch
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
+from weft.kernels.remember import remembered
 from weft.kernels.tiles import (
     BLOCK_WORK,
     Product,
     Walk,
+    accumulate,
     accumulator_type,
     merge_walks,
-    multiply_add,
     split_index,
     widened,
 )
@@ -49,6 +50,7 @@ from weft.kernels.tiles import (
 HEIGHT = 8  # rows at a time
 
 
+@remembered
 def dot_kernel(
     name: str, product: Product, grid: tuple[Walk, ...], columns: tuple[Walk, ...], lanes: int, target: Target
 ) -> Launch:
@@ -138,7 +140,7 @@ class _Builder:
             element = widened(Fetch("left", place, self.product.left, mask=mask), self.type)
             total = Register(f"sum{number}", self.type, True)
             column = Register("b", self.type, True)
-            statements.append(Assign(total.name, multiply_add(self.target, element, column, total)))
+            statements.append(Assign(total.name, accumulate(self.product, self.target, element, column, total)))
         return tuple(statements)
 
     def write(self, value: Code, place: Sequence[Dim], prefix: str) -> tuple[Statement, ...]:

@@ -49,6 +49,7 @@ from weft.kernels.nest import (
     weight_of,
 )
 from weft.kernels.parameters import Parameters
+from weft.kernels.remember import remembered
 from weft.kernels.squares import transposing_map
 
 MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
@@ -80,6 +81,7 @@ def map_work(
     return Work(((launch, tuple(references)),))
 
 
+@remembered
 def map_launch(
     expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int, region: Region | None = None
 ) -> Launch:

@@ -127,7 +127,7 @@ class _Finder:
         """The largest group around a reduction, found by adding neighbours in the program's order."""
         frame = row_frame([self.steps[first]])
         group = {first}
-        if frame is None or not self.is_worth_it(frame):
+        if frame is None:
             return group
         while True:
             candidates = sorted(self.neighbours(group) - group)
@@ -149,6 +149,8 @@ class _Finder:
             return False
         larger = group | {number}
         inside = self.values(larger)
+        if not self.is_worth_it(frame) and not self.is_lone(frame, step, larger):
+            return False
         last = max(larger)
         return (
             all(frame.fits(self.steps[member], inside) for member in larger)
@@ -165,11 +167,18 @@ class _Finder:
                 return True
         return False
 
+    def is_lone(self, frame: Frame, step: Step, group: set[int]) -> bool:
+        """Whether the step only prepares or finishes one reduction, which threads can share."""
+        if isinstance(step.primitive, Reduce):
+            return False
+        return not frame.is_full(step.results[0]) or self.readers.get(step.results[0], set()) <= group
+
     def values(self, group: Iterable[int]) -> set[Value]:
         return {value for number in group for value in self.steps[number].results}
 
     @staticmethod
     def is_worth_it(frame: Frame) -> bool:
+        """Whether rows are short enough, or many enough, for one thread to do each."""
         rows = dims.product(size for axis, size in enumerate(frame.domain) if axis not in frame.reduced)
         row = dims.product(frame.domain[axis] for axis in frame.reduced)
         return estimate(row) <= LONGEST_ROW or estimate(rows) >= 4

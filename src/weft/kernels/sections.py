@@ -7,7 +7,7 @@ body's tasks are repeated for every iteration when memory is planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -21,19 +21,34 @@ from weft.kernels.group import Group, group_steps, single_groups
 from weft.kernels.inline import inline_maps
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import Layout, row_major
+from weft.kernels.remember import remembering
 from weft.kernels.select import build_work, copy_work, is_native
 
 
-def divide(program: TensorProgram, target: Target) -> tuple[Section, ...]:
+Progress = Callable[[float], None]
+
+
+def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     """The whole program as sections, in an order that the data allows."""
+    with remembering():
+        return _divide(program, target, progress)
+
+
+def _divide(program: TensorProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
     program = inline_maps(program)
     numbers = count(_highest(program) + 1)
     groups = group_steps(program)
+    done = count(1)
+
+    def tell() -> None:
+        if progress is not None:
+            progress(next(done) / len(groups))
+
     scans = {group: scan for group in groups if (scan := _native_scan(group, target)) is not None}
     sections: list[Section] = []
     for native, stretch in _stretches(groups, scans):
         if native:
-            sections.append(_native_section(program, stretch, scans, target, numbers))
+            sections.append(_native_section(program, stretch, scans, target, numbers, tell))
         else:
             steps = tuple(step for group in stretch for step in group.steps)
             inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
@@ -75,6 +90,7 @@ def _native_section(
     scans: Mapping[Group, ScanTask],
     target: Target,
     numbers: Iterator[int],
+    tell: Callable[[], None],
 ) -> NativeSection:
     made = {value for group in groups for value in group.results}
     given = [value for group in groups for value in group.operands if value not in made]
@@ -90,6 +106,7 @@ def _native_section(
             builder.add_scan(scans[group])
         else:
             builder.add(group)
+        tell()
     return NativeSection(tuple(builder.tasks), builder.aliases, part.inputs, part.outputs)
 
 

@@ -32,6 +32,7 @@ from weft.kernels.concat import concat_work
 from weft.kernels.contract import contract_work
 from weft.kernels.convolve import convolve_work
 from weft.kernels.cumulate import cumulate_work
+from weft.kernels.dot_products import byte_convolve_work, dot_product_work
 from weft.kernels.group import Group
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
@@ -98,7 +99,8 @@ def build_work(
             return _renumber(work, heavy.operands, group)
         case Contract():
             left, right = heavy.operands
-            work = contract_work(
+            build = contract_work if tensors[left].dtype is tensors[right].dtype else dot_product_work
+            work = build(
                 heavy.primitive,
                 tensors[left],
                 tensors[right],
@@ -112,7 +114,21 @@ def build_work(
         case Convolve():
             x, w = heavy.operands
             weights = constants.get(w)
-            work = convolve_work(heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights)
+            if tensors[x].dtype is not tensors[w].dtype:
+                work = byte_convolve_work(
+                    heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights
+                )
+            else:
+                work = convolve_work(
+                    heavy.primitive,
+                    tensors[x],
+                    tensors[w],
+                    result,
+                    epilogue,
+                    target,
+                    constant_w=weights,
+                    strict=not target.transformed_products,
+                )
             return _renumber(work, (x, w, *others), group)
         case Reduce() | ArgReduce():
             element, sources = _reduced(before, heavy, tensors)

@@ -144,7 +144,7 @@ class _Sorting:
         )
 
     def insert(self, i: Dim, k: Dim) -> Body:
-        """At place k of the list: from where element number i belongs on, what is there changes with what is at hand."""
+        """At place k of the list: from where element i belongs on, what is there changes with what is at hand."""
         dtype = self.operand.dtype
         new, old = Register("new", dtype, False), Register("old", dtype, False)
         at, old_at = Register("at", INT64, False), Register("old_at", INT64, False)

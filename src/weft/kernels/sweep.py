@@ -23,8 +23,10 @@ from weft.kernels.maps import gather_errors, is_checked, report_errors
 from weft.kernels.merge import merge_axes, operand_views
 from weft.kernels.nest import Body, Span, choose_lanes, computed_dtypes, cost, estimate, lane_loop, loops, spread
 from weft.kernels.parameters import Parameters
+from weft.kernels.remember import remembered
 
 COSTLY = 12
+MANY_REGISTERS = 32
 ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
 
 
@@ -97,6 +99,7 @@ class Sweep:
     results: tuple[Result, ...]
 
 
+@remembered
 def sweep_launch(sweep: Sweep, target: Target, cut: Cut | None = None) -> Launch:
     """Buffers: `sweep_buffers`, and the errors where indices are checked."""
     return _Builder(sweep, target, cut).launch()
@@ -143,8 +146,8 @@ class _Builder:
             short = estimate(sizes[self.reduced[-1]]) * 2 < lanes
             self.along_row = not (short and estimate(sizes[self.kept[-1]]) * 2 >= lanes)
         self.length = sizes[self.reduced[-1] if self.along_row else self.kept[-1]]
-        costly = max(map(cost, expressions), default=0) > COSTLY
-        self.lanes = lanes * (2 if costly or not isinstance(self.length, int) else 4)
+        crowded = max(map(cost, expressions), default=0) > COSTLY and target.vector_registers < MANY_REGISTERS
+        self.lanes = lanes * (2 if crowded or not isinstance(self.length, int) else 4)
         while self.lanes > lanes and estimate(self.length) < self.lanes:
             self.lanes //= 2
 

@@ -38,6 +38,7 @@ from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
+from weft.kernels.remember import remembered
 
 BLOCK_WORK = 4_000_000  # operations that a block does, about
 _TILES_EACH = 8  # tiles of rows that a block does, at most
@@ -79,7 +80,8 @@ class Product:
     padded: bool
     left_start: Dim = 0
     right_start: Dim = 0
-    result_start: Mapping[int, Dim] = field(default_factory=dict)  # first position along an axis, where not 0
+    result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, where not 0
+    unsigned: str = ""  # elements are words of four bytes: int8 in one operand, uint8 in this one, left or right
 
 
 def accumulator_type(dtype: DType) -> DType:
@@ -90,6 +92,30 @@ def accumulator_type(dtype: DType) -> DType:
 def widened(code: Code, dtype: DType) -> Code:
     """A value in the type that sums have."""
     return code if code.dtype is dtype else Call("cast", (code,), dtype)
+
+
+def accumulate(product: Product, target: Target, left: Code, right: Code, total: Code) -> Code:
+    """The total with what two elements give added."""
+    match product.unsigned:
+        case "left":
+            return dot_of_bytes(target, left, right, total)
+        case "right":
+            return dot_of_bytes(target, right, left, total)
+        case _:
+            return multiply_add(target, left, right, total)
+
+
+def dot_of_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> Code:
+    """Four uint8 times four int8, added to a total; byte by byte where the target has no instruction for it."""
+    if target.dot_product_8:
+        return Call("dot4", (unsigned, signed, total), DType.int32)
+    for byte in range(4):
+        low = Call("shift_right", (unsigned, Number(8 * byte, DType.int32)), DType.int32)
+        a = Call("bit_and", (low, Number(255, DType.int32)), DType.int32)
+        high = Call("shift_left", (signed, Number(24 - 8 * byte, DType.int32)), DType.int32)
+        b = Call("shift_right", (high, Number(24, DType.int32)), DType.int32)
+        total = multiply_add(target, a, b, total)
+    return total
 
 
 def multiply_add(target: Target, a: Code, b: Code, c: Code) -> Code:
@@ -156,6 +182,7 @@ def sections(rows: Dim, height: int) -> list[Section]:
     return found
 
 
+@remembered
 def product_kernel(name: str, product: Product, target: Target) -> Launch:
     """A launch with the buffers left, right, the epilogue's operands, and the result."""
     return _Builder(name, product, target).launch()
@@ -378,7 +405,7 @@ class _Builder:
             for column in range(shape.width):
                 total = self.register((split * shape.height + number) * shape.width + column)
                 columns = Register(f"b{column}_{split}", self.type, True)
-                statements.append(Assign(total.name, multiply_add(self.target, element, columns, total)))
+                statements.append(Assign(total.name, accumulate(product, self.target, element, columns, total)))
         return statements
 
     # -- epilogue ----------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class _Reader:
             return given[0] if function == "cast" and set(dtypes) == {DType.bool} else None
         if dtypes[0] is DType.bool and function == "cast":
             return None
-        result = self._arithmetic(function, list(given))
+        result: _Known = self._arithmetic(function, list(given))
         for number, dtype in zip((result, *given), dtypes):
             if number is not None and not isinstance(number, (bool, _Positive)):
                 self.met[number] = min(self.met.get(number, _UNLIMITED), _largest_exact(dtype))

@@ -380,6 +380,7 @@ def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = F
     """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
+    assume_at_least(x.shape[axis], count, "there are not as many elements to choose from")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]
     values, positions = current_trace.get().emit(Sort(axis, count, descending), [x], types)

@@ -10,11 +10,13 @@ from weft.passes.captures import embed_constants
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.fold import fold_constants
+from weft.passes.quantized import multiply_bytes
 from weft.passes.rewrite import Pass
 from weft.passes.scales import fold_scales
 from weft.passes.simplify import simplify_movement
 
 PIPELINE: tuple[Pass, ...] = (
+    multiply_bytes,
     fold_constants,
     embed_constants,
     simplify_movement,

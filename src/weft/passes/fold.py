@@ -18,7 +18,7 @@ from weft.ops.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
 SMALL = 1 << 20  # bytes that are always worth folding
-GROWTH = 2  # otherwise a result may be this many times larger than its operands
+GROWTH = 4  # otherwise a result may be this many times larger than its operands: bytes may become float32
 
 
 def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:

@@ -42,9 +42,7 @@ class Plan:
 
 def make_plan(section: NativeSection, constants: Mapping[Value, Array], sizes: Sizes) -> Plan:
     """Places and launches for given sizes; `constants` are those that tasks read from memory."""
-    places = {
-        value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))
-    }
+    places = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
     planner = _Planner(constants, Numbers(sizes))
     arena_bytes = planner.place_section(section, places, 0)
     launches = tuple(planner.launches(section, places))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Union
 
@@ -19,7 +19,7 @@ from weft.kernels.sections import divide
 
 Runner = Callable[[Sequence[Any]], list[Any]]
 Compiled = Union[TensorProgram, CompiledProgram]
-Progress = Callable[[float], None]
+Tell = Callable[[str, float], None]  # the stage, and how far it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,11 @@ def devices() -> list[Device]:
 class Engine:
     """What a device does with a program: make what runs there, a value, and run it.
 
-    `compile` takes whether code may be cached, and tells how far it is; `start` takes the number of threads.
+    `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes the number of
+    threads.
     """
 
-    compile: Callable[[TensorProgram, bool, Progress], Compiled]
+    compile: Callable[[TensorProgram, str, bool, Tell], Compiled]
     start: Callable[[Compiled, int | None], Runner]
     identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
 
@@ -60,8 +61,10 @@ def _run_reference(program: Compiled, threads: int | None) -> Runner:  # noqa: A
     return partial(interpret.run, program)
 
 
-def _compile_for_cpu(program: TensorProgram, cache: bool, progress: Progress) -> Compiled:
-    return compile_program(program, divide(program, machine.host().target), cache, progress)
+def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: Tell) -> Compiled:
+    target = replace(machine.host().target, transformed_products=precision != "strict")
+    sections = divide(program, target, partial(tell, "building kernels"))
+    return compile_program(program, sections, cache, partial(tell, "generating code"))
 
 
 def _run_on_cpu(program: Compiled, threads: int | None) -> Runner:
@@ -71,7 +74,7 @@ def _run_on_cpu(program: Compiled, threads: int | None) -> Runner:
 
 _ENGINES: dict[str, Engine] = {
     "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity),
-    "reference": Engine(lambda program, cache, progress: program, _run_reference, None),
+    "reference": Engine(lambda program, *_: program, _run_reference, None),
 }
 
 

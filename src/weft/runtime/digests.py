@@ -17,20 +17,30 @@ from pathlib import Path
 
 from weft.backends.cpu.code_cache import key_of, write_file
 from weft.backends.cpu.machine import usable_cores
+from weft.frontend import release_pages
 
 CHUNK = 4 * 1024**2
+RELEASED = 4  # chunks after which what was read so far is let go of
 SETTLED = 2.0  # seconds since a file's last change after which its times tell of the next one
 SMALL = 256 * 1024  # bytes that are read as quickly as remembered
 
 
 def digest(content: memoryview) -> str:
     """The name of some bytes: a digest of the digests of its chunks, which are read by all cores."""
-    chunks = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
-    if len(chunks) <= 1:
+    starts = range(0, len(content), CHUNK)
+
+    def part(start: int) -> bytes:
+        found = sha256(content[start : start + CHUNK]).digest()
+        if start % (RELEASED * CHUNK) == 0:
+            release_pages(content)
+        return found
+
+    if len(starts) <= 1:
         parts = [sha256(content).digest()]
     else:
-        with ThreadPoolExecutor(min(usable_cores(), len(chunks))) as workers:
-            parts = list(workers.map(lambda chunk: sha256(chunk).digest(), chunks))
+        with ThreadPoolExecutor(min(usable_cores(), len(starts))) as workers:
+            parts = list(workers.map(part, starts))
+        release_pages(content)
     return sha256(len(content).to_bytes(8, "little") + b"".join(parts)).hexdigest()
 
 
@@ -43,7 +53,7 @@ def file_digest(content: memoryview, path: Path | None, status: os.stat_result |
     """The name of a file's content; `records` is the folder in which such names are remembered."""
     if path is None or status is None or len(content) != status.st_size or len(content) < SMALL:
         return digest(content)
-    record = records / key_of(os.path.abspath(path))[:32]
+    record = records / key_of(str(path.resolve()))[:32]
     known = _remembered(record)
     if known is not None and known[0] == identity(status):
         return known[1]

@@ -71,7 +71,7 @@ class _Declared(NamedTuple):
             return False
         shape = content.shape
         if self.shape is not None:
-            return shape == self.shape
+            return bool(shape == self.shape)
         if len(shape) != self.rank:
             return False
         return all(shape[axis] == size for axis, size in self.fixed) if self.fixed else True

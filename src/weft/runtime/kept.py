@@ -53,19 +53,20 @@ class Shelf:
                 return KeptModel(signature, program)
         return None
 
-    def put(self, kept: KeptModel, model: Graph) -> None:
-        """Keep the model, if that can be done."""
+    def put(self, kept: KeptModel, model: Graph) -> KeptModel:
+        """Keep the model, if that can be done; the one returned has its arrays mapped from there."""
         if self._key is None:
-            return
+            return kept
         locations = sorted(model.external)
         external = [model.external[location] for location in locations]
         try:
             saved = saving.save((kept.signature, kept.program), [self._opened.view, *external])
         except (pickle.PicklingError, TypeError, ValueError, RecursionError, MemoryError):
-            return
+            return kept
         if locations:
             self._cache.put_locations(self._key, locations)
         self._cache.put(self._full_key([digest(file) for file in external]), saved)
+        return self.get() or kept
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None

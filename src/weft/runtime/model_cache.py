@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
 
+import numpy as np
+
 from weft.backends.cpu.code_cache import STALE, UNFINISHED, cache_folder, write_file
 from weft.runtime import saving
 from weft.runtime.digests import digest, identity
@@ -123,7 +125,7 @@ class ModelCache:
                 file.truncate(start + saved.array_bytes)
                 file.seek(start)
                 for array in saved.arrays:
-                    file.write(memoryview(array.reshape(-1).view("u1")))
+                    file.write(array.reshape(-1).view(np.uint8).data)
                     file.seek(saving.aligned(array.nbytes) - array.nbytes, os.SEEK_CUR)
                 file.flush()
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as written:
@@ -188,7 +190,7 @@ class ModelCache:
             records = list(os.scandir(self.records))
             if len(records) > MOST_RECORDS:
                 for record in sorted(records, key=lambda record: record.stat().st_mtime)[: MOST_RECORDS // 2]:
-                    os.unlink(record.path)
+                    Path(record.path).unlink()
 
     def _remove(self, path: Path) -> None:
         for file in (path, path.with_suffix(".used")):

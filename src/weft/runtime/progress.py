@@ -23,9 +23,9 @@ class Stages:
         self._bar: Progress | None = None
         self._stage = ""
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, fraction: float = 0.0) -> None:
         self._stage = name
-        self.update(0.0)
+        self.update(fraction)
 
     def update(self, fraction: float) -> None:
         if not self._show:

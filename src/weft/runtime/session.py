@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from weft.backends.reference.interpret import GuardError
-from weft.errors import ExecutionError, InputError, ModelError, WeftError
+from weft.errors import ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.passes.drop import with_outputs
-from weft.runtime.devices import Runner
+from weft.runtime.devices import Compiled, Runner
+from weft.runtime.explain import HostStep, explain
 from weft.runtime.inputs import Binder, Bound
 from weft.runtime.specs import Signature
 
@@ -27,10 +28,11 @@ REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordin
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A program that is ready to run: the names of its inputs in order, and what runs it."""
+    """A program that is ready to run: the names of its inputs in order, what runs it, and what that was made from."""
 
     inputs: tuple[str, ...]
     runner: Runner
+    program: Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Model:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
-            if isinstance(error, ExecutionError) and error.node is None:
+            if isinstance(error, (ExecutionError, OutOfMemoryError)) and error.node is None:
                 self._find_fault(bound)
             raise error.at(file=self.file) from error.__cause__
         others = list(bound.arrays.values())
@@ -97,9 +99,7 @@ class Model:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
         if len(arguments) > len(self.inputs):
-            raise InputError(
-                f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file
-            )
+            raise InputError(f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file)
         inputs = dict(zip((spec.name for spec in self.inputs), arguments))
         for name, content in keywords.items():
             if name in inputs:
@@ -107,6 +107,10 @@ class Model:
             inputs[name] = content
         results = tuple(self.run(inputs).values())
         return results[0] if len(results) == 1 else results
+
+    def explain(self) -> tuple[HostStep, ...]:
+        """The steps that did not become native code: the node each came from, and why; empty if all did."""
+        return explain(self._whole.program)
 
     def __repr__(self) -> str:
         takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))

@@ -16,7 +16,9 @@ _WIDTHS = (16, 8, 4)  # lanes that the instruction comes in
 def dot4(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
     """total + the sum of four uint8 times four int8, for int32 lanes; a scalar is one lane."""
     if not isinstance(total.type, ir.VectorType):
-        single = [builder.insert_element(ir.Constant(vector(INT32, 4), None), v, INT32(0)) for v in (unsigned, signed, total)]
+        single = [
+            builder.insert_element(ir.Constant(vector(INT32, 4), None), v, INT32(0)) for v in (unsigned, signed, total)
+        ]
         return builder.extract_element(_instruction(builder, *single), INT32(0))
     lanes = total.type.count
     width = next((width for width in _WIDTHS if width <= lanes), _WIDTHS[-1])

@@ -39,7 +39,7 @@ address = _read_address if hasattr(ctypes, "pythonapi") and _is_readable() else 
 def contiguous(array: Any) -> Array:
     """The array as kernels read it: elements in row-major order, each at a multiple of its size."""
     flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")  # type: ignore[no-any-return]
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
 
 class Arena:

@@ -87,7 +87,10 @@ class SectionRunner:
             return plan
 
     def _prepare(self, sizes: Mapping[str, int]) -> _Prepared:
-        plan = make_plan(self.section, self.constants, sizes)
+        try:
+            plan = make_plan(self.section, self.constants, sizes)
+        except ArithmeticError as error:
+            raise ExecutionError(f"sizes cannot be computed: {error}") from error
         needed = plan.arena_bytes + sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
         if needed > physical_memory():
             raise OutOfMemoryError(
@@ -128,8 +131,8 @@ def _section_symbols(section: NativeSection) -> set[str]:
             found |= _names(task.primitive.length) | (_section_symbols(task.body) & _outer_symbols(task))
             continue
         for launch, _ in task.work.launches:
-            for value in (launch.blocks, *launch.parameters):
-                found |= _names(value)
+            for number in (launch.blocks, *launch.parameters):
+                found |= _names(number)
         for workspace in task.work.workspaces:
             found |= _names(workspace.size)
     for value in (*section.outputs, *(v for task in section.tasks for v in (*task.operands, *task.results))):

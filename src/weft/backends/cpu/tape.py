@@ -116,7 +116,9 @@ def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) ->
         own[:, _FIRST_PLACE] += total - place
         if isinstance(entry, Repeat):
             times = np.arange(entry.count)
-            shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(-1, 2)
+            shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(
+                -1, 2
+            )
             spots = (spots[None] + times[:, None, None] * shifts[None]).reshape(-1, 2)
             own = np.tile(own, (entry.count, 1))
             own[:, _FIRST_PLACE] += np.repeat(times * count, len(launches))

@@ -72,6 +72,8 @@ def _arrange(x: Array, labels: tuple[int, ...] | list[int], order: tuple[int, ..
 
 def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: Any) -> Array:
     """`shape` is the result's; groups and pads are evaluated."""
+    if x.dtype != w.dtype:  # uint8 and int8
+        x, w = x.astype(np.int32), w.astype(np.int32)
     if primitive.transposed:
         operation = lambda a, b: _transposed(primitive, a, b, groups, pads, shape)  # noqa: E731
         depth = w.shape[0] // groups * int(np.prod(w.shape[2:]))

@@ -1,0 +1,68 @@
+"""What of a model did not become native code, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import Host, Late, Scan, Step, TensorProgram, bodies
+from weft.ir.work import HostSection, Section
+from weft.kernels.reasons import host_by_nature, missing_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step that runs in Python: the ONNX node it came from, what it is, and why.
+
+    `by_nature`: it only makes sense on the host. Otherwise a kernel for it is missing.
+    """
+
+    node: str
+    step: str
+    reason: str
+    by_nature: bool
+
+
+def explain(program: TensorProgram | CompiledProgram) -> tuple[HostStep, ...]:
+    """The steps that a prepared program runs in Python, in order, those inside of control flow too."""
+    if isinstance(program, CompiledProgram):
+        return tuple(_explain_sections(program.sections))
+    return tuple(_explain_interpreted(program))
+
+
+def _explain_sections(sections: Sequence[Section]) -> Iterator[HostStep]:
+    for section in sections:
+        if not isinstance(section, HostSection):
+            continue
+        inside = iter(section.bodies)
+        for step in section.steps:
+            inner = [found for _ in bodies(step.primitive) for found in _explain_sections(next(inside))]
+            yield _explain_step(step, inner)
+            yield from inner
+
+
+def _explain_step(step: Step, inner: Sequence[HostStep]) -> HostStep:
+    reason = host_by_nature(step)
+    if reason is not None:
+        return HostStep(step.origin, _describe(step), reason, by_nature=True)
+    if isinstance(step.primitive, Scan):
+        nature = bool(inner) and all(found.by_nature for found in inner)
+        reason = "its body needs the host" if inner else "its body is not a single stretch of native code"
+        return HostStep(step.origin, _describe(step), reason, by_nature=nature)
+    return HostStep(step.origin, _describe(step), missing_kernel(step), by_nature=False)
+
+
+def _explain_interpreted(program: TensorProgram) -> Iterator[HostStep]:
+    for step in program.steps:
+        yield HostStep(step.origin, _describe(step), "this device interprets every step", by_nature=False)
+
+
+def _describe(step: Step) -> str:
+    match step.primitive:
+        case Host(function):
+            return function
+        case Late(_, op):
+            return f"{op}, traced late"
+        case _:
+            return type(step.primitive).__name__.lower()
