@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.ir.program import Contract, tensor_dtype
+from weft.ir.program import Contract, Convolve, tensor_dtype
 from weft.ops.trace import FOLDED_ELEMENTS
 
 Array = np.ndarray[Any, Any]
@@ -107,3 +107,35 @@ def test_integer_products(seed: int, device: str) -> None:
     (found,) = weft.load(model, device=device, cache=False).run(given).values()
     centered = [side.numbers.astype(np.int64) - side.zero.astype(np.int64) for side in (left, right)]
     np.testing.assert_array_equal(found, centered[0] @ centered[1])
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_convolutions(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    spatial, channels, features = 1 + seed % 2, int(random.choice([3, 4, 16, 70])), int(random.choice([6, 33, 128]))
+    kernel = tuple(int(random.choice([1, 3])) for _ in range(spatial))
+    x = Side(random, (2, channels, *(int(random.integers(5, 20)) for _ in range(spatial))), 1, constant=False)
+    w = Side(random, (features, channels, *kernel), 0, constant=True)
+    if seed % 4 != 3:
+        w.zero = np.full_like(w.zero, 128 if w.kind is np.uint8 else 0)
+    attributes = {
+        "strides": [int(random.choice([1, 2]))] * spatial,
+        "pads": random.integers(0, 3, 2 * spatial).tolist(),
+    }
+    model = model_of(x, w, spatial + 2)
+    model.graph.node[-1].CopyFrom(helper.make_node("Conv", ["a_real", "b_real"], ["y"], **attributes))
+    plain = helper.make_graph(
+        [helper.make_node("Conv", ["a", "b"], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.DOUBLE, s.numbers.shape) for n, s in (("a", x), ("b", w))],
+        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, [None] * (spatial + 2))],
+    )
+    oracle = helper.make_model(plain, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (wanted,) = weft.load(oracle, device="reference").run({"a": x.real(), "b": w.real()}).values()
+    for device in DEVICES:
+        loaded = weft.load(model, device=device, cache=False)
+        (product,) = [step for step in loaded.program.steps if isinstance(step.primitive, Convolve)]
+        centered = (w.zero == (128 if w.kind is np.uint8 else 0)).all() and w.numbers.size > FOLDED_ELEMENTS
+        assert tensor_dtype(product.results[0]).name == ("int32" if centered else "float32")
+        (found,) = loaded.run({"a": x.numbers}).values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from weft.backends.reference.interpret import Reference
 from weft.errors import DeviceError, ExecutionError, InvalidModelError, WeftError
-from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
@@ -56,19 +55,19 @@ def load(
         read = once(partial(read_model, opened, is_defined=is_defined))
         compile = partial(_compile, read, Path(dump) if dump is not None else None)
         trace = once(partial(_trace, read, compile))
-        workshop = Workshop(
-            read, trace, compile, partial(_prepare, engine, threads, precision, cache), partial(_run_eagerly, read)
-        )
         shelf = Shelf(opened, engine, precision) if cache and dump is None else None
         kept = shelf.get() if shelf is not None else None
         if kept is None:
+            tell = partial(_tell, progress, (opened.view, *read().external.values()))
             program = trace(progress)
-            compiled = engine.compile(program, precision, cache, partial(_tell, progress, opened))
-            kept = KeptModel(signature(read().graph, program), compiled)
-            if shelf is not None:
-                progress.stage("saving")
-                kept = shelf.put(kept, read())
+            made = KeptModel(signature(read().graph, program), engine.compile(program, precision, cache, tell))
+            progress.stage("saving")
+            kept = made if shelf is None else shelf.put(made, read())
+            if kept is not made:
+                trace = once(partial(_trace, read, compile))  # what was traced, and its weights, can go
         whole = _start(engine, threads, kept.program)
+        prepare = partial(_prepare, engine, threads, precision, cache)
+        workshop = Workshop(read, trace, compile, prepare, partial(_run_eagerly, read))
         return Model(opened.file, chosen.name, kept.signature, whole, workshop)
 
 
@@ -95,10 +94,11 @@ def _start(engine: Engine, threads: int | None, program: Compiled) -> Prepared:
     return Prepared(tuple(value.name for value in program.inputs), engine.start(program, threads), program)
 
 
-def _tell(progress: Stages, opened: Opened, stage: str, fraction: float) -> None:
-    """Say how far a stage is; weights that were packed on the way are no longer needed as the file has them."""
+def _tell(progress: Stages, files: Sequence[memoryview], stage: str, fraction: float) -> None:
+    """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
     progress.stage(stage, fraction)
-    release_pages(opened.view)
+    for file in files:
+        release_pages(file)
 
 
 def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from test_random_graphs import UNSTEADY, graphs
 from widen import widened, widened_inputs
 
 import weft
+from weft.cli import main
 
 Array = np.ndarray[Any, Any]
 CATALOG = {entry.name: entry for entry in load_catalog()}
@@ -310,3 +312,17 @@ def test_explain_names_the_node_and_the_reason() -> None:
     assert "random" in by_node["dice"].reason
     assert weft.load(network(), device="cpu").explain() == ()
     assert weft.load(network(), device="reference").explain()
+
+
+def test_run_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model([node("NonZero", ["x"], ["y"], name="finder")], [value("x", [3])], [value("y", None)]), path)
+    assert main(["run", str(path), "--device", "cpu", "--explain", "--json"]) == 0
+    (step,) = json.loads(capsys.readouterr().out)["host_steps"]
+    assert step["node"] == "finder"
+    assert step["by_nature"]
+    assert main(["run", str(path), "--device", "cpu", "--explain"]) == 0
+    assert "finder" in capsys.readouterr().out
+    onnx.save(network(), path)
+    assert main(["run", str(path), "--device", "cpu", "--explain"]) == 0
+    assert "every step became native code" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from typing import Union
 
 from weft.errors import InternalError
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr
+from weft.ir.dims import Dim, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.scalar import same_number
 
@@ -354,7 +354,13 @@ def _indices(statement: Statement) -> list[Dim]:
 
 def fingerprint(kernel: Kernel) -> str:
     """A text that is the same for kernels of the same code: how it prints, and what is assumed of its variables."""
-    found: set[tuple[str, int | None, int | None]] = set()
+    found = {(symbol.name, symbol.low, symbol.high) for symbol in used_symbols(kernel)}
+    return f"{kernel}\n{sorted(found, key=str)}"
+
+
+def used_symbols(kernel: Kernel) -> set[Symbol]:
+    """The parameters and variables that a kernel's body reads."""
+    found: set[Symbol] = set()
     pending = list(kernel.body)
     while pending:
         statement = pending.pop()
@@ -366,13 +372,13 @@ def fingerprint(kernel: Kernel) -> str:
                         values.append(offset)
                     case Integer(value):
                         values.append(value)
-        found |= {(symbol.name, symbol.low, symbol.high) for value in values for symbol in dims.symbols(value)}
+        found.update(symbol for value in values for symbol in dims.symbols(value))
         match statement:
             case Repeat(_, _, _, _, inner):
                 pending.extend(inner)
             case When(_, then, otherwise):
                 pending.extend((*then, *otherwise))
-    return f"{kernel}\n{sorted(found, key=str)}"
+    return found
 
 
 # -- printing --------------------------------------------------------------------------------------------------------

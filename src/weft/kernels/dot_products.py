@@ -1,4 +1,4 @@
-"""Contractions and convolutions of 8-bit numbers: the same as others, of words that hold four neighbours along the sums.
+"""Contractions and convolutions of 8-bit numbers: as others, of words that hold four neighbours along the sums.
 
 An operand whose sums are neighbours in memory already consists of such words; a constant is rearranged when compiling,
 and others by a kernel. Where the number of summed elements is no multiple of four, zeros fill the last word.

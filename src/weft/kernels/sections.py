@@ -24,7 +24,6 @@ from weft.kernels.layout import Layout, row_major
 from weft.kernels.remember import remembering
 from weft.kernels.select import build_work, copy_work, is_native
 
-
 Progress = Callable[[float], None]
 
 
@@ -77,7 +76,8 @@ def _native_scan(group: Group, target: Target) -> ScanTask | None:
     if program.guards or len(sections) != 1 or not isinstance(sections[0], NativeSection):
         return None
     body = sections[0]
-    if not set(program.outputs) <= set(body.outputs):
+    stacked = program.outputs[step.primitive.carries :]
+    if not set(program.outputs) <= set(body.outputs) or len(set(stacked)) < len(stacked):
         return None
     carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
     copies = tuple(copy_work(carry, carry, target, flat=True) for carry in carries)

@@ -80,7 +80,7 @@ class Product:
     padded: bool
     left_start: Dim = 0
     right_start: Dim = 0
-    result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, where not 0
+    result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
     unsigned: str = ""  # elements are words of four bytes: int8 in one operand, uint8 in this one, left or right
 
 

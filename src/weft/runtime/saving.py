@@ -20,6 +20,7 @@ from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, type
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
+from weft.ir.work import Reference
 from weft.runtime import specs
 
 Array = np.ndarray[Any, Any]
@@ -45,20 +46,24 @@ def aligned(size: int) -> int:
 
 def save(value: Any, files: Sequence[memoryview]) -> Saved:
     """A value to be kept, `files` being those of its model; an exception where it holds what cannot be."""
-    stream = io.BytesIO()
+    stream, outer = io.BytesIO(), io.BytesIO()
     writer = _Writer(stream, files)
     writer.dump(value)
-    return Saved(stream.getvalue(), tuple(writer.arrays))
+    _Writer(outer, (), share=False).dump((tuple(writer.shared), stream.getvalue()))
+    return Saved(outer.getvalue(), tuple(writer.arrays))
 
 
 def load(structure: bytes, arrays: memoryview, files: Sequence[memoryview]) -> Any:
     """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
-    return _Reader(structure, arrays, files).load()
+    shared, inner = _Reader(structure, (), arrays, files).load()
+    return _Reader(inner, shared, arrays, files).load()
 
 
 class _Writer(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, files: Sequence[memoryview]) -> None:
+    def __init__(self, stream: io.BytesIO, files: Sequence[memoryview], share: bool = True) -> None:
         super().__init__(stream, protocol=5)
+        self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
+        self._share = share
         self.arrays: list[Array] = []
         self._places: dict[Any, Any] = {}
         self._kept: list[Array] = []
@@ -66,6 +71,8 @@ class _Writer(pickle.Pickler):
         self._files = [(_address(file), len(file)) for file in files]
 
     def persistent_id(self, value: Any) -> Any:
+        if self._share and isinstance(value, (Expr, Reference)):
+            return self.shared.setdefault(value, len(self.shared))
         if isinstance(value, np.generic):
             return ("scalar", *self._place(np.asarray(value)))
         if isinstance(value, np.ndarray) and value.dtype != object:
@@ -104,8 +111,11 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, structure: bytes, arrays: memoryview, files: Sequence[memoryview]) -> None:
+    def __init__(
+        self, structure: bytes, shared: Sequence[Any], arrays: memoryview, files: Sequence[memoryview]
+    ) -> None:
         super().__init__(io.BytesIO(structure))
+        self._shared = shared
         self._arrays = arrays
         self._files = files
 
@@ -116,6 +126,8 @@ class _Reader(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name} is no data") from None
 
     def persistent_load(self, identifier: Any) -> Any:
+        if isinstance(identifier, int):
+            return self._shared[identifier]
         kind, place, offset, dtype, shape = identifier
         memory = self._arrays if place == OWN else self._files[place]
         count = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -44,15 +44,24 @@ def package_digest(*folders: str) -> str | None:
 
     None if one was changed since the process began to use them, or if they are not files.
     """
-    package = Path(__file__).parent.parent.parent
-    roots = [package / folder for folder in folders] or [package]
+    package = str(Path(__file__).parent.parent.parent)
     try:
-        found = [(str(path.relative_to(package)), path.stat()) for root in roots for path in root.rglob("*.py")]
+        found = list(_python_files([f"{package}/{folder}" for folder in folders] or [package]))
     except OSError:
         return None
     if not found or any(status.st_mtime > _STARTED for _, status in found):
         return None
-    return key_of(*sorted(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in found))
+    return key_of(*sorted(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in found))
+
+
+def _python_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    yield entry.path, entry.stat()
+                elif entry.is_dir() and entry.name != "__pycache__":
+                    yield from _python_files([entry.path])
 
 
 _STARTED = time.time()

@@ -12,7 +12,7 @@ from weft.backends.cpu.codegen import code_identity, compile_module
 from weft.backends.cpu.machine import Machine, host, usable_cores
 from weft.backends.cpu.modules import modules_of
 from weft.ir.compiled import CompiledProgram, compiled
-from weft.ir.kernel import Kernel, fingerprint
+from weft.ir.kernel import Kernel, fingerprint, used_symbols
 from weft.ir.program import TensorProgram
 from weft.ir.work import Launch, NativeSection, ScanTask, Section, Task, Work, all_works
 
@@ -73,7 +73,7 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
 
 
 def _named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
-    """By identity, each kernel under a name that only kernels of the same code share."""
+    """By identity, each kernel under a name that only kernels of the same code share; without idle parameters."""
     named: dict[Kernel, Kernel] = {}
     found: dict[int, Kernel] = {}
     for launch in _launches(sections):
@@ -81,10 +81,17 @@ def _named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
         if id(kernel) in found:
             continue
         if kernel not in named:
-            digest = sha256(fingerprint(kernel).encode()).hexdigest()
-            named[kernel] = replace(kernel, name=f"{kernel.name}_{digest[:16]}")
+            used = {symbol.name for symbol in used_symbols(kernel)}
+            lean = replace(kernel, parameters=tuple(name for name in kernel.parameters if name in used))
+            digest = sha256(fingerprint(lean).encode()).hexdigest()
+            named[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
         found[id(kernel)] = named[kernel]
     return found
+
+
+def _renamed(launch: Launch, kernel: Kernel) -> Launch:
+    given = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
+    return replace(launch, kernel=kernel, parameters=tuple(given[name] for name in kernel.parameters))
 
 
 def _named_sections(sections: Sequence[Section], kernels: Mapping[int, Kernel]) -> tuple[Section, ...]:
@@ -101,9 +108,7 @@ def _with_kernels(section: NativeSection, kernels: Mapping[int, Kernel]) -> Nati
 
     def named(work: Work) -> Work:
         if id(work) not in works:
-            launches = tuple(
-                (replace(launch, kernel=kernels[id(launch.kernel)]), references) for launch, references in work.launches
-            )
+            launches = tuple((_renamed(launch, kernels[id(launch.kernel)]), refs) for launch, refs in work.launches)
             works[id(work)] = replace(work, launches=launches)
         return works[id(work)]
 

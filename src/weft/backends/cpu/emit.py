@@ -374,6 +374,8 @@ class _Emitter:
                 rest, stride = split_lane(right - left)
                 if stride == -1:
                     return self.lanes_below(rest)
+            case Call("cast", (inner,), dtype) if dtype.is_integer and dtype.bits <= 16 and _is_clamped(inner):
+                return functions.cast_within_int32(self.builder, self.code(inner), dtype)
         varies = is_varying(call)
         values = [self.as_kind(self.code(argument), varies) for argument in call.arguments]
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
@@ -434,6 +436,14 @@ class _Emitter:
                 positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
                 return functions.integer_operation(self.builder, operation, a, b, positive)
         raise InternalError(f"no code for {atom}")
+
+
+def _is_clamped(code: Code) -> bool:
+    """Whether a float32 is kept within the bounds of int32, or NaN."""
+    match code:
+        case Call("minimum", (Call("maximum", (_, Number(low))), Number(high)), DType.float32):
+            return low >= -(2**31) and high < 2**31
+    return False
 
 
 def _is_index(code: Code) -> bool:

@@ -81,14 +81,34 @@ def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
     return builder.sext(value, kind) if source.is_signed else builder.zext(value, kind)
 
 
+def cast_within_int32(builder: Builder, value: Value, target: DType) -> Value:
+    """A float32 within int32's bounds (or NaN, which gives 0) as a narrower integer."""
+    number = builder.fptosi(_without_nan(builder, value), _like(value, INT32))
+    return builder.trunc(number, _like(value, register_type(target)))
+
+
+def _without_nan(builder: Builder, value: Value) -> Value:
+    return builder.select(builder.fcmp_ordered("ord", value, value), value, ir.Constant(value.type, None))
+
+
 def _float_to_integer(builder: Builder, value: Value, source: DType, target: DType) -> Value:
     """Through int64, wrapping around where the target is narrower; out of its range the extremes, NaN gives 0."""
     if source in (DType.float16, DType.bfloat16) and source is DType.float16:
         value = builder.fpext(value, _like(value, ir.FloatType()))
-    wide = _like(value, INT64)
-    name = "llvm.fptoui.sat" if target is DType.uint64 else "llvm.fptosi.sat"
-    number = _intrinsic(builder, name, [wide, value.type], wide, [value])
+    number = _saturated(builder, value, _like(value, INT64), target is not DType.uint64)
     return number if _int_bits(target) == 64 else builder.trunc(number, _like(value, register_type(target)))
+
+
+def _saturated(builder: Builder, value: Value, wide: Any, signed: bool) -> Value:
+    """64 bits, the nearest of them out of range, 0 for NaN. LLVM's own conversion takes vectors apart."""
+    low, high = (-(2**63), 2**63) if signed else (0, 2**64)
+    value = _without_nan(builder, value)
+    below = builder.fcmp_ordered("<", value, _splat(value.type, float(low)))
+    above = builder.fcmp_ordered(">=", value, _splat(value.type, float(high)))
+    safe = builder.select(builder.or_(below, above), ir.Constant(value.type, None), value)
+    number = builder.fptosi(safe, wide) if signed else builder.fptoui(safe, wide)
+    number = builder.select(below, _splat(wide, low), number)
+    return builder.select(above, _splat(wide, high - 1), number)
 
 
 def _round_to_odd(builder: Builder, value: Value) -> Value:

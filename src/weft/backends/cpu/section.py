@@ -125,25 +125,27 @@ def _gather_constants(section: NativeSection, constants: Mapping[Value, Any]) ->
 
 def _section_symbols(section: NativeSection) -> set[str]:
     """The sizes that a section's plan depends on."""
-    found: set[str] = set()
+    found: set[dims.Dim] = set()
+    inner: set[str] = set()
     for task in section.tasks:
+        for value in (*task.operands, *task.results):
+            found.update(shape_of(value))
         if isinstance(task, ScanTask):
-            found |= _names(task.primitive.length) | (_section_symbols(task.body) & _outer_symbols(task))
+            found.add(task.primitive.length)
+            inner |= _section_symbols(task.body) - _bound_inside(task)
             continue
         for launch, _ in task.work.launches:
-            for number in (launch.blocks, *launch.parameters):
-                found |= _names(number)
-        for workspace in task.work.workspaces:
-            found |= _names(workspace.size)
-    for value in (*section.outputs, *(v for task in section.tasks for v in (*task.operands, *task.results))):
-        for dim in shape_of(value):
-            found |= _names(dim)
-    return found
+            found.add(launch.blocks)
+            found.update(launch.parameters)
+        found.update(workspace.size for workspace in task.work.workspaces)
+    found.update(dim for value in section.outputs for dim in shape_of(value))
+    return inner | _names(found)
 
 
-def _outer_symbols(task: ScanTask) -> set[str]:
-    return {name for value in (*task.operands, *task.program.inputs) for dim in shape_of(value) for name in _names(dim)}
+def _bound_inside(task: ScanTask) -> set[str]:
+    """The sizes that a scan's body learns from its inputs."""
+    return _names({dim for value in task.program.inputs for dim in shape_of(value)})
 
 
-def _names(value: dims.Dim) -> set[str]:
-    return {symbol.name for symbol in dims.symbols(value)}
+def _names(found: set[dims.Dim]) -> set[str]:
+    return {symbol.name for dim in found for symbol in dims.symbols(dim)}
