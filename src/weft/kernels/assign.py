@@ -41,8 +41,8 @@ def needed_layout(step: Step, value: Value, layouts: dict[Value, Layout]) -> Lay
 
 def same_in_memory(a: Layout, b: Layout, shape: Shape) -> bool:
     """Whether two layouts differ only in axes of size 1."""
-    order = lambda layout: [axis for axis in layout.order if shape[axis] != 1]  # noqa: E731
-    return order(a) == order(b)
+    first, second = ([axis for axis in layout.order if shape[axis] != 1] for layout in (a, b))
+    return first == second
 
 
 def rank(value: Value) -> int:

@@ -86,9 +86,7 @@ def _may_inline(inner: Step, outer: Step, *, only_reader: bool) -> bool:
 def _is_inside(load: Load, shape: Shape) -> bool:
     """Whether the indices are sizes alone and certain to lie in the tensor, so that they may replace its axes."""
     return all(
-        isinstance(index, Index)
-        and dims.is_at_least(index.value, 0)
-        and dims.is_at_least(size - 1, index.value)
+        isinstance(index, Index) and dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)
         for index, size in zip(load.indices, shape)
     )
 

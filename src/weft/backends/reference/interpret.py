@@ -234,9 +234,7 @@ def _scan(
     return [*carries, *_stack_rows(rows, types[count:], sizes)]
 
 
-def _branch(
-    primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int], run_body: RunBody
-) -> list[Any]:
+def _branch(primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int], run_body: RunBody) -> list[Any]:
     split = 1 + len(primitive.then.inputs)
     if bool(np.all(operands[0])):
         return run_body(primitive.then, operands[1:split], sizes)

@@ -109,10 +109,11 @@ def _pool_positions(
 
 def _places(primitive: Pool, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
     """Where the window element at `offset` meets the padded input, for all windows."""
-    return (slice(None), slice(None)) + tuple(
+    spatial = (
         slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
         for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
     )
+    return (slice(None), slice(None), *spatial)
 
 
 def _fit(
