@@ -1,4 +1,4 @@
-"""The one exception tree of weft. Every error says what is wrong, where (file, node, value), and what to do about it."""
+"""The one exception tree of weft: every error says what is wrong, where (file, node, value), and what to do."""
 
 from __future__ import annotations
 

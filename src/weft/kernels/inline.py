@@ -18,7 +18,8 @@ from weft.ir.types import Shape, TensorType
 LARGEST_EXPRESSION = 160  # nodes
 CHEAP_NODES = 12
 COSTLY = frozenset(
-    "divide remainder fmod power sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf".split()
+    "divide remainder fmod power sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf".split()
 )
 
 
