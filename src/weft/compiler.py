@@ -161,5 +161,5 @@ def _check_options(threads: int | None, precision: str) -> None:
         raise DeviceError(f"threads must be a positive number, not {threads!r}")
     if precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
-        what = " (bfloat16 and narrower, layer by layer)" if precision == "fast" else ""
-        raise DeviceError(f"precision {precision!r}{what} is not available", hint=hint)
+        why = ": no layer is computed in bfloat16 or narrower yet" if precision == "fast" else ""
+        raise DeviceError(f"precision {precision!r} is not available{why}", hint=hint)
