@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+import weft
+import weft.compiler
 
 LEFT_OUT = "left out"
 
@@ -42,3 +46,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
     else:
         terminalreporter.line("Nothing was left out.")
+
+
+ON_REFERENCE = ("ops", "test_bad_input", "test_damaged_files", "test_dynamic_sizes", "test_misfits", "test_passes",
+                "test_random_graphs")  # fmt: skip
+"""Tests of what models mean, thousands of them: their `auto` device is the reference, which compiles nothing.
+
+The same on compiled devices is the business of tests/cpu and of the conformance runs.
+"""
+
+
+@pytest.fixture(autouse=True)
+def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = request.path.relative_to(Path(__file__).parent)
+    if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
+        choose = weft.compiler.choose
+        monkeypatch.setattr(weft.compiler, "choose", lambda name: choose("reference" if name == "auto" else name))

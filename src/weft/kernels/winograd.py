@@ -53,6 +53,7 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
 _TAPS = 3
 _LINE_WORK = 32768  # elements that a block transforms, about
 _WORTH = 0.9  # of the time that the direct way takes, at most
+_LARGEST_WEIGHTS = 6 << 20  # bytes of transformed weights, which are 1.8 or 4 times the weights: memory is a promise too
 _FLOPS_PER_BYTE = 6  # multiply-adds that take as long as moving a byte to or from memory
 
 
@@ -72,9 +73,9 @@ def winograd_work(
     if not _fits(primitive, x, w, result):
         return None
     if size is None:
-        costs = {size: _cost(w, result, size) for size in _POINTS}
-        size = min(costs, key=lambda size: costs[size])
-        if costs[size] > _WORTH * _direct_cost(w, result):
+        costs = {size: _cost(w, result, size) for size in _POINTS if _weight_bytes(w, size) <= _LARGEST_WEIGHTS}
+        size = min(costs, key=lambda size: costs[size], default=None)
+        if size is None or costs[size] > _WORTH * _direct_cost(w, result):
             return None
     return _Builder(primitive, x, w, result, epilogue, target, size).work()
 
@@ -97,6 +98,10 @@ def _image(result: Tensor) -> tuple[Dim, Dim, Dim]:
 
 def _direct_cost(w: Array, result: Tensor) -> float:
     return float(2 * _pixels(result, 1) * w.size + _FLOPS_PER_BYTE * 4 * w.size)
+
+
+def _weight_bytes(w: Array, size: int) -> int:
+    return int(4 * (size + _TAPS - 1) ** 2 * w.shape[0] * w.shape[1])
 
 
 def _cost(w: Array, result: Tensor, size: int) -> float:

@@ -332,6 +332,8 @@ def convolve(
 
     `spatial` is the result's *S where the caller knows it in a simpler form than the count of windows that fit.
     """
+    if x.dtype is not w.dtype:
+        raise InvalidModelError(f"a convolution of {x.dtype} with weights of {w.dtype}")
     transposed = transposed_shape is not None
     primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
     if transposed_shape is not None:
