@@ -29,7 +29,7 @@ SMALL = ("silero-vad__silero_vad", "reachy-mini__fknetwork", "credsweeper__ml_mo
          "light_squeezenet", "unisim__v1")  # fmt: skip
 INEXACT = {"pipecat-ai__smart-turn-v3.2-cpu", "reachy-mini__fknetwork_int8"}  # they round to 8 bits on the way
 WITHIN = {"float32": 1e-4, "strict": 2e-5}  # of the output's largest magnitude, from a float64 run
-MOST_MEGABYTES = 2.0  # by which a process may grow over a thousand shapes
+MOST_MEGABYTES = 6.0  # by which a process may grow over thousands of shapes
 
 
 def network(channels: int = 8) -> onnx.ModelProto:
@@ -100,8 +100,8 @@ def test_same_bits_on_odd_shapes() -> None:
             assert_same_bits(loaded.run(inputs), expected)
 
 
-def test_same_bits_alone_and_in_a_batch() -> None:
-    """A row's result does not depend on its neighbours: sums run over the same elements in the same order."""
+def test_alone_and_in_a_batch() -> None:
+    """A row's result does not depend on its neighbours, but for the last bits: few rows are summed in another order."""
     loaded = weft.load(network(), device="cpu")
     inputs = feeds(6, 20)
     whole = loaded.run(inputs)["y"]
@@ -221,7 +221,7 @@ print(resident() - before)
 def test_memory_is_bounded_over_thousands_of_shapes() -> None:
     folder = str(Path(__file__).parent.parent)
     done = subprocess.run([sys.executable, "-c", GROWTH, folder], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 3 * MOST_MEGABYTES
+    assert float(done.stdout) < MOST_MEGABYTES
 
 
 def deep(layers: int) -> onnx.ModelProto:

@@ -53,7 +53,7 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
 _TAPS = 3
 _LINE_WORK = 32768  # elements that a block transforms, about
 _WORTH = 0.9  # of the time that the direct way takes, at most
-_LARGEST_WEIGHTS = 6 << 20  # bytes of transformed weights, which are 1.8 or 4 times the weights: memory is a promise too
+_LARGEST_WEIGHTS = 6 << 20  # bytes of transformed weights, which are 1.8 or 4 times the weights
 _FLOPS_PER_BYTE = 6  # multiply-adds that take as long as moving a byte to or from memory
 
 
