@@ -134,13 +134,12 @@ def transpose(x: Tensor, permutation: Sequence[int]) -> Tensor:
 def expand(x: Tensor, shape: Sequence[Dim]) -> Tensor:
     """Broadcast to exactly `shape`."""
     shape = tuple(shape)
-    if broadcast_shapes(x.shape, shape) == shape and len(shape) >= x.rank:
-        pass
-    else:
-        for size, wanted in zip(x.shape, shape[len(shape) - x.rank :]):
-            if size != 1:
-                assume_equal(size, wanted, f"broadcast of {_text(x.shape)} to {_text(shape)}")
     aligned = len(shape) - x.rank
+    if aligned < 0:
+        raise InvalidModelError(f"{_text(x.shape)} has more dimensions than {_text(shape)}, to which it is expanded")
+    for size, wanted in zip(x.shape, shape[aligned:]):
+        if size != 1:
+            assume_equal(size, wanted, f"broadcast of {_text(x.shape)} to {_text(shape)}")
     return build(shape, lambda *i: x.at(*(0 if size == 1 else k for size, k in zip(x.shape, i[aligned:]))))
 
 
