@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.dtypes import DType
-from weft.ir.program import Branch, Host, Late, Loop, Observe, Step
+from weft.ir.program import Branch, Host, Late, Loop, Observe, Random, Step
 from weft.ir.types import TensorType
 from weft.kernels.select import NATIVE_PRIMITIVES, NATIVE_TYPES
 
@@ -17,6 +17,8 @@ def host_by_nature(step: Step) -> str | None:
             return "control flow; what is inside is compiled"
         case Host(function):
             return f"{function.replace('_', ' ')} has no fixed form in memory, or sizes that depend on data"
+        case Random(seed=None):
+            return "new random numbers in every run"
         case Late():
             return "ranks or types that only the run reveals"
     for value in (*step.operands, *step.results):

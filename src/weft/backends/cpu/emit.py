@@ -3,7 +3,8 @@
 A kernel becomes `void name(i64 first, i64 last, ptr buffers, ptr parameters)`, which runs blocks first..last-1.
 `buffers` is an array of pointers in the order of the kernel's buffers that are not local, `parameters` one of int64.
 A varying value is a vector with one element a lane, a uniform one a scalar; registers are stack slots that LLVM's
-SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 is computed as float32 and rounded.
+SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 and floats of 8 bits and fewer are computed
+as float32 and rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.backends.cpu import functions
+from weft.backends.cpu import conversions, functions, vectors
 from weft.backends.cpu.types import ELEMENT, INT32, INT64, POINTER, memory_type, register_type, vector
 from weft.errors import InternalError
 from weft.ir import dims
@@ -118,10 +119,10 @@ class _Emitter:
                 case View(name, buffer, offset):
                     dtype = self.buffer_dtype(buffer)
                     self.dtypes[name] = dtype
-                    self.buffers[name] = functions.opaque(self.builder, self.address(buffer, offset, None, dtype))
+                    self.buffers[name] = vectors.opaque(self.builder, self.address(buffer, offset, None, dtype))
                 case Transpose(names):
                     slots = [self.registers[name][0] for name in names]
-                    rows = functions.transpose(self.builder, [self.builder.load(slot) for slot in slots])
+                    rows = vectors.transpose(self.builder, [self.builder.load(slot) for slot in slots])
                     for row, slot in zip(rows, slots, strict=True):
                         self.builder.store(row, slot)
 
@@ -205,7 +206,7 @@ class _Emitter:
         dtype = self.buffer_dtype(put.buffer)
         mask = None if put.mask is None else self.code(put.mask)
         varies = dims_vary(put.offset) or (put.indirect is not None and is_varying(put.indirect))
-        value = self.to_memory(self.as_kind(self.code(put.value), varies), dtype, varies)
+        value = conversions.stored(self.builder, self.as_kind(self.code(put.value), varies), dtype)
         if not varies:
             address = self.address(put.buffer, put.offset, put.indirect, dtype)
             if mask is None:
@@ -220,10 +221,10 @@ class _Emitter:
             if mask is None:
                 self.builder.store(value, address, align=_size(dtype))
             else:
-                functions.masked_store(self.builder, value, address, self.as_kind(mask, True), _size(dtype))
+                vectors.masked_store(self.builder, value, address, self.as_kind(mask, True), _size(dtype))
             return
         addresses = self.addresses(put.buffer, put.offset, put.indirect, dtype)
-        functions.scatter(self.builder, value, addresses, self.lane_mask(mask), _size(dtype))
+        vectors.scatter(self.builder, value, addresses, self.lane_mask(mask), _size(dtype))
 
     def fetch(self, fetch: Fetch) -> Value:
         dtype = fetch.dtype
@@ -233,7 +234,7 @@ class _Emitter:
             if mask is not None:
                 return self.guarded_load(fetch, mask, dtype)
             address = self.address(fetch.buffer, fetch.offset, fetch.indirect, dtype)
-            return self.from_memory(self.builder.load(address, align=_size(dtype), typ=memory_type(dtype)), dtype)
+            return self.load(address, dtype)
         kind = vector(memory_type(dtype), self.lanes)
         base, stride = self.lane_stride(fetch.offset, fetch.indirect)
         if stride == 1:
@@ -241,10 +242,10 @@ class _Emitter:
             if mask is None:
                 loaded = self.builder.load(address, align=_size(dtype), typ=kind)
             else:
-                loaded = functions.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
+                loaded = vectors.masked_load(self.builder, kind, address, self.as_kind(mask, True), _size(dtype))
         elif (pattern := self.lane_pattern(fetch, mask)) is not None:
             start, places = pattern
-            loaded = functions.pattern_load(
+            loaded = vectors.pattern_load(
                 self.builder,
                 kind,
                 lambda place: self.address(fetch.buffer, start + place, fetch.indirect, dtype),
@@ -254,19 +255,24 @@ class _Emitter:
             )
         else:
             addresses = self.addresses(fetch.buffer, fetch.offset, fetch.indirect, dtype)
-            loaded = functions.gather(self.builder, kind, addresses, self.lane_mask(mask), _size(dtype))
-        return self.from_memory(loaded, dtype)
+            loaded = vectors.gather(self.builder, kind, addresses, self.lane_mask(mask), _size(dtype))
+        return conversions.loaded(self.builder, loaded, dtype)
+
+    def load(self, address: Value, dtype: DType) -> Value:
+        """One element."""
+        raw = self.builder.load(address, align=_size(dtype), typ=memory_type(dtype))
+        return conversions.loaded(self.builder, raw, dtype)
 
     def guarded_load(self, fetch: Fetch, mask: Value, dtype: DType) -> Value:
         """A uniform load under a condition; a varying condition of a uniform place loads once and selects."""
         zero = ir.Constant(register_type(dtype), None)
         if isinstance(mask.type, ir.VectorType):
-            loaded = self.guarded_load(fetch, functions.any_lane(self.builder, mask), dtype)
+            loaded = self.guarded_load(fetch, vectors.any_lane(self.builder, mask), dtype)
             return self.builder.select(mask, self.as_kind(loaded, True), self.as_kind(zero, True))
         before = self.builder.block
         with self.builder.if_then(mask), self.scope():
             address = self.address(fetch.buffer, fetch.offset, fetch.indirect, dtype)
-            loaded = self.from_memory(self.builder.load(address, align=_size(dtype), typ=memory_type(dtype)), dtype)
+            loaded = self.load(address, dtype)
             inside = self.builder.block
         result = self.builder.phi(register_type(dtype))
         result.add_incoming(zero, before)
@@ -321,7 +327,7 @@ class _Emitter:
         places = self.as_kind(self.integer(offset), True)
         if indirect is not None:
             places = self.builder.add(places, self.as_kind(self.code(indirect), True))
-        return functions.vector_addresses(self.builder, self.buffers[buffer], places, memory_type(dtype))
+        return vectors.vector_addresses(self.builder, self.buffers[buffer], places, memory_type(dtype))
 
     def lane_mask(self, mask: Value | None) -> Value:
         if mask is None:
@@ -330,21 +336,6 @@ class _Emitter:
 
     def buffer_dtype(self, name: str) -> DType:
         return self.dtypes[name]
-
-    def from_memory(self, value: Value, dtype: DType) -> Value:
-        if dtype is DType.bool:
-            return self.builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
-        if dtype is DType.bfloat16:
-            return functions.widen_bfloat16(self.builder, value)
-        return value
-
-    def to_memory(self, value: Value, dtype: DType, varies: bool) -> Value:
-        kind = vector(memory_type(dtype), self.lanes) if varies else memory_type(dtype)
-        if dtype is DType.bool:
-            return self.builder.zext(value, kind)
-        if dtype is DType.bfloat16:
-            return functions.narrow_bfloat16(self.builder, value)
-        return value
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -359,7 +350,7 @@ class _Emitter:
             case Fetch():
                 return self.fetch(code)
             case Across(kind, value):
-                return functions.across(self.builder, kind, self.as_kind(self.code(value), True), value.dtype)
+                return vectors.across(self.builder, kind, self.as_kind(self.code(value), True), value.dtype)
             case Call():
                 if not _is_index(code):
                     return self.call(code)
@@ -375,7 +366,7 @@ class _Emitter:
                 if stride == -1:
                     return self.lanes_below(rest)
             case Call("cast", (inner,), dtype) if dtype.is_integer and dtype.bits <= 16 and _is_clamped(inner):
-                return functions.cast_within_int32(self.builder, self.code(inner), dtype)
+                return conversions.cast_within_int32(self.builder, self.code(inner), dtype)
         varies = is_varying(call)
         values = [self.as_kind(self.code(argument), varies) for argument in call.arguments]
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
@@ -385,14 +376,14 @@ class _Emitter:
         bounds = INT64(0), INT64(self.lanes)
         inside = functions.integer_operation(self.builder, "max", self.integer(count), bounds[0], False)
         inside = functions.integer_operation(self.builder, "min", inside, bounds[1], False)
-        limit = functions.broadcast(self.builder, self.builder.trunc(inside, INT32), self.lanes)
+        limit = vectors.broadcast(self.builder, self.builder.trunc(inside, INT32), self.lanes)
         return self.builder.icmp_signed("<", ir.Constant(vector(INT32, self.lanes), list(range(self.lanes))), limit)
 
     def as_kind(self, value: Value, varying: bool) -> Value:
         """A uniform value as a vector, where one is needed."""
         if not varying or isinstance(value.type, ir.VectorType):
             return value
-        return functions.broadcast(self.builder, value, self.lanes)
+        return vectors.broadcast(self.builder, value, self.lanes)
 
     def integer(self, value: Dim) -> Value:
         """Index arithmetic; a vector where it varies."""

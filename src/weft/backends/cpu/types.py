@@ -23,6 +23,9 @@ class Element:
     bytes: int
 
 
+MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
+SMALL_INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)  # in bytes of their own
+
 ELEMENT: dict[DType, Element] = {
     DType.float32: Element(ir.FloatType(), ir.FloatType(), 4),
     DType.float64: Element(ir.DoubleType(), ir.DoubleType(), 8),
@@ -30,10 +33,11 @@ ELEMENT: dict[DType, Element] = {
     DType.bfloat16: Element(ir.FloatType(), ir.IntType(16), 2),
     DType.bool: Element(BIT, ir.IntType(8), 1),
     **{
-        dtype: Element(ir.IntType(dtype.bits), ir.IntType(dtype.bits), dtype.bits // 8)
+        dtype: Element(ir.IntType(max(dtype.bits, 8)), ir.IntType(max(dtype.bits, 8)), max(dtype.bits, 8) // 8)
         for dtype in DType
-        if dtype.is_integer and dtype.bits >= 8
+        if dtype.is_integer
     },
+    **{dtype: Element(ir.FloatType(), ir.IntType(8), 1) for dtype in MINIFLOATS},
 }
 
 

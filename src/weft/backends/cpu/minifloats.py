@@ -1,0 +1,147 @@
+"""Floats of 8 bits and fewer: codes in the low bits of a byte in memory, float32 in registers.
+
+What a format does with numbers that are too large, and with NaN, is asked of the library that defines it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from llvmlite import ir
+
+from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
+from weft.backends.cpu.types import INT32
+from weft.ir.dtypes import DType
+
+_BYTE = ir.IntType(8)
+_FRACTION = 23  # bits of a float32's fraction
+_BIAS = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Sign, exponent and fraction, in this order; codes are without the sign."""
+
+    fraction: int  # bits
+    bias: int
+    sign: int  # the bit of the sign, 0 where there is none
+    largest: int  # code
+    too_large: int  # what becomes of larger numbers
+    nan: int  # with its sign; where there is none, what becomes of it
+    has_negative_zero: bool
+
+    @property
+    def nan_is_negative_zero(self) -> bool:
+        """Whether NaN has the code that would be a negative zero."""
+        return self.nan == self.sign and not self.has_negative_zero
+
+
+@cache
+def format_of(dtype: DType) -> Format:
+    kind = dtype.numpy
+    describe: Any = ml_dtypes.finfo
+    info = describe(kind)
+
+    def code(number: float) -> int:
+        return int(np.float32(number).astype(kind).view(np.uint8))
+
+    sign = 0 if dtype is DType.float8e8m0 else 1 << (dtype.bits - 1)
+    bias = 1 - round(log2(float(info.smallest_normal))) if sign else _BIAS
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Format(
+            fraction=int(info.nmant),
+            bias=bias,
+            sign=sign,
+            largest=code(float(info.max)),
+            too_large=code(np.inf),
+            nan=code(np.nan),
+            has_negative_zero=bool(sign) and code(-0.0) != code(0.0),
+        )
+
+
+def widen(builder: Builder, value: Value, dtype: DType) -> Value:
+    """A code as float32."""
+    form = format_of(dtype)
+    word, single = like(value, INT32), like(value, ir.FloatType())
+    code = builder.zext(value, word)
+    if not form.sign:
+        return _widen_exponent(builder, code, single, form)
+    magnitude = builder.and_(code, splat(word, form.sign - 1))
+    moved = builder.shl(magnitude, splat(word, _FRACTION - form.fraction))
+    normal = builder.bitcast(builder.add(moved, splat(word, (_BIAS - form.bias) << _FRACTION)), single)
+    small = builder.fmul(builder.uitofp(magnitude, single), splat(single, 2.0 ** (1 - form.bias - form.fraction)))
+    is_small = builder.icmp_unsigned("<", magnitude, splat(word, 1 << form.fraction))
+    number = builder.select(is_small, small, normal)
+    number = builder.select(
+        builder.icmp_unsigned(">", magnitude, splat(word, form.largest)), splat(single, float("inf")), number
+    )
+    number = builder.select(_is_nan_code(builder, code, magnitude, form), splat(single, float("nan")), number)
+    negative = builder.icmp_unsigned("!=", builder.and_(code, splat(word, form.sign)), splat(word, 0))
+    return builder.select(negative, builder.fneg(number), number)
+
+
+def _is_nan_code(builder: Builder, code: Value, magnitude: Value, form: Format) -> Value:
+    if form.nan_is_negative_zero:
+        return builder.icmp_unsigned("==", code, splat(code.type, form.nan))
+    if form.too_large == form.largest:  # no NaN at all
+        return splat(like(code, ir.IntType(1)), 0)
+    least = form.largest + (2 if form.too_large & (form.sign - 1) == form.largest + 1 != form.nan else 1)
+    return builder.icmp_unsigned(">=", magnitude, splat(code.type, least))
+
+
+def _widen_exponent(builder: Builder, code: Value, single: Value, form: Format) -> Value:
+    """Powers of two: the code is float32's exponent, and 0 is the one below its least normal number."""
+    bits = builder.shl(code, splat(code.type, _FRACTION))
+    least = builder.icmp_unsigned("==", code, splat(code.type, 0))
+    bits = builder.select(least, splat(code.type, 1 << (_FRACTION - 1)), bits)
+    number = builder.bitcast(bits, single)
+    is_nan = builder.icmp_unsigned("==", code, splat(code.type, form.nan))
+    return builder.select(is_nan, splat(single, float("nan")), number)
+
+
+def narrow(builder: Builder, value: Value, dtype: DType) -> Value:
+    """float32 rounded to nearest even, as a code."""
+    form = format_of(dtype)
+    word = like(value, INT32)
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    if not form.sign:
+        code = _narrow_exponent(builder, value, form)
+        return builder.trunc(builder.select(is_nan, splat(word, form.nan), code), like(value, _BYTE))
+    size = intrinsic(builder, "llvm.fabs", [value.type], value.type, [value])
+    bits = builder.bitcast(size, word)
+    dropped = _FRACTION - form.fraction
+    lowest = builder.and_(builder.lshr(bits, splat(word, dropped)), splat(word, 1))
+    rounded = builder.add(bits, builder.add(lowest, splat(word, (1 << (dropped - 1)) - 1)))
+    normal = builder.sub(builder.lshr(rounded, splat(word, dropped)), splat(word, (_BIAS - form.bias) << form.fraction))
+    step = splat(value.type, 2.0 ** (1 - form.bias - form.fraction + _FRACTION))  # its last bit is the format's least
+    small = builder.sub(builder.bitcast(builder.fadd(size, step), word), builder.bitcast(step, word))
+    is_small = builder.fcmp_ordered("<", size, splat(value.type, 2.0 ** (1 - form.bias)))
+    code = builder.select(is_small, small, normal)
+    negative = builder.icmp_signed("<", builder.bitcast(value, word), splat(word, 0))
+    too_large = builder.icmp_signed(">", code, splat(word, form.largest))
+    if form.nan_is_negative_zero:
+        negative = builder.and_(negative, builder.icmp_unsigned("!=", code, splat(word, 0)))
+        code = builder.or_(code, builder.select(negative, splat(word, form.sign), splat(word, 0)))
+        code = builder.select(builder.or_(too_large, is_nan), splat(word, form.nan), code)
+    else:
+        code = builder.select(too_large, splat(word, form.too_large & (form.sign - 1)), code)
+        code = builder.select(is_nan, splat(word, form.nan), code)
+        code = builder.xor(code, builder.select(negative, splat(word, form.sign), splat(word, 0)))
+    return builder.trunc(code, like(value, _BYTE))
+
+
+def _narrow_exponent(builder: Builder, value: Value, form: Format) -> Value:
+    """The nearest power of two, the larger of two; none below 0."""
+    bits = builder.bitcast(value, like(value, INT32))
+    word = bits.type
+    rounded = builder.add(bits, splat(word, 1 << (_FRACTION - 1)))
+    code = builder.lshr(rounded, splat(word, _FRACTION))
+    exact = builder.icmp_signed("==", bits, splat(word, 1 << (_FRACTION - 1)))  # code 0
+    code = builder.select(exact, splat(word, 0), code)
+    outside = builder.icmp_signed("<=", bits, splat(word, 0))
+    return builder.select(outside, splat(word, form.nan), code)
