@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvmlite import binding, ir
+from llvmlite import binding
 
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.elementary import ELEMENTARY, elementary
 
 UNARY = sorted(ELEMENTARY - {"power"})

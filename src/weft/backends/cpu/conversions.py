@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
 from weft.backends.cpu.minifloats import narrow, widen
 from weft.backends.cpu.types import INT32, INT64, MINIFLOATS, SMALL_INTEGERS, memory_type, register_type
@@ -152,7 +151,7 @@ def narrow_bfloat16(builder: Builder, value: Value) -> Value:
 
 def _float_bits(kind: Any) -> int:
     element = kind.element if isinstance(kind, ir.VectorType) else kind
-    return {ir.HalfType: 16, ir.FloatType: 32, ir.DoubleType: 64}[type(element)]
+    return {"half": 16, "float": 32, "double": 64}[element.text]
 
 
 def _integer_bits(dtype: DType) -> int:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
+from weft.backends.cpu.instructions import Builder, Value, declare
 from weft.backends.cpu.types import INT32, vector
 
-Builder = Any  # llvmlite is untyped
-Value = Any
 _WIDTHS = (16, 8, 4)  # lanes that the instruction comes in
 
 
@@ -34,8 +30,7 @@ def dot4(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Valu
 def _instruction(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
     kind = total.type
     name = f"llvm.x86.avx512.vpdpbusd.{kind.count * 32}"
-    known = builder.module.globals.get(name)
-    function = known or ir.Function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    function = declare(builder, name, ir.FunctionType(kind, [kind] * 3))
     return builder.call(function, [total, unsigned, signed])
 
 

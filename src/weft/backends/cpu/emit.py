@@ -2,20 +2,19 @@
 
 A kernel becomes `void name(i64 first, i64 last, ptr buffers, ptr parameters)`, which runs blocks first..last-1.
 `buffers` is an array of pointers in the order of the kernel's buffers that are not local, `parameters` one of int64.
-A varying value is a vector with one element a lane, a uniform one a scalar; registers are stack slots that LLVM's
-SROA turns into values. bool is i1 in registers and i8 in memory; bfloat16 and floats of 8 bits and fewer are computed
-as float32 and rounded.
+A varying value is a vector with one element a lane, a uniform one a scalar. A register's present value is known while
+code is written; where control meets again, those that were assigned to become phis. bool is i1 in registers and i8 in
+memory; bfloat16 and floats of 8 bits and fewer are computed as float32 and rounded.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu import conversions, functions, vectors
 from weft.backends.cpu.types import ELEMENT, INT32, INT64, POINTER, memory_type, register_type, vector
 from weft.errors import InternalError
@@ -47,7 +46,7 @@ from weft.ir.kernel import (
     walk_code,
 )
 
-Value = Any  # llvmlite's values are untyped
+Value = Any
 MOST_SHARED = 2  # lanes that use one element, under a mask
 MOST_PARTS = 4  # neighbouring vectors that are loaded and shuffled rather than one element for each lane
 
@@ -71,7 +70,7 @@ class _Emitter:
         self.entry = function.append_basic_block("entry")
         self.builder = ir.IRBuilder(self.entry)
         self.variables: dict[str, Value] = {}
-        self.registers: dict[str, tuple[Value, DType, bool]] = {}
+        self.registers: dict[str, Value] = {}  # their present values
         self.buffers: dict[str, Value] = {}
         self.dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.moving: set[str] = set()  # variables that change in the innermost loop
@@ -86,14 +85,12 @@ class _Emitter:
             self.buffers[buffer.name] = builder.load(place, typ=POINTER)
         for buffer in self.kernel.buffers:
             if buffer.local_size is not None:
-                slot = builder.alloca(ir.ArrayType(memory_type(buffer.dtype), buffer.local_size))
-                slot.align = 64
-                slot.type = POINTER  # to any element, not to the whole array
-                self.buffers[buffer.name] = slot
+                kind = ir.ArrayType(memory_type(buffer.dtype), buffer.local_size)
+                self.buffers[buffer.name] = builder.alloca(kind, align=64)
         for number, name in enumerate(self.kernel.parameters):
             place = builder.gep(parameters, [INT64(number)], source_etype=INT64)
             self.variables[name] = builder.load(place, typ=INT64)
-        self.count(BLOCK, first, last, 1, lambda: self.body(self.kernel.body))
+        self.count(BLOCK, first, last, 1, lambda: self.body(self.kernel.body), ())
         self.builder.ret_void()
 
     # -- statements --------------------------------------------------------------------------------------------------
@@ -102,11 +99,10 @@ class _Emitter:
         for statement in statements:
             match statement:
                 case Define(name, value, varying):
-                    self.define(name, value, varying)
+                    self.registers[name] = self.as_kind(self.code(value), varying)
                 case Assign(name, value):
-                    slot, dtype, varying = self.registers[name]
-                    self.builder.store(self.as_kind(self.code(value), varying), slot)
-                    del dtype
+                    varying = isinstance(self.registers[name].type, ir.VectorType)
+                    self.registers[name] = self.as_kind(self.code(value), varying)
                 case Put():
                     self.put(statement)
                 case Repeat():
@@ -121,22 +117,13 @@ class _Emitter:
                     self.dtypes[name] = dtype
                     self.buffers[name] = vectors.opaque(self.builder, self.address(buffer, offset, None, dtype))
                 case Transpose(names):
-                    slots = [self.registers[name][0] for name in names]
-                    rows = vectors.transpose(self.builder, [self.builder.load(slot) for slot in slots])
-                    for row, slot in zip(rows, slots, strict=True):
-                        self.builder.store(row, slot)
-
-    def define(self, name: str, value: Code, varying: bool) -> None:
-        kind = register_type(value.dtype)
-        with self.builder.goto_entry_block():
-            slot = self.builder.alloca(vector(kind, self.lanes) if varying else kind)
-        self.registers[name] = (slot, value.dtype, varying)
-        self.builder.store(self.as_kind(self.code(value), varying), slot)
+                    rows = vectors.transpose(self.builder, [self.registers[name] for name in names])
+                    self.registers.update(zip(names, rows, strict=True))
 
     def repeat(self, loop: Repeat) -> None:
         start, stop = self.integer(loop.start), self.integer(loop.stop)
         if loop.unroll == 1:
-            self.count(loop.variable, start, stop, loop.step, lambda: self.body(loop.body))
+            self.count(loop.variable, start, stop, loop.step, lambda: self.body(loop.body), loop.body)
             return
         stride = loop.step * loop.unroll
         room = self.builder.sub(stop, start)
@@ -148,14 +135,22 @@ class _Emitter:
             base = self.variables[loop.variable]
             for copy in range(loop.unroll):
                 self.variables[loop.variable] = self.builder.add(base, INT64(copy * loop.step))
-                with self.scope():
+                with self.scope(self.carried(loop.body)):
                     self.body(loop.body)
 
-        self.count(loop.variable, start, middle, stride, unrolled)
-        self.count(loop.variable, middle, stop, loop.step, lambda: self.body(loop.body))
+        self.count(loop.variable, start, middle, stride, unrolled, loop.body)
+        self.count(loop.variable, middle, stop, loop.step, lambda: self.body(loop.body), loop.body)
 
-    def count(self, name: str, start: Value, stop: Value, step: int, body: Callable[[], None]) -> None:
-        """A loop over an integer variable; nothing runs where start >= stop."""
+    def count(
+        self,
+        name: str,
+        start: Value,
+        stop: Value,
+        step: int,
+        body: Callable[[], None],
+        statements: tuple[Statement, ...],
+    ) -> None:
+        """A loop over an integer variable; nothing runs where start >= stop. `body` writes the statements."""
         builder = self.builder
         before = builder.block
         inside, after = (
@@ -166,38 +161,70 @@ class _Emitter:
         builder.position_at_end(inside)
         number = builder.phi(INT64, name)
         number.add_incoming(start, before)
+        carried = self.carried(statements)
+        outside = {register: self.registers[register] for register in carried}
+        phis = {register: builder.phi(value.type) for register, value in outside.items()}
+        self.registers.update(phis)
         hidden, outer = self.variables.get(name), self.moving
         self.variables[name] = number
         self.moving = {name}
-        with self.scope():
+        with self.scope(carried):
             body()
         self.moving = outer
         following = builder.add(number, INT64(step), flags=["nsw"])
-        number.add_incoming(following, builder.block)
+        last = builder.block
+        number.add_incoming(following, last)
         builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
         if hidden is None:
             del self.variables[name]
         else:
             self.variables[name] = hidden
         builder.position_at_end(after)
+        for register, value in outside.items():
+            phis[register].add_incoming(value, before)
+            phis[register].add_incoming(self.registers[register], last)
+            self.meet(register, (value, before), (self.registers[register], last))
 
     def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
         test = self.code(condition)
-        if otherwise:
-            with self.builder.if_else(test) as (yes, no):
-                with yes, self.scope():
-                    self.body(then)
-                with no, self.scope():
-                    self.body(otherwise)
-        else:
-            with self.builder.if_then(test), self.scope():
-                self.body(then)
+        names = ("then", "otherwise", "after") if otherwise else ("then", "after")
+        blocks = [self.function.append_basic_block(name) for name in names]
+        self.builder.cbranch(test, blocks[0], blocks[1])
+        carried = self.carried((*then, *otherwise))
+        before = {register: self.registers[register] for register in carried}
+        ways = [] if otherwise else [(before, self.builder.block)]
+        for block, statements in zip(blocks, (then, otherwise) if otherwise else (then,)):
+            self.builder.position_at_end(block)
+            self.registers.update(before)
+            with self.scope(carried):
+                self.body(statements)
+            ways.append(({register: self.registers[register] for register in carried}, self.builder.block))
+            self.builder.branch(blocks[-1])
+        self.builder.position_at_end(blocks[-1])
+        for register in carried:
+            self.meet(register, *((values[register], block) for values, block in ways))
+
+    def carried(self, statements: tuple[Statement, ...]) -> list[str]:
+        """The present registers that statements assign to."""
+        assigned = _assigned(statements)
+        return [name for name in self.registers if name in assigned]
+
+    def meet(self, register: str, *ways: tuple[Value, ir.Block]) -> None:
+        """A register's value where control comes from several blocks."""
+        phi = self.builder.phi(ways[0][0].type)
+        for value, block in ways:
+            phi.add_incoming(value, block)
+        self.registers[register] = phi
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """What is computed inside is forgotten afterwards, since its block need not dominate what follows."""
+    def scope(self, carried: Sequence[str] = ()) -> Iterator[None]:
+        """What is computed inside is forgotten afterwards, since its block need not dominate what follows.
+
+        Only carried registers keep the value that they were given last.
+        """
         known, registers, variables = dict(self.known), dict(self.registers), dict(self.variables)
         yield
+        registers.update((name, self.registers[name]) for name in carried)
         self.known, self.registers, self.variables = known, registers, variables
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -346,7 +373,7 @@ class _Emitter:
             case Integer(value):
                 return self.integer(value)
             case Register(name):
-                return self.builder.load(self.registers[name][0])
+                return self.registers[name]
             case Fetch():
                 return self.fetch(code)
             case Across(kind, value):
@@ -427,6 +454,22 @@ class _Emitter:
                 positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
                 return functions.integer_operation(self.builder, operation, a, b, positive)
         raise InternalError(f"no code for {atom}")
+
+
+def _assigned(statements: Sequence[Statement]) -> set[str]:
+    """The registers that statements assign to, also inside of others."""
+    found: set[str] = set()
+    for statement in statements:
+        match statement:
+            case Assign(name):
+                found.add(name)
+            case Transpose(names):
+                found.update(names)
+            case Repeat():
+                found |= _assigned(statement.body)
+            case When(_, then, otherwise):
+                found |= _assigned((*then, *otherwise))
+    return found
 
 
 def _is_clamped(code: Code) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.coefficients import (
     ACOSH,
     ASINH,

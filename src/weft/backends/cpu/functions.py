@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.conversions import bitcast, cast, rounded
 from weft.backends.cpu.dot4 import dot4
 from weft.backends.cpu.elementary import ELEMENTARY, elementary
@@ -70,8 +69,8 @@ def _float_extreme(name: str, order: str) -> Callable[..., Value]:
 
 def _has_nan(constant: ir.Constant) -> bool:
     """Whether a float constant may be NaN."""
-    parts = constant.constant if isinstance(constant.type, ir.VectorType) else [constant]
-    return any(not isinstance(part.constant, float) or part.constant != part.constant for part in parts)
+    numbers = constant.constant if isinstance(constant.constant, list) else [constant.constant]
+    return any(not isinstance(number, float) or number != number for number in numbers)
 
 
 def _float_sign(builder: Builder, kind: DType, x: Value) -> Value:

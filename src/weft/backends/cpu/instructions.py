@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.types import vector
 
-Builder = Any  # llvmlite is untyped
+Builder = ir.IRBuilder
 Value = Any
 
 
@@ -20,8 +19,8 @@ def intrinsic(builder: Builder, name: str, overloads: Sequence[Any], result: Any
 
 
 def declare(builder: Builder, name: str, signature: ir.FunctionType) -> ir.Function:
-    module = builder.module
-    return module.globals[name] if name in module.globals else ir.Function(module, signature, name)
+    known = builder.module.globals.get(name)
+    return known if isinstance(known, ir.Function) else ir.Function(builder.module, signature, name)
 
 
 def suffix(kind: Any) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from llvmlite import ir
 
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
 from weft.backends.cpu.types import INT32
 from weft.ir.dtypes import DType

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.types import BIT, vector
 
 Operand = Union["Term", int, float]

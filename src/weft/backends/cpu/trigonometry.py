@@ -10,8 +10,7 @@ import itertools
 from math import pi
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
 from weft.backends.cpu.terms import (
     Term,
@@ -114,7 +113,7 @@ def _reduce(x: Term) -> tuple[Term, Term, Term]:
     quadrant = shifted.as_integer()
     large = absolute(x) > _LARGEST[x.bits]
     start = builder.block
-    with builder.if_then(any_lane(large).value, likely=False):
+    with builder.if_then(any_lane(large).value, unlikely=True):
         far_rest, far_quadrant = _reduce_lanes(choose(large, x, _LARGEST[x.bits]))
         far = choose(large, far_rest, rest), choose(large, 0.0, low), choose(large, far_quadrant, quadrant)
         end = builder.block
@@ -211,9 +210,7 @@ def _words(module: Any) -> Any:
     if _WORDS in module.globals:
         return module.globals[_WORDS]
     kind = ir.ArrayType(INT64, len(INVERSE_PI))
-    table = ir.GlobalVariable(module, kind, _WORDS)
-    table.linkage, table.global_constant, table.initializer = "internal", True, ir.Constant(kind, list(INVERSE_PI))
-    return table
+    return ir.GlobalVariable(module, kind, _WORDS, ir.Constant(kind, list(INVERSE_PI)))
 
 
 def _to_int128(number: Term) -> Term:

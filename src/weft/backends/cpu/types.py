@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.errors import UnsupportedModelError
 from weft.ir.dtypes import DType
 
@@ -54,18 +53,8 @@ def memory_type(dtype: DType) -> Any:
     return _element(dtype).memory
 
 
-class LaneType(ir.VectorType):  # type: ignore[misc]
-    """A vector type whose constants print short where all lanes are equal: most of a kernel's text would be lanes."""
-
-    def format_constant(self, value: Any) -> str:
-        first = value[0]
-        if all(other is first or other.constant == first.constant for other in value[1:]):
-            return "undef" if first.constant is ir.Undefined else f"splat ({first})"
-        return str(super().format_constant(value))
-
-
 def vector(element: Any, lanes: int) -> Any:
-    return LaneType(element, lanes)
+    return ir.VectorType(element, lanes)
 
 
 def _element(dtype: DType) -> Element:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.functions import apply
 from weft.backends.cpu.instructions import Builder, Value, declare, suffix
 from weft.backends.cpu.types import BIT, INT32, POINTER, vector
@@ -17,14 +16,14 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
     """A scalar in every lane."""
     kind = vector(value.type, lanes)
     if isinstance(value, ir.Constant):
-        return ir.Constant(kind, [value.constant] * lanes)
+        return ir.Constant(kind, None if value.constant is None else [value.constant] * lanes)
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, INT32(0))
     return builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), ir.Constant(vector(INT32, lanes), None))
 
 
 def opaque(builder: Builder, address: Value) -> Value:
     """The same address, as one that LLVM does not compute again at each use to save registers."""
-    return builder.asm(ir.FunctionType(POINTER, [POINTER]), "", "=r,0", [address], side_effect=False)
+    return builder.asm(ir.FunctionType(POINTER, [POINTER]), "", "=r,0", [address])
 
 
 def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
@@ -143,9 +142,7 @@ def masked_store(builder: Builder, value: Value, address: Value, mask: Value, al
 
 def vector_addresses(builder: Builder, base: Value, places: Value, element: Any) -> Value:
     """base + places elements, one pointer a lane."""
-    addresses = builder.gep(base, [places], source_etype=element)
-    addresses.type = vector(POINTER, places.type.count)  # llvmlite takes it for one pointer
-    return addresses
+    return builder.gep(base, [places], source_etype=element)
 
 
 def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: int) -> Value:
