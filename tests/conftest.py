@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import weft
+import weft.backends.cpu.section
 import weft.compiler
+from weft.ir.work import NativeSection
+from weft.plan.sections import Plan, make_plan
+from weft.plan.verify import verify_plan
 
 LEFT_OUT = "left out"
 
@@ -62,3 +68,17 @@ def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytes
     if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
         choose = weft.compiler.choose
         monkeypatch.setattr(weft.compiler, "choose", lambda name: choose("reference" if name == "auto" else name))
+
+
+def _make_verified_plan(
+    section: NativeSection, constants: Mapping[Any, Any], sizes: Mapping[str, int], *more: Any
+) -> Plan:
+    plan = make_plan(section, constants, sizes, *more)
+    verify_plan(section, plan, constants, sizes)
+    return plan
+
+
+@pytest.fixture(autouse=True)
+def _verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan that a test makes is verified."""
+    monkeypatch.setattr(weft.backends.cpu.section, "make_plan", _make_verified_plan)

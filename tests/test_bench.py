@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -21,11 +21,11 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from weft.backends.cpu.machine import host, named, usable_cores
-from weft.bench import kernels, measure, show
+from weft.backends.cpu.peak import measure_peak, peak_text
+from weft.bench import measure, show
 from weft.bench.agreement import difference
 from weft.bench.engines import JUDGE, PEERS, WEFT, Engine, Setup
 from weft.bench.facts import commit
-from weft.bench.peak import Peak, measure_peak, peak_text
 from weft.bench.processes import Worker
 from weft.bench.results import (
     Measurement,
@@ -319,35 +319,6 @@ def test_commit_only_of_a_checkout(tmp_path: Path) -> None:
     assert commit(tmp_path / "file.py") == f"{found}+"
     (tmp_path / "untracked.py").touch()
     assert commit(tmp_path / "untracked.py") is None
-
-
-# -- kernels ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    name: str
-    seconds: float
-    flops: float
-    bytes: float
-
-
-class Profiled:
-    device = "made up"
-
-    def profile_kernels(self, inputs: dict[str, Any]) -> list[Kernel]:
-        assert inputs == {}
-        return [Kernel("product", 3.0, 200.0, 4.0), Kernel("move", 1.0, 0.0, 5.0)]
-
-
-def test_kernels_against_the_roofline() -> None:
-    peak = Peak(flops=100.0, bandwidth=10.0)
-    found = kernels.shares(kernels.profile(Profiled(), {}), peak)
-    assert [(kernel.share_of_run, kernel.bound) for kernel in found] == [(0.75, "arithmetic"), (0.25, "memory")]
-    assert [kernel.share_of_roofline for kernel in found] == pytest.approx([2 / 3, 0.5])
-    text = printed(show.show_kernels, "tiny", found, peak)
-    assert text.index("product") < text.index("move")
-    assert "67%" in text
 
 
 # -- engines ---------------------------------------------------------------------------------------------------------

@@ -279,3 +279,13 @@ def test_simplifies(found: Dim, expected: Dim) -> None:
 def test_division_by_zero(divide: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         divide(n, 0)
+
+
+def test_multiples_of_quotients_are_bounded_by_what_was_divided() -> None:
+    n = dims.symbol("n")
+    frames = dims.floordiv(n, 160) + 1
+    place = 160 * dims.axis(0, frames) + dims.axis(1, 512)
+    assert dims.is_at_least(n + 511, place)
+    assert not dims.is_at_least(n + 510, place)
+    assert dims.bounds(n - 160 * dims.floordiv(n, 160)) == (0, 159)
+    assert dims.bounds(2 * n - 6 * dims.floordiv(n + 1, 3))[1] == 2

@@ -144,6 +144,25 @@ def test_unsqueeze_and_squeeze_cancel() -> None:
     assert kinds(program) == {"Map": 1}
 
 
+@pytest.mark.parametrize(("rows", "maps"), [(1, 1), (5, 2)])
+def test_padding_by_reflection_is_done_once(rows: int, maps: int) -> None:
+    built = model(
+        [node("Pad", ["x", "k"], ["p"], mode="reflect"), node("Mul", ["p", "s"], ["y"])],
+        [value("x", [1, "n"])],
+        [value("y", None)],
+        [tensor("k", np.int64([0, 3, 0, 2])), tensor("s", random(rows, 1))],
+    )
+    program = check(built, x=random(1, 9))
+    assert kinds(program) == {"Map": maps}
+
+
+def test_sums_of_one_element_vanish() -> None:
+    built = model([node("ReduceSum", ["x", "k"], ["s"], keepdims=0), node("Relu", ["s"], ["y"])],
+                  [value("x", ["n", 1, 4])], [value("y", None)], [tensor("k", np.int64([1]))])  # fmt: skip
+    program = check(built, x=random(3, 1, 4))
+    assert kinds(program) == {"Map": 1}
+
+
 def test_slices_compose_with_what_reads_them() -> None:
     built = model(
         [

@@ -33,11 +33,7 @@ loaded = weft.load(path, device=device)
 print(peak() - before)
 """
 
-COLD = 3.0
-"""Times the weights' bytes, for a first load on a compiled device: folded weights, packed ones, and what is being read.
-
-Later loads map the packed weights from the cache.
-"""
+GENERATING = 40_000_000  # bytes that generating code takes in a first load, whatever the weights
 
 
 def products(folder: Path) -> tuple[onnx.ModelProto, int]:
@@ -98,10 +94,11 @@ def test_loading_takes_little_beyond_the_weights(
     path = tmp_path / "large.onnx"
     onnx.save(built, path)
     assert total > 100_000_000
-    reference, cold, warm = (_grown(path, device) / total for device in ("reference", "cpu", "cpu"))
+    grown = [_grown(path, device) for device in ("reference", "cpu", "cpu")]
+    reference, cold, warm = (bytes / total for bytes in grown)
     print(f"times the weights: reference {reference:.2f}, first load {cold:.2f}, second {warm:.2f}")
     assert reference <= ALLOWED
-    assert cold <= COLD
+    assert grown[1] <= ALLOWED * total + GENERATING
     assert warm <= ALLOWED
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from weft.compiler import load
     from weft.runtime.devices import Device, devices
     from weft.runtime.explain import HostStep
+    from weft.runtime.memory import Memory
+    from weft.runtime.profile import Profile
     from weft.runtime.session import Model
     from weft.runtime.specs import TensorSpec
 
@@ -38,9 +40,11 @@ __all__ = [
     "InputError",
     "InternalError",
     "InvalidModelError",
+    "Memory",
     "Model",
     "ModelError",
     "OutOfMemoryError",
+    "Profile",
     "TensorSpec",
     "UnsupportedModelError",
     "WeftError",
@@ -55,6 +59,8 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "Device": "weft.runtime.devices",
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.session",
+    "Memory": "weft.runtime.memory",
+    "Profile": "weft.runtime.profile",
     "TensorSpec": "weft.runtime.specs",
 }
 

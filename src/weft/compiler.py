@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, ExecutionError, InvalidModelError, WeftError
+from weft.errors import DeviceError, ExecutionError, InvalidModelError, OutOfMemoryError, WeftError
+from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
@@ -16,15 +17,17 @@ from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import Compiled, Engine, choose
+from weft.runtime.devices import Compiled, Engine, Recorder, choose
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
+from weft.runtime.memory import parse_bytes
 from weft.runtime.progress import Stages, stages
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
 
 Made = TypeVar("Made")
 PRECISIONS = ("float32", "strict")
+LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
 
 def load(
@@ -33,6 +36,7 @@ def load(
     device: str = "auto",
     threads: int | None = None,
     precision: str = "float32",
+    memory_limit: int | str | None = None,
     cache: bool = True,
     dump: str | Path | None = None,
 ) -> Model:
@@ -43,32 +47,85 @@ def load(
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd);
         "strict" allows nothing less accurate than a blocked dot product. The reference device computes both alike.
+    memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
+        take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
     _check_options(threads, precision)
-    chosen = choose(device)
-    engine = device_engine(chosen.name)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    chosen = choose(device).name
     with stages("loading") as progress:
         progress.stage("reading")
         opened = open_model(source)
-        read = once(partial(read_model, opened, is_defined=is_defined))
-        compile = partial(_compile, read, Path(dump) if dump is not None else None)
-        trace = once(partial(_trace, read, compile))
-        shelf = Shelf(opened, engine, precision) if cache and dump is None else None
-        kept = shelf.get() if shelf is not None else None
-        if kept is None:
-            tell = partial(_tell, progress, (opened.view, *read().external.values()))
-            program = trace(progress)
-            made = KeptModel(signature(read().graph, program), engine.compile(program, precision, cache, tell))
-            progress.stage("saving")
-            kept = made if shelf is None else shelf.put(made, read())
-            if kept is not made:
-                trace = once(partial(_trace, read, compile))  # what was traced, and its weights, can go
-        whole = _start(engine, threads, kept.program)
-        prepare = partial(_prepare, engine, threads, precision, cache)
-        workshop = Workshop(read, trace, compile, prepare, partial(_run_eagerly, read))
-        return Model(opened.file, chosen.name, kept.signature, whole, workshop)
+        load_as = partial(_load, opened, chosen, threads, limit, cache, Path(dump) if dump is not None else None)
+        try:
+            model = load_as(progress, precision)
+            return model if limit is None else _fitting(model, limit, partial(load_as, progress), precision)
+        except WeftError:
+            raise
+        except MemoryError as error:
+            hint = "this process may take too little memory to load it; a model that is cached takes less"
+            raise OutOfMemoryError("the memory is used up", file=opened.file, hint=hint) from error
+
+
+def _load(
+    opened: Opened,
+    device: str,
+    threads: int | None,
+    limit: int | None,
+    cache: bool,
+    dump: Path | None,
+    progress: Stages,
+    precision: str,
+) -> Model:
+    engine = device_engine(device)
+    read = once(partial(read_model, opened, is_defined=is_defined))
+    compile = partial(_compile, read, dump)
+    trace = once(partial(_trace, read, compile))
+    shelf = Shelf(opened, engine, precision) if cache and dump is None else None
+    kept = shelf.get() if shelf is not None else None
+    if kept is None:
+        tell = partial(_tell, progress, (opened.view, *read().external.values()))
+        make = partial(_make, read, compile, engine, precision, cache, tell)
+        made = make(progress)
+        progress.stage("saving")
+        kept = (made if shelf is None else shelf.put(made, read())) or make(progress)
+        if isinstance(kept.program, TensorProgram):
+            trace = partial(_given, kept.program)
+    whole = _start(engine, threads, limit, kept.program)
+    prepare = partial(_prepare, engine, threads, limit, precision, cache)
+    eager, record = partial(_run_eagerly, read), partial(_record, device, engine, threads)
+    workshop = Workshop(read, trace, compile, prepare, eager, record)
+    return Model(opened.file, device, kept.signature, whole, workshop)
+
+
+def _fitting(model: Model, limit: int, load_as: Callable[[str], Model], precision: str) -> Model:
+    """The model if it fits into its limit, else one whose kernels need less memory to work in; or OutOfMemoryError."""
+    try:
+        model.check_limit(limit)
+    except OutOfMemoryError as error:
+        lean = load_as(LEANEST) if precision != LEANEST else model
+        try:
+            lean.check_limit(limit)
+        except OutOfMemoryError:
+            raise error from None
+        return lean
+    return model
+
+
+def _make(
+    read: Callable[[], Source],
+    compile: Callable[..., TensorProgram],
+    engine: Engine,
+    precision: str,
+    cache: bool,
+    tell: Callable[[str, float], None],
+    progress: Stages,
+) -> KeptModel:
+    """What runs a model on a device; what was traced on the way, and its weights, can go as they are packed."""
+    program = _trace(read, compile, progress)
+    return KeptModel(signature(read().graph, program), engine.compile(program, precision, cache, tell))
 
 
 def _trace(
@@ -85,13 +142,21 @@ def _trace(
         raise error.at(file=file) from error.__cause__
 
 
-def _prepare(engine: Engine, threads: int | None, precision: str, cache: bool, program: TensorProgram) -> Prepared:
+def _prepare(
+    engine: Engine, threads: int | None, limit: int | None, precision: str, cache: bool, program: TensorProgram
+) -> Prepared:
     """Make a program run on a device."""
-    return _start(engine, threads, engine.compile(program, precision, cache, lambda *_: None))
+    return _start(engine, threads, limit, engine.compile(program, precision, cache, lambda *_: None))
 
 
-def _start(engine: Engine, threads: int | None, program: Compiled) -> Prepared:
-    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, threads), program)
+def _start(engine: Engine, threads: int | None, limit: int | None, program: Compiled) -> Prepared:
+    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, threads, limit), program)
+
+
+def _record(device: str, engine: Engine, threads: int | None, program: Compiled) -> Recorder:
+    if engine.record is None:
+        raise DeviceError(f"device {device!r} cannot time its kernels one by one", hint="choose another device")
+    return engine.record(program, threads)
 
 
 def _tell(progress: Stages, files: Sequence[memoryview], stage: str, fraction: float) -> None:
@@ -103,6 +168,10 @@ def _tell(progress: Stages, files: Sequence[memoryview], stage: str, fraction: f
 
 def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
     return run_eagerly(read().graph, Reference(), inputs)
+
+
+def _given(program: TensorProgram) -> TensorProgram:
+    return program
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:

@@ -119,6 +119,17 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
         assert_close(found, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("dtype", [F32, DType.float64])
+def test_edges_of_columns(dtype: DType, constant: bool) -> None:
+    """Whole panels, single vectors and a last one with idle lanes, for few rows and many."""
+    for m, n in ((3, 40), (13, 17), (13, 24), (25, 33), (25, 48), (25, 49), (30, 80), (150, 100)):
+        a, b = random_array(m, (m, 19), dtype), random_array(n, (19, n), dtype)
+        work = matrix_product(m, n, 19, b if constant else None, dtype)
+        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [Tensor(dtype, (m, n), row_major(2))])
+        assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
+
+
 @pytest.mark.parametrize("transposed", [True, False])
 def test_one_kernel_for_many_sizes(transposed: bool) -> None:
     m, n, k = (dims.symbol(name) for name in "mnk")

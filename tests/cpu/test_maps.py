@@ -208,6 +208,25 @@ def test_transposing_with_arithmetic() -> None:
     np.testing.assert_array_equal(ours, first + second + bias[:, None, None])
 
 
+@pytest.mark.parametrize("outer", [1, 9, dims.symbol("n")], ids=str)
+@pytest.mark.parametrize("inner", [(25, 2), (23, 3), (37, 1), (5, 7), (11, 5), (3, 43)], ids=str)
+def test_short_axes_that_do_not_fill_vectors(outer: Dim, inner: tuple[int, int]) -> None:
+    """Mirrored along one axis and turned, so that no other way than element by element is left."""
+    long, short = inner
+    shape = (3, outer, long, short)
+    n, sizes = (outer, {}) if isinstance(outer, int) else (6, {"n": 6})
+    array = np.random.default_rng(3).normal(size=(3, long, short, n)).astype(np.float32)
+    a, b, c, d = (dims.axis(axis, size) for axis, size in enumerate(shape))
+    mirrored = Load(0, tuple(map(Index, (a, dims.minimum(c, long - 1 - c), d, outer - 1 - b))), F32)
+    expression = Apply("multiply", (mirrored, Apply("cast", (Index(c + d),), F32)), F32)
+    result = Tensor(F32, shape, row_major(4))
+    work = map_work(expression, [tensor_of(array, shape=(3, long, short, outer))], result, TARGET)
+    (expected,) = evaluate(Map(expression), [array], [TensorType(F32, shape)], sizes)
+    for at_start in (False, True):
+        (ours,), _ = run_work(work, [(array, row_major(4))], [result], sizes, at_start=at_start)
+        assert_same(ours, expected, f"{shape}")
+
+
 @pytest.mark.parametrize("bad", [-1, 5, 2**40])
 def test_checked_indices_are_reported(bad: int) -> None:
     values = np.arange(15, dtype=np.float32).reshape(5, 3)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from weft.backends.cpu import compile as code
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
+from weft.ir.packing import Packing, pieces_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.runtime import devices, digests, kept, saving
@@ -323,6 +325,20 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(run(weft.load(path, device="cpu")), run(weft.load(path, device="cpu")))
 
 
+def test_a_disk_that_fills_up_half_way(tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that were packed for the file are gone by then, so that the model is made again."""
+
+    def fail(self: ModelCache, path: Path, saved: saving.Saved) -> None:
+        assert any(packing.size for array in saved.arrays for packing in pieces_of(array))
+        raise OSError("no space left")
+
+    monkeypatch.setattr(ModelCache, "_write", fail)
+    path = written(tmp_path / "m.onnx", build())
+    found = run(weft.load(path, device="cpu"))
+    assert made.count("divide") == 2
+    np.testing.assert_allclose(found, run(weft.load(path, device="reference")), rtol=1e-5, atol=1e-5)
+
+
 def test_files_are_read_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, records = tmp_path / "file", tmp_path / "records"
     read: list[int] = []
@@ -384,3 +400,44 @@ def test_many_processes(tmp_path: Path, folder: Path) -> None:
     expected = run(weft.load(path, device="cpu")).tobytes().hex()
     assert outputs == [[expected] * 3] * 4
     assert {entry.suffix for entry in folder.iterdir()} <= {".model", ".used"}
+
+
+# -- packed arrays ---------------------------------------------------------------------------------------------------
+
+
+def packing_of(source: Array, sizes: tuple[int, ...] = (2, 4)) -> Packing:
+    """The source twice, in pieces."""
+    return Packing(source, lambda array: iter((array, array[:1], array[1:])), sizes, source.dtype)
+
+
+def test_packings_are_made_once_and_kept_or_given_away() -> None:
+    source = np.arange(4, dtype=np.float32)
+    packing = packing_of(source)
+    assert packing.nbytes == 32
+    assert packing.array() is packing.array()
+    np.testing.assert_array_equal(packing.array(), [source, source])
+    given = packing_of(source)
+    np.testing.assert_array_equal(np.concatenate(list(given.pieces())), [*source, *source])
+    with pytest.raises(weft.InternalError):
+        given.array()
+    with pytest.raises(weft.InternalError):
+        packing_of(source, (3, 4)).array()
+
+
+def test_packings_let_go_of_what_they_are_made_of() -> None:
+    source = np.arange(4, dtype=np.float32)
+    gone = weakref.ref(source)
+    packing = packing_of(source)
+    del source
+    assert gone() is not None
+    packing.array()
+    assert gone() is None
+
+
+def test_packings_are_saved_as_arrays(tmp_path: Path) -> None:
+    packing = packing_of(np.arange(4, dtype=np.float32))
+    cache = ModelCache(tmp_path / "models")
+    assert cache.put("key", saving.save((packing, packing), []))
+    first, second = cache.get("key", [])
+    np.testing.assert_array_equal(first, [[0, 1, 2, 3]] * 2)
+    assert first.ctypes.data == second.ctypes.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ from cpu.native import Array, build, elementwise
 from cpu.test_emit import row_sums
 
 from weft.backends.cpu.codegen import LoadedCode
+from weft.backends.cpu.machine import usable_cores
 from weft.backends.cpu.tape import Launch, Place, Tape
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
@@ -104,6 +106,96 @@ def test_missing_regions_are_noticed() -> None:
         Tape([Launch(0, 1, (), grain=0)])
 
 
+def a_web(seed: int, slots: int, steps: int, size: int) -> tuple[Tape, list[tuple[str, int, int, int]]]:
+    """Sums and products of random slots of an arena into others; a launch waits only for those it has to."""
+    rng = np.random.default_rng(seed)
+    recipe, launches = [], []
+    written, read = {}, {slot: [] for slot in range(slots)}
+    for number in range(steps):
+        one, other, target = (int(slot) for slot in rng.integers(0, slots, 3))
+        name = "plus" if rng.random() < 0.7 else "product"
+        after = {written[slot] for slot in (one, other, target) if slot in written} | set(read[target])
+        blocks = -(-size // 16)
+        launches.append(
+            Launch(
+                code().addresses[name],
+                blocks,
+                tuple(Place(0, slot * size * 4) for slot in (one, other, target)),
+                (size,),
+                parallel=bool(rng.random() < 0.6),
+                grain=int(rng.integers(1, 4)),
+                after=None if rng.random() < 0.03 else tuple(sorted(after)),
+                joined=bool(rng.random() < 0.3),
+            )
+        )
+        recipe.append((name, one, other, target))
+        written[target] = number
+        read[target] = []
+        for slot in {one, other} - {target}:
+            read[slot].append(number)
+    return Tape(launches, code()), recipe
+
+
+def expected_web(recipe: list[tuple[str, int, int, int]], arena: Array) -> Array:
+    result = arena.copy()
+    for name, one, other, target in recipe:
+        function = np.add if name == "plus" else np.multiply
+        result[target] = (
+            function(result[one], result[other])
+            if one != target != other
+            else function(result[one].copy(), result[other].copy())
+        )
+    return result
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_launches_wait_for_what_they_need(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    slots, steps, size = int(rng.integers(3, 40)), int(rng.integers(1, 300)), int(rng.integers(1, 2000))
+    tape, recipe = a_web(seed, slots, steps, size)
+    given = rng.choice(np.array([-1, -0.5, 0.25, 0.5, 1], np.float32), (slots, size))
+    with np.errstate(all="ignore"):
+        expected = expected_web(recipe, given)
+    for turn in range(60):
+        arena = given.copy()
+        tape.run([arena.ctypes.data], 1 + turn % 5)
+        np.testing.assert_array_equal(arena, expected, err_msg=f"seed {seed}, {1 + turn % 5} threads")
+
+
+def test_many_callers_at_once() -> None:
+    """Each with an arena of its own, more of them than cores, all on the workers of one pool."""
+    tape, recipe = a_web(99, 20, 200, 700)
+    given = np.random.default_rng(0).choice(np.array([-1, 0.5, 1], np.float32), (20, 700))
+    with np.errstate(all="ignore"):
+        expected = expected_web(recipe, given)
+
+    def call(caller: int) -> bool:
+        same = True
+        for turn in range(40):
+            arena = given.copy()
+            tape.run([arena.ctypes.data], 1 + (caller + turn) % 4)
+            same &= arena.tobytes() == expected.tobytes()
+        return same
+
+    with ThreadPoolExecutor(6) as callers:
+        assert all(callers.map(call, range(6)))
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core runs one launch at a time")
+def test_launches_that_wait_for_nothing_overlap() -> None:
+    size = 1 << 20
+    arena = np.ones((4, size), np.float32)
+    places = [tuple(Place(0, 4 * size * slot) for slot in slots) for slots in ((0, 0, 1), (2, 2, 3))]
+    function = code().addresses["plus"]
+    tape = Tape([Launch(function, size // 16, at, (size,), parallel=False, after=()) for at in places], code())
+    give_up = time.monotonic() + 20  # on a busy machine the worker may be late
+    while time.monotonic() < give_up:
+        one, other = (times[times[:, 0] > 0][0] for times in tape.run_timed([arena.ctypes.data], 2))
+        if one[0] < other[1] and other[0] < one[1]:
+            return
+    pytest.fail("two launches that do not wait for each other never ran side by side")
+
+
 def test_times_of_launches() -> None:
     size = 300_000
     constants, given = np.ones(size + 16, np.float32), np.ones(size, np.float32)
@@ -120,4 +212,4 @@ def test_times_of_launches() -> None:
     assert (times[worked][:, 1] >= times[worked][:, 0]).all()
     starts, ends = np.where(worked, times[..., 0], after).min(axis=1), times[..., 1].max(axis=1)
     assert (starts[1:] >= ends[:-1]).all()  # one launch after the other
-    assert worked[4].tolist() == [True, False, False]  # that one is not parallel
+    assert worked[4].sum() == 1  # that one is not parallel

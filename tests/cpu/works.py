@@ -15,6 +15,7 @@ from weft.backends.cpu.tape import Launch as Launched
 from weft.backends.cpu.tape import Place, Tape
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.packing import array_of
 from weft.kernels.launch import Tensor, Work
 from weft.kernels.layout import Layout, row_major
 
@@ -74,7 +75,7 @@ def run_work(
         shape = [dims.evaluate(result.shape[axis], bound) for axis in result.layout.order]
         outputs.append(Guarded(np.full(shape, 77).astype(result.dtype.numpy), at_start))
     spaces = [Guarded(np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy)) for w in work.workspaces]
-    constants = [Guarded(array) for array in work.constants]
+    constants = [Guarded(array_of(constant)) for constant in work.constants]
     errors = [Guarded(np.zeros(1, np.int32))]
     memory = {"operand": inputs, "result": outputs, "workspace": spaces, "constant": constants, "errors": errors}
     regions: list[int] = []

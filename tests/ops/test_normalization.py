@@ -101,9 +101,18 @@ def test_group_normalization(opset: int, per: int, shape: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 9])
-def test_local_response_normalization(size: int) -> None:
+@pytest.mark.parametrize("beta", [0.6, 0.75])
+def test_local_response_normalization(size: int, beta: float) -> None:
     x = random_array(1, (2, 5, 3, 2))
-    check("LRN", [x], opset=13, rtol=1e-4, size=size, alpha=0.02, beta=0.6, bias=1.5)
+    check("LRN", [x], opset=13, rtol=1e-4, size=size, alpha=0.02, beta=beta, bias=1.5)
+
+
+def test_local_response_normalization_by_negative_numbers() -> None:
+    """Powers of negative numbers are NaN; of -infinity, infinity."""
+    x = np.float32([[0.5, 1, 2, np.inf, 3]]).reshape(1, 5, 1)
+    with np.errstate(all="ignore"):
+        wanted = x / (np.float32(0.25) - x * x) ** np.float32(0.75)
+    check("LRN", [x], opset=13, expected=[wanted], rtol=1e-4, size=1, alpha=-1.0, bias=0.25)
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (2, 5, 3), (1, 5, 2, 2, 2)], ids=str)

@@ -20,7 +20,7 @@ def spectrum(x: Array) -> Array:
     return wide[..., 0] + 1j * (wide[..., 1] if x.shape[-1] == 2 else 0)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 8, 12, 17, 60, 97, 128, 400, 1517])
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 12, 17, 60, 97, 128, 400, 512, 1517, 2048, 2310])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("inverse", [0, 1])
 def test_dft(count: int, parts: int, inverse: int) -> None:
@@ -42,7 +42,7 @@ def test_dft_length_and_axis(axis: int, length: int | None, constants: bool) -> 
     check("DFT", inputs, opset=20, constants=stored, expected=[expected], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("count", [7, 12, 100])
+@pytest.mark.parametrize("count", [7, 12, 15, 75, 100, 512, 2048, 37 * 41])
 def test_real_dft_there_and_back(count: int) -> None:
     x = random_array(2, (3, count, 1))
     half = np.fft.rfft(x[..., 0].astype(np.float64), axis=1)

@@ -8,8 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.bench.engines import JUDGE
-from weft.bench.kernels import KernelShare
-from weft.bench.peak import Peak
 from weft.bench.results import SUBJECT, Comparison, Measurement, ModelResult, Report, means, mismatches
 from weft.bench.turns import Spread, geometric_mean
 from weft.cli import output
@@ -82,25 +80,6 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for when, names in (("before", comparison.only_before), ("after", comparison.only_after)):
         if names:
             console.print(Text(f"only {when}: {', '.join(map(output.printable, names))}", "yellow"))
-
-
-def show_kernels(name: str, kernels: Sequence[KernelShare], peak: Peak, console: Console) -> None:
-    """The slowest first."""
-    rows = [
-        (
-            kernel.name,
-            output.format_seconds(kernel.seconds),
-            f"{kernel.share_of_run:.1%}",
-            f"{kernel.share_of_roofline:.0%}",
-            kernel.bound,
-        )
-        for kernel in sorted(kernels, key=lambda kernel: -kernel.seconds)
-    ]
-    columns = ("kernel", "time", "of run", "of roofline", "bound by")
-    console.print(output.table(output.printable(name), columns, rows, right=columns[1:4]))
-    total = output.format_seconds(sum(kernel.seconds for kernel in kernels))
-    roof = f"{output.format_count(peak.flops, 'FLOP/s')} and {output.format_count(peak.bandwidth, 'B/s')}"
-    console.print(Text(f"{len(kernels)} kernels in {total}; roofline of {roof}, measured", "dim"))
 
 
 def progress_line(result: ModelResult) -> str:

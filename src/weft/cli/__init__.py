@@ -22,6 +22,8 @@ COMMANDS = {
     "run": "run a model on files or random data",
     "ops": "the operators weft knows",
     "devices": "the devices weft can use here, and why not the others",
+    "plan": "the memory that a model needs, known before it runs",
+    "profile": "where a model's time and memory go: kernels, threads, the arena",
     "bench": "time models in weft and in other engines",
     "conformance": "run the test suite of the installed onnx package",
 }

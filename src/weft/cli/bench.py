@@ -172,8 +172,8 @@ def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Opti
 
 def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
     from weft.backends.cpu.machine import usable_cores
+    from weft.backends.cpu.peak import measure_peak
     from weft.bench.measure import Options
-    from weft.bench.peak import measure_peak
     from weft.runtime.devices import choose
 
     device = choose(args.device).name
@@ -186,28 +186,26 @@ def _kernels(args: argparse.Namespace, cases: Sequence[Case]) -> int:
     from dataclasses import asdict
 
     import weft
-    from weft.backends.cpu.machine import usable_cores
-    from weft.bench import kernels, peak, results, show
+    from weft.bench import results
     from weft.bench.measure import SEED
     from weft.cli import inputs, output
+    from weft.cli.kernel_table import print_kernels
+    from weft.report.nodes import ops_by_node
 
-    threads = args.threads or usable_cores()
-    profiles = {}
+    found = {}
     for case in cases:
-        model = weft.load(str(case.path), device=args.device, threads=threads)
+        model = weft.load(str(case.path), device=args.device, threads=args.threads)
         given = case.inputs
         if given is None:
             made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED)
             given = {item.name: item.array for item in made}
-        profiles[case.name] = kernels.profile(model, given)
-    machine = peak.measure_peak(threads)
-    found = {name: kernels.shares(profile, machine) for name, profile in profiles.items()}
+        profile = found[case.name] = model.profile(given)
+        if args.json != "-":
+            print_kernels(profile, ops_by_node(model.source.graph), len(profile.kernels), output.console())
     if args.json:
-        data = {name: [asdict(kernel) for kernel in listed] for name, listed in found.items()}
-        _write(args.json, results.as_json({"peak": asdict(machine), "kernels": data}))
-    if args.json != "-":
-        for name, listed in found.items():
-            show.show_kernels(name, listed, machine, output.console())
+        kernels = {name: [asdict(kernel) for kernel in profile.kernels] for name, profile in found.items()}
+        machine = asdict(next(iter(found.values())).machine)
+        _write(args.json, results.as_json({"peak": machine, "kernels": kernels}))
     return 0
 
 

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 
+Array = np.ndarray[Any, Any]
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, eq=False)
 class CompiledProgram:
     """Sections whose kernels have names of their own, under which the objects hold their code.
 
-    `constants` are those that the sections read as they are, or that are outputs.
+    `constants` are those that the sections read as they are, or that are outputs. Without slots it can be referred to
+    weakly, so that all who load a model in a process share one.
     """
 
     inputs: tuple[Value, ...]
@@ -67,6 +72,18 @@ def read_values(section: NativeSection) -> set[Value]:
             value = section.aliases[value]
             read.add(value)
     return read
+
+
+def section_constants(section: NativeSection, constants: Mapping[Value, Any]) -> dict[Value, Array]:
+    """The constants that tasks read from memory, contiguous; those of scans' bodies too."""
+    found: dict[Value, Array] = {}
+    for task in section.tasks:
+        if isinstance(task, ScanTask):
+            found |= section_constants(task.body, task.program.constants)
+    for value in read_values(section):
+        if value in constants:
+            found[value] = np.ascontiguousarray(constants[value])
+    return found
 
 
 def read_operands(task: Task | ScanTask) -> list[Value]:

@@ -264,13 +264,11 @@ def bounds(dim: Dim) -> Interval:
     """An interval that holds the value for every assignment; None means unbounded."""
     if isinstance(dim, int):
         return dim, dim
-    low, high = _interval(dim)
+    low, high = _tight_interval(dim)
     loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
     if loops:  # i < n is lost in plain interval arithmetic: put the extremes in, too
-        lows = low, _interval(_at_extreme(dim, loops, lowest=True))[0]
-        highs = high, _interval(_at_extreme(dim, loops, lowest=False))[1]
-        low = max((bound for bound in lows if bound is not None), default=None)
-        high = min((bound for bound in highs if bound is not None), default=None)
+        low = _larger(low, _tight_interval(_at_extreme(dim, loops, lowest=True))[0])
+        high = _smaller(high, _tight_interval(_at_extreme(dim, loops, lowest=False))[1])
     return low, high
 
 
@@ -303,6 +301,13 @@ def _atoms(dim: Expr) -> frozenset[Atom]:
             case Axis(_, size):
                 found |= atoms(size)
     return frozenset(found)
+
+
+def is_uneven(dim: Dim, position: int) -> bool:
+    """Whether steps along the axis at `position` may differ: a quotient, a remainder or an extreme depends on it."""
+    compounds = [atom for atom in atoms(dim) if isinstance(atom, Compound)]
+    inside = [atom for compound in compounds for part in (compound.left, compound.right) for atom in atoms(part)]
+    return any(isinstance(atom, Axis) and atom.position == position for atom in inside)
 
 
 def as_symbol(dim: Dim) -> Symbol | None:
@@ -495,6 +500,34 @@ def _at_extreme(dim: Expr, loops: list[Axis], *, lowest: bool) -> Dim:
         elif rises != lowest:  # the last iteration; the first adds nothing
             total = total + others * product(atom.size - 1 for atom in looping)
     return total
+
+
+def _tight_interval(dim: Dim) -> Interval:
+    """An interval that also knows that c * (x // c) is at most x, and by less than c."""
+    low, high = _interval(dim)
+    joined, below, above = dim, 0, 0
+    for monomial, coefficient in _terms(dim):
+        match monomial:
+            case (Compound("//", left, int(divisor)),) if divisor > 0 and coefficient % divisor == 0:
+                times = coefficient // divisor
+                joined = joined - _from_terms({monomial: coefficient}) + times * left
+                below -= max(times, 0) * (divisor - 1)
+                above += max(-times, 0) * (divisor - 1)
+    if joined is dim:
+        return low, high
+    least, greatest = _interval(joined)
+    return (
+        _larger(low, None if least is None else least + below),
+        _smaller(high, None if greatest is None else greatest + above),
+    )
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    return max((bound for bound in (a, b) if bound is not None), default=None)
+
+
+def _smaller(a: int | None, b: int | None) -> int | None:
+    return min((bound for bound in (a, b) if bound is not None), default=None)
 
 
 def _interval(dim: Dim) -> Interval:

@@ -6,7 +6,7 @@ shape is bound by the first value whose type shows it alone: a program input, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
@@ -237,6 +237,7 @@ Primitive = Union[
 ]  # fmt: skip
 
 HOST_STEPS = (Observe, Host, Branch, Loop, Late)
+ORIGINS = " + "  # between the nodes that a fused step came from
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,22 @@ class Step:
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     origin: str  # the ONNX node that it came from
+
+
+def join_origins(origins: Iterable[str]) -> str:
+    """The nodes that something came from as one text, each once."""
+    return ORIGINS.join(dict.fromkeys(part for origin in origins for part in origin.split(ORIGINS) if part))
+
+
+def step_name(step: Step) -> str:
+    """What kind of step it is, for people."""
+    match step.primitive:
+        case Host(function):
+            return function
+        case Late(_, op):
+            return f"{op}, traced late"
+        case _:
+            return type(step.primitive).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,3 +15,19 @@ class Target:
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What a device was measured to do at most, with all its threads: float32 operations and bytes read, per second."""
+
+    flops: float
+    bandwidth: float
+
+    def roofline(self, flops: float, bytes: float) -> float:
+        """The fewest seconds that so much work can take."""
+        return max(flops / self.flops, bytes / self.bandwidth)
+
+    def bound(self, flops: float, bytes: float) -> str:
+        """What keeps so much work from taking less: "arithmetic" or "memory"."""
+        return "arithmetic" if flops / self.flops >= bytes / self.bandwidth else "memory"

@@ -7,14 +7,13 @@ stretches of tasks between steps for the host. Then planned: launches on places 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Union
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Literal, Union
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
+from weft.ir.packing import Constant
 from weft.ir.program import Scan, Step, TensorProgram, Value
 
 # -- without memory --------------------------------------------------------------------------------------------------
@@ -48,13 +47,42 @@ class Workspace:
     size: Dim  # elements
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A launch that only copies `size` elements of an operand, from `source` on, to the result, from `target` on.
+
+    They lie in so many `pieces`. Where that is one, both may lie in the same memory, and the launch is not needed.
+    """
+
+    launch: int
+    operand: int
+    source: Dim
+    target: Dim
+    size: Dim
+    pieces: Dim
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Kernels that together do one step: run in order, each with memory for its buffers (those that are not local)."""
+    """Kernels that together do one step: run in order, each with memory for its buffers (those that are not local).
+
+    The only result may take the memory of an operand that is `overwritable`: each of its elements is read for nothing
+    but what is written in its place, and that is written once.
+    """
 
     launches: tuple[tuple[Launch, tuple[Reference, ...]], ...]
     workspaces: tuple[Workspace, ...] = ()
-    constants: tuple[np.ndarray[Any, Any], ...] = field(default=())
+    constants: tuple[Constant, ...] = ()
+    overwritable: tuple[int, ...] = ()
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What has to be done at least, whatever kernels do it: arithmetic, and bytes read and written."""
+
+    flops: Dim = 0
+    bytes: Dim = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +93,7 @@ class Task:
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     origin: str
+    effort: Effort = Effort()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,13 +156,23 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLaunch:
-    """A kernel's blocks 0..blocks-1 on given memory; `origin` says what they are for."""
+    """A kernel's blocks 0..blocks-1 on given memory; `origin` says what they are for.
+
+    `task` is the number of the task that it belongs to, `flops` and `bytes` are its part of what that has to do; the
+    launches of one task share them evenly. `sizes` are the bytes that its buffers take, 0 for those that no launch
+    writes. `after` are the numbers, in the plan, of launches that must be done before it starts; None: all before it.
+    """
 
     kernel: Kernel
     blocks: int
     buffers: tuple[Place, ...]
     parameters: tuple[int, ...]
     origin: str = ""
+    task: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    sizes: tuple[int, ...] = ()
+    after: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +182,21 @@ class Repeated:
     launches: tuple[PlannedLaunch, ...]
     shifts: tuple[tuple[int, ...], ...]
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Bytes of the arena, and the launches (as `unrolled` counts them) from whose first to whose last they are needed.
+
+    `name` is that of the value, or says what the memory is for; `origin` are the nodes that it belongs to.
+    """
+
+    name: str
+    origin: str
+    offset: int
+    size: int
+    first: int
+    last: int
 
 
 def unrolled(launches: Iterable[PlannedLaunch | Repeated]) -> Iterator[PlannedLaunch]:

@@ -8,7 +8,7 @@ has, the work between them converts it.
 from __future__ import annotations
 
 from weft.ir import dims
-from weft.ir.program import Concat, Convolve, Map, Pool, Step, TensorProgram, Value
+from weft.ir.program import ArgReduce, Concat, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
 from weft.ir.types import Shape, TensorType
 from weft.kernels.group import Group
@@ -28,12 +28,16 @@ def assign_layouts(program: TensorProgram, groups: tuple[Group, ...]) -> dict[Va
     return layouts
 
 
-def needed_layout(step: Step, value: Value, layouts: dict[Value, Layout]) -> Layout:
-    """The layout in which a step must find one of its operands."""
+def needed_layout(group: Group, value: Value, layouts: dict[Value, Layout]) -> Layout:
+    """The layout in which a group must find one of its operands."""
+    number = next(number for number, step in enumerate(group.steps) if value in step.operands)
+    if number + 1 < len(group.steps) and isinstance(group.steps[number + 1].primitive, Convolve):
+        return channels_last(rank(value))
+    step = group.steps[number]
     match step.primitive:
         case Convolve() if value == step.operands[0]:
             return channels_last(rank(value))
-        case Map() | Pool() | Concat():
+        case Map() | Pool() | Concat() | Reduce() | ArgReduce():
             return layouts[value]
         case _:
             return row_major(rank(value))

@@ -9,7 +9,8 @@ from weft.ir.dims import Dim
 from weft.ir.program import Concat
 from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
-from weft.kernels.launch import Reference, Tensor, Work
+from weft.kernels.launch import Copy, Launch, Reference, Tensor, Work
+from weft.kernels.layout import offset
 from weft.kernels.maps import Region, map_launch
 from weft.kernels.nest import choose_lanes
 
@@ -17,13 +18,24 @@ from weft.kernels.nest import choose_lanes
 def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
     """One kernel for each operand that has elements."""
     lanes = choose_lanes(target, [result.dtype])
-    launches = []
+    launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+    copies: list[Copy] = []
     start: list[Dim] = [0] * len(result.shape)
     for number, operand in enumerate(operands):
         if 0 not in operand.shape:
             plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
             part = Tensor(operand.dtype, operand.shape, result.layout)
             launch = map_launch(Load(0, plain, operand.dtype), [operand], part, lanes, Region(result, tuple(start)))
+            if operand.layout == result.layout:
+                place = offset(result.strides, start)
+                pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))
+                copies.append(Copy(len(launches), number, 0, place, dims.product(operand.shape), pieces))
             launches.append((launch, (Reference("operand", number), Reference("result", 0))))
         start[primitive.axis] = start[primitive.axis] + operand.shape[primitive.axis]
-    return Work(tuple(launches))
+    return Work(tuple(launches), copies=tuple(copies))
+
+
+def _outside(axis: int, tensor: Tensor) -> tuple[int, ...]:
+    """The axes that lie further out in memory than this one."""
+    order = tensor.layout.order
+    return order[: order.index(axis)]

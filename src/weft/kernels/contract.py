@@ -7,8 +7,9 @@ where it is constant, and packed by a kernel of its own otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
@@ -25,8 +27,10 @@ from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_launch
+from weft.kernels.panels import lanes_for, panels_for
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import Product, Walk, lanes_for, merge_walks, product_kernel
+from weft.kernels.tiles import Product, product_kernel
+from weft.kernels.walks import Walk, merge_walks
 
 Array = np.ndarray[Any, Any]
 _TYPICAL = 64  # what an unknown size is taken for where a choice must be made
@@ -107,7 +111,7 @@ class _Plan:
         self.column = walks[0] if simple else self.walk(self.columns[-1]) if self.columns else Walk(1)
         self.outer = [] if simple else self.columns[:-1]
         self.merged_columns = self.columns if simple else self.columns[-1:]
-        self.lanes = lanes_for(target, rows.tensor.dtype, self.column.size)
+        self.panels = panels_for(target, rows.tensor.dtype, self.column.size)
 
     def sum_order(self) -> list[int]:
         """Summed labels, with the neighbours in the row operand innermost."""
@@ -148,7 +152,7 @@ class _Plan:
 
     @property
     def dot_lanes(self) -> int:
-        return lanes_for(self.target, self.left.tensor.dtype, 1 << 30) // 2
+        return lanes_for(self.target, self.left.tensor.dtype, 1 << 30)
 
     @property
     def in_place(self) -> bool:
@@ -165,8 +169,8 @@ class _Plan:
         if self.uses_dots:
             loads = depth / self.dot_lanes * (1 + 1 / max(min(rows, HEIGHT), 1))
             return batch * rows * columns * outer * (loads + 8)
-        vectors = -(-columns // self.lanes) * outer * max(1, self.lanes * 4 // self.target.vector_bytes)
-        products = batch * rows * vectors * depth * (1.0 if rows > 1 else 1.5)
+        vectors = -(-columns // self.panels.lanes) * outer
+        products = batch * rows * vectors * depth * (1.0 if rows > 1 or self.right.constant is not None else 1.5)
         if not isinstance(self.column.size, int):  # it may be 1, and then nearly all lanes are idle; rows never are
             products *= 4
         packing = 0.0
@@ -188,18 +192,17 @@ class _Plan:
             right = Reference("operand", self.right.number)
             launch = self.dots() if self.uses_dots else product_kernel("contract", self.product(), self.target)
             return Work(((launch, (left, right, *ending)),))
-        product = self.product(packed=True)
-        launch = product_kernel("contract", product, self.target)
+        launch = product_kernel("contract", self.product(padded=True), self.target)
         if self.right.constant is not None:
-            packed = self.pack_constant(self.right.constant)
-            return Work(((launch, (left, Reference("constant", 0), *ending)),), constants=(packed,))
+            packing = self.packing(self.right.constant)
+            return Work(((launch, (left, Reference("constant", 0), *ending)),), constants=(packing,))
         pack, size = self.pack_launch()
         space = Reference("workspace", 0)
         launches = ((pack, (Reference("operand", self.right.number), space)), (launch, (left, space, *ending)))
         return Work(launches, (Workspace(self.right.tensor.dtype, size),))
 
-    def product(self, *, packed: bool = False) -> Product:
-        grid, sums, column, panel = self.walks(packed=packed)
+    def product(self, *, padded: bool = False) -> Product:
+        grid, sums, panel = self.walks() if padded else self.walks_in_place()
         return Product(
             left=self.left.tensor.dtype,
             right=self.right.tensor.dtype,
@@ -207,33 +210,37 @@ class _Plan:
             epilogue=self.epilogue,
             grid=grid,
             rows=tuple(self.walk(label) for label in self.rows),
-            column=column,
+            column=self.column,
             sums=sums,
-            lanes=self.lanes,
+            panels=self.panels,
             panel=panel,
-            padded=packed,
+            padded=padded,
+            packed=padded and self.right.constant is not None,
             unsigned=self.unsigned,
         )
 
-    def walks(self, *, packed: bool) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Walk, Dim]:
-        """Grid, sums, column and the distance of panels, with strides into the packed operand or the one in place."""
-        grid = [self.walk(label) for label in (*self.batch, *self.outer)]
-        sums = [self.walk(label) for label in self.sums]
-        if not packed:
-            return tuple(grid), tuple(sums), self.column, self.lanes
-        stride: Dim = self.lanes
-        for number in reversed(range(len(sums))):
-            walk = sums[number]
-            present = self.sums[number] in self.right.labels
-            sums[number] = Walk(walk.size, walk.left, stride if present else 0)
+    def walks_in_place(self) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Dim]:
+        """Grid, sums and the distance of panels, with strides into the operand as it is."""
+        grid = tuple(self.walk(label) for label in (*self.batch, *self.outer))
+        return grid, tuple(self.walk(label) for label in self.sums), self.panels.step
+
+    def walks(self) -> tuple[tuple[Walk, ...], tuple[Walk, ...], Dim]:
+        """The same with strides into the packed operand."""
+        grid, sums, _ = self.walks_in_place()
+        strides: list[Walk] = []
+        stride: Dim = self.panels.step
+        for walk, label in zip(reversed(sums), reversed(self.sums)):
+            present = label in self.right.labels
+            strides.insert(0, Walk(walk.size, walk.left, stride if present else 0))
             stride = stride * walk.size if present else stride
         panel = stride
-        stride = stride * dims.ceildiv(self.column.size, self.lanes)
-        for number in reversed(range(len(grid))):
-            walk = grid[number]
-            grid[number] = Walk(walk.size, walk.left, stride, walk.axis)
+        columns = self.panels.stored(packed=self.right.constant is not None)
+        stride = dims.floordiv(stride, self.panels.step) * columns
+        places: list[Walk] = []
+        for walk in reversed(grid):
+            places.insert(0, Walk(walk.size, walk.left, stride, walk.axis))
             stride = stride * walk.size
-        return tuple(grid), tuple(sums), self.column, panel
+        return tuple(places), tuple(strides), panel
 
     def dots(self) -> Launch:
         product = self.product()
@@ -241,35 +248,34 @@ class _Plan:
         grid = tuple(self.walk(label) for label in self.batch)
         return dot_kernel("contract", product, grid, columns, self.dot_lanes, self.target)
 
-    def pack_constant(self, array: Array) -> Array:
-        """[grid, panels, sums, lanes], with zeros in lanes that have no column."""
-        sums = [label for label in self.sums if label in self.right.labels]
-        grid = [*self.batch, *self.outer]
+    def packing(self, array: Array) -> Packing:
+        """[grid, elements of the packed sums and columns]"""
+        grid, sums = ([_fixed(self.right.size(x)) for x in labels] for labels in self.constant_labels())
+        return Packing(array, self.pack_constant, self.panels.packed_shape(prod(grid), prod(sums)), array.dtype)
+
+    def constant_labels(self) -> tuple[list[int], list[int]]:
+        """Those of the grid and the sums that the right operand has."""
+        return [*self.batch, *self.outer], [label for label in self.sums if label in self.right.labels]
+
+    def pack_constant(self, array: Array) -> Iterator[Array]:
+        grid, sums = self.constant_labels()
         names = {label: number for number, label in enumerate(dict.fromkeys(self.right.labels))}
-        kept = [*grid, *self.merged_columns, *sums]
+        kept = [*grid, *sums, *self.merged_columns]
         arranged = np.einsum(array, [names[x] for x in self.right.labels], [names[x] for x in kept])
-        heads = [_fixed(self.right.size(x)) for x in grid]
-        depths = [_fixed(self.right.size(x)) for x in sums]
-        columns = _fixed(self.column.size)
-        panels = -(-columns // self.lanes)
-        depth = int(np.prod(depths, dtype=np.int64))
-        padded = arranged.reshape(-1, columns, depth)
-        if columns != panels * self.lanes:
-            padded = np.zeros((int(np.prod(heads, dtype=np.int64)), panels * self.lanes, depth), array.dtype)
-            padded[:, :columns] = arranged.reshape(-1, columns, depth)
-        return np.ascontiguousarray(padded.reshape(-1, panels, self.lanes, depth).transpose(0, 1, 3, 2))
+        depth = prod(_fixed(self.right.size(x)) for x in sums)
+        yield self.panels.pack(arranged.reshape(-1, depth, _fixed(self.column.size)))
 
     def pack_launch(self) -> tuple[Launch, Dim]:
-        """The same by a kernel; the size of the packed operand too."""
+        """[grid, panels, sums, columns of a panel] by a kernel; the size of the packed operand too."""
         tensor = self.right.tensor
         sums = [label for label in self.sums if label in self.right.labels]
         grid = [*self.batch, *self.outer]
-        columns = self.column.size
-        panels = dims.ceildiv(columns, self.lanes)
+        columns, step = self.column.size, self.panels.step
+        panels = dims.ceildiv(columns, step)
         order: list[int | None] = [*grid, None, *sums]
-        shape = (*(panels if x is None else self.right.size(x) for x in order), self.lanes)
+        shape = (*(panels if x is None else self.right.size(x) for x in order), step)
         places: dict[int, Dim] = {x: dims.axis(axis, shape[axis]) for axis, x in enumerate(order) if x is not None}
-        column = dims.axis(order.index(None), panels) * self.lanes + dims.axis(len(order), self.lanes)
+        column = dims.axis(order.index(None), panels) * step + dims.axis(len(order), step)
         rest = column
         for label in reversed(self.merged_columns):
             size = self.right.size(label)
@@ -278,11 +284,11 @@ class _Plan:
         load = Load(0, tuple(Index(places[label]) for label in self.right.labels), tensor.dtype)
         expression = guarded(load, column, columns)
         packed = Tensor(tensor.dtype, shape, row_major(len(shape)))
-        return map_launch(expression, [tensor], packed, self.lanes), dims.product(shape)
+        return map_launch(expression, [tensor], packed, step), dims.product(shape)
 
 
-def guarded(load: Load, index: Dim, size: Dim) -> Scalar:
-    """A load where index < size, 0 elsewhere."""
+def guarded(load: Scalar, index: Dim, size: Dim) -> Scalar:
+    """An element where index < size, 0 elsewhere."""
     if dims.is_at_least(size - 1, index):
         return load
     inside = Apply("less", (Index(index), Index(size)), DType.bool)

@@ -4,8 +4,10 @@ are summed up. The input is read in place, or from a copy with its padding writt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,11 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
+from weft.kernels.columns import Columns, split_columns
 from weft.kernels.contract import guarded
 from weft.kernels.depthwise import depthwise_launch
 from weft.kernels.ending import ending_references
@@ -23,9 +27,10 @@ from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Works
 from weft.kernels.layout import channels_last, offset, row_major
 from weft.kernels.maps import map_launch
 from weft.kernels.nest import choose_lanes
-from weft.kernels.tiles import Product, Walk, lanes_for, product_kernel
+from weft.kernels.panels import Panels, lanes_for, panels_for
+from weft.kernels.tiles import Product, product_kernel
+from weft.kernels.walks import Walk
 from weft.kernels.windows import Phase, Window, distances, needed, phases
-from weft.kernels.winograd import winograd_work
 
 Array = np.ndarray[Any, Any]
 Step = tuple[Launch, tuple[Reference, ...]]
@@ -40,19 +45,16 @@ def convolve_work(
     target: Target,
     *,
     constant_w: Array | None = None,
-    strict: bool = False,
     words: bool = False,
+    order: Dim | None = None,
 ) -> Work:
     """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
 
-    `strict` rules out ways that are less accurate than a sum of products. With `words` elements are words of four
-    bytes, unsigned in x and signed in w.
+    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
+
+    With `words` elements are words of four bytes, unsigned in x and signed in w.
     """
-    if constant_w is not None and not strict and not words:
-        work = winograd_work(primitive, x, constant_w, result, epilogue, target)
-        if work is not None:
-            return work
-    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words).work()
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words, order=order).work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +78,48 @@ class _Builder:
         constant: Array | None,
         *,
         words: bool = False,
+        order: Dim | None = None,
     ) -> None:
         self.unsigned = "left" if words else ""
         self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
         self.constant, self.transposed = constant, primitive.transposed
-        self.groups = primitive.groups
-        self.channels = dims.floordiv(x.shape[1], self.groups)  # of the input, in a group
+        self.groups, self.order = primitive.groups, order
+        channels = w.shape[1] * self.groups if order is not None else x.shape[1]
+        self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
         self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
         self.phases = phases(primitive, w.shape[2:], result.shape[2:])
         self.distances = distances(primitive)
         plain = all(distance == 1 for distance in self.distances)
         self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
-        columns = result.shape[1] if self.depthwise else self.features
-        self.lanes = lanes_for(target, x.dtype, columns) // (2 if self.depthwise else 1)
-        self.panels = dims.ceildiv(columns, self.lanes)
+        self.parts = self.column_parts()
         self.steps: list[Step] = []
         self.spaces: list[Workspace] = []
-        self.constants: list[Array] = []
+        self.constants: list[Packing] = []
 
     def work(self) -> Work:
         source = self.source()
         for phase in self.phases:
-            if self.depthwise:
-                launch = depthwise_launch(phase, self.x, self.result, self.epilogue, self.lanes, self.target)
-            else:
-                launch = product_kernel("convolve", self.product(source, phase), self.target)
-            weights = self.weights(phase)
-            self.steps.append((launch, (source.reference, weights, *ending_references(self.epilogue))))
+            for part in self.parts:
+                if self.depthwise:
+                    launch = depthwise_launch(phase, self.x, self.result, self.epilogue, part.panels.lanes, self.target)
+                else:
+                    launch = product_kernel("convolve", self.product(source, phase, part), self.target)
+                weights = self.weights(phase, part)
+                self.steps.append((launch, (source.reference, weights, *ending_references(self.epilogue))))
         return Work(tuple(self.steps), tuple(self.spaces), tuple(self.constants))
 
-    def product(self, source: Source, phase: Phase) -> Product:
+    def column_parts(self) -> tuple[Columns, ...]:
+        """Features, of a group or of all depthwise ones, in parts of as many lanes as suit each."""
+        if self.depthwise:
+            lanes = lanes_for(self.target, self.x.dtype, self.result.shape[1])
+            return (Columns(0, Panels(self.result.shape[1], lanes, 1)),)
+        if self.constant is None or not isinstance(self.features, int):
+            return (Columns(0, panels_for(self.target, self.x.dtype, self.features)),)
+        depth = self.constant.size // max(self.constant.shape[1 if self.transposed else 0], 1)
+        rows = self.result.shape[0] * dims.product(self.result.shape[2:]) * self.groups
+        return split_columns(self.features, rows, depth, self.target, self.x.dtype)
+
+    def product(self, source: Source, phase: Phase, part: Columns) -> Product:
         strides = source.tensor.strides
         spatial = strides[2:]
         rows = [Walk(self.x.shape[0], strides[0], axis=0)]
@@ -113,11 +127,14 @@ class _Builder:
             rows.append(Walk(window.count, stride * window.advance, axis=2 + axis, factor=window.step))
         sums = [Walk(window.taps, stride * window.dilation) for window, stride in zip(phase, spatial)]
         sums.append(Walk(self.channels, strides[1]))
-        distance: Dim = self.lanes
+        distance: Dim = part.panels.step
         for number in reversed(range(len(sums))):
             sums[number] = Walk(sums[number].size, sums[number].left, distance)
             distance = distance * sums[number].size
-        group = Walk(self.groups, self.channels * strides[1], distance * self.panels, 1, self.features)
+        constant = self.constant is not None
+        size = dims.floordiv(distance, part.panels.step) * part.panels.stored(packed=constant)
+        group = Walk(self.groups, self.channels * strides[1], size, 1, self.features)
+        firsts = {2 + axis: window.first for axis, window in enumerate(phase) if window.first}
         starts = [window.base - low for window, low in zip(phase, source.low)]
         return Product(
             left=self.x.dtype,
@@ -126,14 +143,16 @@ class _Builder:
             epilogue=self.epilogue,
             grid=() if self.groups == 1 else (group,),
             rows=tuple(rows),
-            column=Walk(self.features, axis=1),
+            column=Walk(part.panels.columns, axis=1),
             sums=tuple(sums),
-            lanes=self.lanes,
+            panels=part.panels,
             panel=distance,
             padded=True,
+            packed=constant,
+            order=self.order,
             unsigned=self.unsigned,
             left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
-            result_start={2 + axis: window.first for axis, window in enumerate(phase) if window.first},
+            result_start=firsts | {1: part.first} if part.first else firsts,
         )
 
     # -- the input ---------------------------------------------------------------------------------------------------
@@ -178,16 +197,21 @@ class _Builder:
 
     # -- the weights -------------------------------------------------------------------------------------------------
 
-    def weights(self, phase: Phase) -> Reference:
-        """The weights of a phase as [groups, panels, taps, channels, lanes] (depthwise: channels are columns)."""
+    def weights(self, phase: Phase, part: Columns) -> Reference:
+        """The weights of a phase as [groups, panels, taps, channels, columns] (depthwise: channels are columns)."""
         if self.constant is not None:
-            self.constants.append(self.packed(self.constant, phase))
+            heads = 1 if self.depthwise else _fixed(self.groups)
+            sums = prod(_fixed(window.taps) for window in phase) * _fixed(self.channels)
+            pack = partial(self.packed, phase=phase, part=part)
+            self.constants.append(
+                Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.constant.dtype)
+            )
             return Reference("constant", len(self.constants) - 1)
-        groups, columns = (1, self.result.shape[1]) if self.depthwise else (self.groups, self.features)
         taps = [window.taps for window in phase]
-        shape = (groups, self.panels, *taps, self.channels, self.lanes)
+        columns, step = part.panels.columns, part.panels.step
+        shape = (1 if self.depthwise else self.groups, dims.ceildiv(columns, step), *taps, self.channels, step)
         axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
-        column = axes[1] * self.lanes + axes[-1]
+        column = axes[1] * step + axes[-1]
         group = column if self.depthwise else axes[0]
         feature = 0 if self.depthwise else column
         if self.transposed:
@@ -197,12 +221,12 @@ class _Builder:
         places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes[2:-2])]
         load = Load(0, tuple(map(Index, places)), self.w.dtype)
         packed = Tensor(self.w.dtype, shape, row_major(len(shape)))
-        launch = map_launch(guarded(load, column, columns), [self.w], packed, self.lanes)
+        launch = map_launch(guarded(load, column, columns), [self.w], packed, step)
         reference = self.space(self.w.dtype, dims.product(shape))
         self.steps.append((launch, (Reference("operand", 1), reference)))
         return reference
 
-    def packed(self, array: Array, phase: Phase) -> Array:
+    def packed(self, array: Array, phase: Phase, part: Columns) -> Iterator[Array]:
         groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
         kernel = array.shape[2:]
         shape = (groups, channels, features) if self.transposed else (groups, features, channels)
@@ -211,12 +235,9 @@ class _Builder:
         arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
         if self.depthwise:
             arranged = arranged.reshape(1, groups, 1, *arranged.shape[3:])
-        panels = _fixed(self.panels)
-        padded = np.zeros((arranged.shape[0], panels * self.lanes, *arranged.shape[2:]), array.dtype)
-        padded[:, : arranged.shape[1]] = arranged
-        split = padded.reshape(padded.shape[0], panels, self.lanes, *padded.shape[2:])
-        rank = split.ndim
-        return np.ascontiguousarray(split.transpose(0, 1, *range(4, rank), 3, 2))
+        columns = slice(part.first, part.first + _fixed(part.panels.columns))
+        chosen = np.moveaxis(arranged[:, columns], (1, 2), (-1, -2))
+        yield part.panels.pack(chosen.reshape(len(arranged), -1, chosen.shape[-1]))
 
     def space(self, dtype: DType, size: Dim) -> Reference:
         self.spaces.append(Workspace(dtype, size))

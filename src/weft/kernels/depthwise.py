@@ -1,7 +1,8 @@
 """Depthwise convolutions: every channel by itself, with lanes along the channels.
 
-A block does some lines of output pixels. Along a line, pixels whose windows lie inside the input go several at a time;
-those at the ends go one by one, with the taps that would fall outside left out. So no padded copy is needed.
+A block does some lines of output pixels, several neighbours at a time, and no padded copy is needed: where sizes are
+known, the taps that fall outside of the input at the ends of a line are left out of the code; where they are not,
+pixels at the ends go one by one, with loops over the taps inside.
 """
 
 from __future__ import annotations
@@ -33,16 +34,18 @@ from weft.ir.target import Target
 from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
+from weft.kernels.multiply import accumulator_type, multiply_add, widened
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
-from weft.kernels.tiles import BLOCK_WORK, accumulator_type, multiply_add, split_index, widened
+from weft.kernels.walks import split_index
 from weft.kernels.windows import Phase, Window
 
 _PIXELS = (8, 4)  # at a time
+_MOST_RUNS = 5  # kinds of neighbours along a line that are written out
 _PANELS = 4  # vectors of channels at a time, where pixels go one by one
 _PANEL = variable("panel")
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-_SLOWNESS = 16  # of a multiplication here, bound by memory, against one in a tile
+_BLOCK_WORK = 250_000  # operations that a block does, about
 
 
 @remembered
@@ -68,6 +71,40 @@ class Tile:
     @property
     def names(self) -> list[str]:
         return [f"sum{number}" for number in range(self.pixels * len(self.panels))]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Pixels from `first` to before `end`, `width` at a time, all with the same (pixel, tap) outside of the input."""
+
+    width: int
+    outside: frozenset[tuple[int, int]]
+    first: int
+    end: int
+
+
+def find_runs(window: Window, size: Dim) -> list[Run] | None:
+    """All pixels of a line, shared out evenly; None where sizes are unknown, or too much would be written out."""
+    count, base, taps = window.count, window.base, window.taps
+    if not (isinstance(count, int) and isinstance(base, int) and isinstance(taps, int) and isinstance(size, int)):
+        return None
+    groups = max(-(-count // _PIXELS[0]), 1)
+    runs: list[Run] = []
+    first = 0
+    for number in range(groups):
+        width = count // groups + (number < count % groups)
+        places = {
+            (pixel, tap): base + (first + pixel) * window.advance + tap * window.dilation
+            for pixel in range(width)
+            for tap in range(taps)
+        }
+        outside = frozenset(key for key, place in places.items() if not 0 <= place < size)
+        if runs and (runs[-1].width, runs[-1].outside) == (width, outside):
+            runs[-1] = Run(width, outside, runs[-1].first, first + width)
+        else:
+            runs.append(Run(width, outside, first, first + width))
+        first += width
+    return runs if len(runs) <= _MOST_RUNS and taps <= _WRITTEN_OUT else None
 
 
 class _Builder:
@@ -97,9 +134,10 @@ class _Builder:
         named = self.parameters.named
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase)
-        work = self.phase[-1].count * self.channels * (taps + 1) * 2 * _SLOWNESS
-        most = dims.maximum(dims.floordiv(BLOCK_WORK, work + 1), 1)
-        each = dims.maximum(dims.ceildiv(lines, dims.maximum(dims.ceildiv(lines, most), 1)), 1)
+        work = self.phase[-1].count * self.channels * (taps + 1) * 2
+        most = dims.maximum(dims.floordiv(_BLOCK_WORK, work + 1), 1)
+        chunks = dims.maximum(dims.ceildiv(lines, most * 2) * 2, 1)  # an even number, as that of threads mostly is
+        each = dims.maximum(dims.ceildiv(lines, chunks), 1)
         start = block() * named("lines_each", each)
         stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
         body = (*self.line(), *self.pixels())
@@ -127,7 +165,10 @@ class _Builder:
         return [Let(name, position), Let(f"{name}_low", low), Let(f"{name}_high", high)]
 
     def pixels(self) -> tuple[Statement, ...]:
-        """All pixels of a line: those at its start, those inside in groups, and the rest."""
+        """All pixels of a line: in runs, or those at its start, those inside in groups, and the rest."""
+        runs = find_runs(self.phase[-1], self.x.shape[-1])
+        if runs is not None:
+            return tuple(self.run(number, run) for number, run in enumerate(runs) if run.width)
         window, count = self.phase[-1], self.counts[-1]
         last = len(self.phase) - 1
         base = self.bases[last]
@@ -146,6 +187,10 @@ class _Builder:
         statements.append(Repeat("pixel", start, count, 1, self.pixel()))
         return tuple(statements)
 
+    def run(self, number: int, run: Run) -> Statement:
+        first, end = (self.parameters.named(f"run{number}_{name}", getattr(run, name)) for name in ("first", "end"))
+        return Repeat("pixel", first, end, run.width, self.group(run.width, run.outside))
+
     def pixel(self) -> tuple[Statement, ...]:
         """One pixel with the taps that lie inside, several panels at a time."""
         last, window = len(self.phase) - 1, self.phase[-1]
@@ -162,18 +207,26 @@ class _Builder:
         loops = (Repeat("panel", 0, whole, _PANELS, some(_PANELS)), Repeat("panel", whole, self.panels, 1, some(1)))
         return (*self.clip(last, window, position, name), *loops)
 
-    def group(self, width: int) -> tuple[Statement, ...]:
-        """Neighbouring pixels whose windows lie inside."""
+    def group(self, width: int, outside: frozenset[tuple[int, int]] = frozenset()) -> tuple[Statement, ...]:
+        """Neighbouring pixels whose windows lie inside, but for the given (pixel, tap)."""
         last, window = len(self.phase) - 1, self.phase[-1]
         position = self.bases[last] + variable("pixel") * window.advance
         taps = self.taps[last]
-        tile = Tile(width, [_PANEL], False)
-        inner: list[Statement]
-        if isinstance(taps, int) and taps <= _WRITTEN_OUT:
-            inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap)]
-        else:
-            inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(tile, variable(f"t{last}"))))]
-        return (Let(f"in{last}", position), Repeat("panel", 0, self.panels, 1, tuple(self.sum_up(tile, inner))))
+
+        def panels(first: Dim, end: Dim, *, whole: bool) -> Statement:
+            tile = Tile(width, [_PANEL], whole)
+            inner: list[Statement]
+            if isinstance(taps, int) and taps <= _WRITTEN_OUT:
+                inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap, outside)]
+            else:
+                inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(tile, variable(f"t{last}"))))]
+            return Repeat("panel", first, end, 1, tuple(self.sum_up(tile, inner)))
+
+        place = Let(f"in{last}", position)
+        if isinstance(self.channels, int) and self.channels % self.lanes == 0:
+            return (place, panels(0, self.panels, whole=True))
+        whole = self.parameters.named("full", dims.floordiv(self.channels, self.lanes))
+        return (place, panels(0, whole, whole=True), panels(whole, self.panels, whole=False))
 
     def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
         for axis in reversed(range(len(self.phase) - 1)):
@@ -189,7 +242,7 @@ class _Builder:
             statements.extend(self.ending.write(value, axes, self.mask(tile, panel), f"e{number}_"))
         return statements
 
-    def multiply(self, tile: Tile, tap: Dim) -> list[Statement]:
+    def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile."""
         last, window = len(self.phase) - 1, self.phase[-1]
         taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
@@ -202,6 +255,8 @@ class _Builder:
             weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
             statements.append(Define(f"w{number}{suffix}", widened(weights, self.type), True))
         for number, (pixel, panel) in enumerate(tile.elements):
+            if (pixel, tap) in outside:
+                continue
             places = [
                 variable(f"in{axis}", None) + position * window.dilation
                 for axis, (window, position) in enumerate(zip(self.phase, taps))

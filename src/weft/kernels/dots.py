@@ -31,21 +31,15 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.target import Target
+from weft.kernels.cuts import BLOCK_WORK, even_part
 from weft.kernels.ending import Ending
 from weft.kernels.launch import Launch
 from weft.kernels.layout import offset
+from weft.kernels.multiply import accumulate, accumulator_type, widened
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
-from weft.kernels.tiles import (
-    BLOCK_WORK,
-    Product,
-    Walk,
-    accumulate,
-    accumulator_type,
-    merge_walks,
-    split_index,
-    widened,
-)
+from weft.kernels.tiles import Product
+from weft.kernels.walks import Walk, merge_walks, split_index
 
 HEIGHT = 8  # rows at a time
 
@@ -75,7 +69,7 @@ class _Builder:
         rows = dims.product(walk.size for walk in self.product.rows)
         depth = dims.product(walk.size for walk in self.sums)
         wanted = dims.maximum(dims.floordiv(BLOCK_WORK, 16 * depth + 1), HEIGHT)
-        each = dims.minimum(wanted, dims.maximum(rows, 1))
+        each = even_part(rows, wanted)
         chunks = dims.ceildiv(rows, each)
         outer = [*self.grid, *self.columns]
         places = split_index(block(), [*(size(walk.size) for walk in outer), size(chunks)])
@@ -140,7 +134,9 @@ class _Builder:
             element = widened(Fetch("left", place, self.product.left, mask=mask), self.type)
             total = Register(f"sum{number}", self.type, True)
             column = Register("b", self.type, True)
-            statements.append(Assign(total.name, accumulate(self.product, self.target, element, column, total)))
+            statements.append(
+                Assign(total.name, accumulate(self.product.unsigned, self.target, element, column, total))
+            )
         return tuple(statements)
 
     def write(self, value: Code, place: Sequence[Dim], prefix: str) -> tuple[Statement, ...]:

@@ -1,17 +1,19 @@
-"""Which steps become one piece of work: a row group; a heavy step with the map after it, and a reduction with the map
-before it too; or a step alone.
+"""Which steps become one piece of work: a row group; a heavy step with the map after it; a reduction with the map
+before it too, and a 1 x 1 convolution with one that puts channels into another order; or a step alone.
 
 TensorProgram -> groups in an order that the data allows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.ir import dims
 from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
 from weft.ir.types import TensorType
+from weft.kernels.attention_groups import Attention, find_attention
+from weft.kernels.orders import read_in_place
 from weft.kernels.rows import find_row_groups
 
 TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce, ArgReduce)
@@ -21,13 +23,15 @@ TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce, ArgReduce)
 class Group:
     """Steps done together; `operands` come from outside, `results` are seen outside.
 
-    Row groups (`rows`) are any maps and reductions along the same rows; others are one step with maps around it.
+    Row groups (`rows`) are any maps and reductions along the same rows, an `attention` is what its record says;
+    others are one step with maps around it.
     """
 
     steps: tuple[Step, ...]
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     rows: bool = False
+    attention: Attention | None = None
 
 
 def group_steps(program: TensorProgram) -> tuple[Group, ...]:
@@ -39,19 +43,25 @@ def group_steps(program: TensorProgram) -> tuple[Group, ...]:
     for output in program.outputs:
         readers.setdefault(output, []).append(None)
     owner: dict[int, tuple[Step, ...]] = {}
-    for rows in find_row_groups(program):
-        for step in rows:
-            owner[id(step)] = rows
-    in_rows = set(owner)
+    attentions = find_attention(program)
+    for members, _ in attentions:
+        owner.update((id(step), members) for step in members)
+    in_attention = set(owner)
+    last = {id(members[-1]): attention for members, attention in attentions}
+    for members in find_row_groups(program, in_attention):
+        owner.update((id(step), members) for step in members)
+    in_rows = owner.keys() - in_attention
     makers = {step.results[0]: step for step in program.steps if isinstance(step.primitive, Map)}
+    in_place = read_in_place(program)
     for step in program.steps:
         if id(step) in owner or not isinstance(step.primitive, TAKE_EPILOGUE):
             continue
-        members: tuple[Step, ...] = (step,)
+        members = (step,)
         users = readers.get(step.results[0], [])
         if len(users) == 1 and users[0] is not None and id(users[0]) not in owner and _follows(step, users[0]):
             members = (step, users[0])
-        before = makers.get(step.operands[0]) if isinstance(step.primitive, (Reduce, ArgReduce)) else None
+        takes = isinstance(step.primitive, (Reduce, ArgReduce)) or step.operands[0] in in_place
+        before = makers.get(step.operands[0]) if takes else None
         if before is not None and id(before) not in owner and len(readers[step.operands[0]]) == 1:
             members = (before, *members)
         for member in members:
@@ -60,7 +70,8 @@ def group_steps(program: TensorProgram) -> tuple[Group, ...]:
     for step in program.steps:
         members = owner.get(id(step), (step,))
         if step is members[-1]:
-            groups.append(_group(members, readers, rows=id(step) in in_rows))
+            group = _group(members, readers, rows=id(step) in in_rows)
+            groups.append(replace(group, attention=last.get(id(step))))
     return tuple(groups)
 
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
-from weft.ir.program import Map, Step, TensorProgram, Value
+from weft.ir.program import Map, Step, TensorProgram, Value, join_origins
 from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild, walk
 from weft.ir.types import Shape, TensorType
+from weft.kernels.orders import read_in_place
 
 LARGEST_EXPRESSION = 160  # nodes
 CHEAP_NODES = 12
@@ -27,10 +28,11 @@ def inline_maps(program: TensorProgram) -> TensorProgram:
     """Fuse maps into the maps that read them; what nobody reads any more is dropped."""
     maps: dict[Value, Step] = {}
     readers = _readers(program)
+    in_place = read_in_place(program)
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
-            step = _take_in(step, maps, readers)
+            step = step if step.results[0] in in_place else _take_in(step, maps, readers)
             maps[step.results[0]] = step
         steps.append(step)
     return replace(program, steps=_needed(steps, program.outputs))
@@ -77,11 +79,21 @@ def _may_inline(inner: Step, outer: Step, *, only_reader: bool) -> bool:
     nodes = sum(1 for _ in walk(inner.primitive.expression))
     if sum(1 for _ in walk(outer.primitive.expression)) + nodes * len(own) > LARGEST_EXPRESSION:
         return False
-    cheap = nodes <= CHEAP_NODES and not _is_costly(inner.primitive.expression)
+    cheap = nodes <= CHEAP_NODES and not _is_costly(inner.primitive.expression) and not _is_worth_storing(inner, outer)
     if cheap and _reads_less(inner):
         return True
     same_size = dims.product(_shape(outer.results[0])) == dims.product(shape)
     return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
+
+
+def _is_worth_storing(inner: Step, outer: Step) -> bool:
+    """Whether the map reads neighbours at uneven places, as padding by reflection does, for several readers each."""
+    assert isinstance(inner.primitive, Map)
+    shape = _shape(inner.results[0])
+    loads = [node for node in walk(inner.primitive.expression) if isinstance(node, Load)]
+    indices = [index.value for load in loads for index in load.indices if isinstance(index, Index)]
+    uneven = any(dims.is_uneven(index, len(shape) - 1) for index in indices)
+    return uneven and not dims.is_at_least(dims.product(shape), dims.product(_shape(outer.results[0])))
 
 
 def _is_inside(load: Load, shape: Shape) -> bool:
@@ -116,7 +128,8 @@ def _inline(outer: Step, inner: Step) -> Step:
         places = [index.value for index in load.indices if isinstance(index, Index)]
         return rebuild(shifted, atom=lambda atom: _place(atom, places))
 
-    return _compact(outer, rebuild(outer.primitive.expression, through), operands)
+    both = replace(outer, origin=join_origins([inner.origin, outer.origin]))
+    return _compact(both, rebuild(outer.primitive.expression, through), operands)
 
 
 def _place(atom: Symbol | Axis, places: list[Dim]) -> Dim:

@@ -8,10 +8,10 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
-from weft.ir.work import Launch, Reference, Work, Workspace
+from weft.ir.work import Copy, Launch, Reference, Work, Workspace
 from weft.kernels.layout import Layout
 
-__all__ = ["Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
+__all__ = ["Copy", "Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
 
 
 @dataclass(frozen=True, slots=True)

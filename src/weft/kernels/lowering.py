@@ -47,7 +47,7 @@ class Facts:
 
     def under(self, condition: Scalar, test: Code) -> Facts:
         """The facts where `condition` holds too."""
-        comparisons = _comparisons(condition)
+        comparisons = compared_indices(condition)
         if not comparisons:
             return self
         not_negative, below = set(self.not_negative), set(self.below)
@@ -68,10 +68,11 @@ class Facts:
 NO_FACTS = Facts()
 
 
-def _comparisons(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
+def compared_indices(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
+    """The comparisons of indices that hold wherever a condition does: (left, relation, right)."""
     match condition:
         case Apply("logical_and", (left, right)):
-            return _comparisons(left) + _comparisons(right)
+            return compared_indices(left) + compared_indices(right)
         case Apply(relation, (Index(left), Index(right))):
             return [(left, relation, right)]
         case Apply(relation, (Index(left), Literal(int(right)))):

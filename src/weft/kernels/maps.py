@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 from weft.ir import dims
@@ -50,6 +51,7 @@ from weft.kernels.nest import (
 )
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
+from weft.kernels.reuse import overwritable, stretch
 from weft.kernels.squares import transposing_map
 
 MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
@@ -78,7 +80,14 @@ def map_work(
     references = [*(Reference("operand", number) for number in range(len(operands))), Reference("result", 0)]
     if is_checked(expression):
         references.append(Reference("errors", 0))
-    return Work(((launch, tuple(references)),))
+    if region is not None:
+        return Work(((launch, tuple(references)),))
+    copy = stretch(expression, operands, result)
+    return Work(
+        ((launch, tuple(references)),),
+        overwritable=overwritable(expression, operands, result),
+        copies=() if copy is None else (copy,),
+    )
 
 
 @remembered
@@ -97,12 +106,14 @@ def map_launch(
     period = _period(merged, lanes)
     if not merged.axes:
         body, blocks, lanes = writer.element((), None), 1, 1
-    elif period is not None:
+    elif period is not None and period[1] // gcd(period[1], lanes) <= MOST_COPIES:
         body, blocks = _periodic(writer, lanes, *period)
     else:
         turning = transposing_map(merged, operands, parameters, lanes, writer.write)
         if turning is not None:
             body, blocks, lanes, local = turning
+        elif period is not None and lanes <= period[1] <= MOST_COPIES * lanes:
+            body, blocks = _ragged(writer, lanes, *period)
         else:
             body, blocks = _plain(writer, lanes)
     buffers = [*(Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(operands)), Buffer("out", result.dtype, True)]
@@ -184,7 +195,7 @@ def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
 
 
 def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:
-    """(number of innermost axes to join, elements after which their places repeat); None where that does not pay."""
+    """(number of innermost axes to join, elements after which their places repeat); None without a short axis."""
     sizes = merged.sizes
     if len(sizes) < 2 or not isinstance(sizes[-1], int) or sizes[-1] >= 2 * lanes or sizes[-1] % lanes == 0:
         return None
@@ -197,9 +208,7 @@ def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:
         joined += 1
         outer = sizes[-joined]
         length = period * outer if isinstance(outer, int) else 4 * lanes
-    if joined == 1 or period // gcd(period, lanes) > MOST_COPIES:
-        return None
-    return joined, period
+    return (joined, period) if joined > 1 else None
 
 
 def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
@@ -241,6 +250,23 @@ def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Bo
         )
 
     return loops(spans[:-1], "o", row), blocks
+
+
+def _ragged(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
+    """The same in units of one period each, whose last vector a mask cuts off."""
+    outer_sizes, inner_sizes = writer.merged.sizes[:-joined], writer.merged.sizes[-joined:]
+    writer.literal = True
+    blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.parameters, weight=period)
+
+    def one(outer: list[Dim]) -> Body:
+        statements: list[Statement] = []
+        for first in range(0, period, lanes):
+            within = first + lane(lanes)
+            element = partial(writer.element, (*outer, *_digits(within, inner_sizes[1:])))
+            statements += element(None) if first + lanes <= period else masked(within, period, element)
+        return tuple(statements)
+
+    return loops(spans, "o", one), blocks
 
 
 def _digits(position: Dim, sizes: Sequence[Dim]) -> list[Dim]:

@@ -127,6 +127,17 @@ def stride_along(value: Dim, position: int) -> Dim:
     return total
 
 
+def without_axis(value: Dim, position: int) -> Dim:
+    """The value where an axis stands at 0."""
+
+    def place(atom: dims.Symbol | Axis) -> Dim:
+        if isinstance(atom, Axis):
+            return 0 if atom.position == position else dims.axis(atom.position, atom.size)
+        return dims.symbol(atom.name, atom.low, atom.high)
+
+    return dims.substitute(value, place)
+
+
 def nonlinear_axes(value: Dim) -> set[int]:
     """Axes inside quotients and the like, or multiplied with each other."""
     if isinstance(value, int):

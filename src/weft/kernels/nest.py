@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Integer, Register, Repeat, Statement, block, lane, variable
+from weft.ir.kernel import Call, Code, Define, Integer, Let, Register, Repeat, Statement, block, lane, variable
 from weft.ir.scalar import Apply, Index, Load, Scalar, walk
 from weft.ir.target import Target
 from weft.kernels.parameters import Parameters
 
 PIECE = 8192  # elements that a block does, about
+LARGE = 4  # pieces in one, where only a run will tell whether that is many
 UNKNOWN_SIZE = 64  # what a size is taken for when work is estimated and only a run will tell
 
 Body = tuple[Statement, ...]
@@ -51,28 +52,20 @@ def spread(
     """
     if not sizes or 0 in sizes:
         return int(not sizes), [Span(0)] * len(sizes[:-1]) + [Span(0, 0)] * len(sizes[-1:])
-    split, inner = 0, max(weight, 1)
-    for number in reversed(range(1, len(sizes))):
-        if inner * estimate(sizes[number]) >= piece:
-            split = number
-            break
-        inner *= max(estimate(sizes[number]), 1)
-    chunk = max(piece // inner, 1)
-    if split == len(sizes) - 1:
-        chunk = -(-chunk // step) * step
+    split = _where_to_split(sizes, max(weight, 1), piece)
+    factor = step if split == len(sizes) - 1 else 1
     size = sizes[split]
-    if isinstance(size, int) and size:
-        pieces = -(-size // chunk)
-        chunk = -(-size // pieces)
-        if split == len(sizes) - 1:
-            chunk = -(-chunk // step) * step
-    count = dims.ceildiv(size, chunk)
+    inner = dims.maximum(dims.product(sizes[split + 1 :]) * max(weight, 1), 1)
+    wanted = piece if isinstance(size * inner, int) else LARGE * piece
+    units = dims.maximum(dims.ceildiv(dims.floordiv(wanted, inner), factor), 1)
+    pieces = dims.maximum(dims.ceildiv(size, units * factor), 1)
+    units = dims.ceildiv(dims.ceildiv(size, pieces), factor)  # as many for each block as possible
+    count = dims.ceildiv(size, units * factor)
     rest: Dim = block()
     own = Span(0, parameters.size(size))
     if count != 1:
         number_of = parameters.size(count)
-        factor = step if split == len(sizes) - 1 else 1  # in the open, so that starts are seen to be multiples of it
-        length = parameters.size(chunk // factor) * factor
+        length = parameters.size(units) * factor  # in the open, so that starts are seen to be multiples of it
         start = (dims.mod(rest, number_of) if split else rest) * length
         own = Span(start, dims.minimum(start + length, parameters.size(size)))
         rest = dims.floordiv(rest, number_of)
@@ -84,13 +77,29 @@ def spread(
     return dims.product(sizes[:split]) * count, spans
 
 
+def _where_to_split(sizes: Sequence[Dim], weight: int, piece: int) -> int:
+    """The axis of which a block does a part: as far in as a block has work enough."""
+    inner = weight
+    for number in reversed(range(1, len(sizes))):
+        inner *= max(estimate(sizes[number]), 1)
+        if inner >= piece:
+            return number
+    lone = len(sizes) > 2 and not isinstance(sizes[0], int) and not isinstance(sizes[1], int)
+    return 1 if lone else 0  # of two unknown sizes the first one, a batch mostly, may well be 1
+
+
 def loops(spans: Sequence[Span], name: str, body: Callable[[list[Dim]], Body]) -> Body:
     """Nested loops over the spans around a body, which is given the positions."""
-    positions = [span.start if span.stop is None else variable(f"{name}{number}") for number, span in enumerate(spans)]
+    single = [span.stop is None and isinstance(span.start, int) for span in spans]
+    positions = [
+        span.start if alone else variable(f"{name}{number}") for number, (span, alone) in enumerate(zip(spans, single))
+    ]
     inner = body(positions)
     for number, span in reversed(list(enumerate(spans))):
         if span.stop is not None:
             inner = (Repeat(f"{name}{number}", span.start, span.stop, 1, inner),)
+        elif not single[number]:
+            inner = (Let(f"{name}{number}", span.start), *inner)
     return inner
 
 

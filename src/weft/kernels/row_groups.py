@@ -6,7 +6,7 @@ the domain, or a row value, one for each row, with the reduced axes missing or o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
@@ -95,12 +95,13 @@ def row_frame(steps: Sequence[Step]) -> Frame | None:
     return frame if all(frame.fits(step, inside) for step in steps) else None
 
 
-def find_row_groups(program: TensorProgram) -> list[tuple[Step, ...]]:
-    """Groups of two steps or more around reductions, each in the program's order.
+def find_row_groups(program: TensorProgram, apart: Collection[int] = ()) -> list[tuple[Step, ...]]:
+    """Groups of two steps or more around reductions, each in the program's order, of steps whose ids are not `apart`.
 
     A group can be done where its last step stands: whoever else reads its values comes later.
     """
     finder = _Finder(program)
+    finder.taken |= {number for number, step in enumerate(program.steps) if id(step) in apart}
     groups = []
     for number, step in enumerate(program.steps):
         if isinstance(step.primitive, Reduce) and number not in finder.taken:

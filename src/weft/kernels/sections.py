@@ -12,11 +12,15 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies
+from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.kernels.algorithms import choose_tiles
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
+from weft.kernels.attention import attention_parts
+from weft.kernels.attention_groups import Attention, numbered
+from weft.kernels.costs import copy_effort, effort
 from weft.kernels.group import Group, group_steps, single_groups
 from weft.kernels.inline import inline_maps
 from weft.kernels.launch import Tensor
@@ -37,6 +41,7 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
     program = inline_maps(program)
     numbers = count(_highest(program) + 1)
     groups = group_steps(program)
+    tiles = choose_tiles(program, target)
     done = count(1)
 
     def tell() -> None:
@@ -47,7 +52,7 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
     sections: list[Section] = []
     for native, stretch in _stretches(groups, scans):
         if native:
-            sections.append(_native_section(program, stretch, scans, target, numbers, tell))
+            sections.append(_native_section(program, stretch, scans, target, tiles, numbers, tell))
         else:
             steps = tuple(step for group in stretch for step in group.steps)
             inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
@@ -89,6 +94,7 @@ def _native_section(
     groups: list[Group],
     scans: Mapping[Group, ScanTask],
     target: Target,
+    tiles: Mapping[Value, int],
     numbers: Iterator[int],
     tell: Callable[[], None],
 ) -> NativeSection:
@@ -100,7 +106,7 @@ def _native_section(
         inputs=tuple(dict.fromkeys(value for value in given if value not in program.constants)),
         outputs=tuple(value for value in dict.fromkeys(v for g in groups for v in g.results) if value in outside),
     )
-    builder = _Builder(part, tuple(groups), target, numbers)
+    builder = _Builder(part, tuple(groups), target, tiles, numbers)
     for group in groups:
         if group in scans:
             builder.add_scan(scans[group])
@@ -123,11 +129,17 @@ class _Builder:
     """The tasks of one section."""
 
     def __init__(
-        self, program: TensorProgram, groups: tuple[Group, ...], target: Target, numbers: Iterator[int]
+        self,
+        program: TensorProgram,
+        groups: tuple[Group, ...],
+        target: Target,
+        tiles: Mapping[Value, int],
+        numbers: Iterator[int],
     ) -> None:
         self.program = program
         self.layouts: dict[Value, Layout] = assign_layouts(program, groups)
         self.target = target
+        self.tiles = tiles
         self.numbers = numbers
         self.tasks: list[Task | ScanTask] = []
         self.aliases: dict[Value, Value] = {}
@@ -135,33 +147,47 @@ class _Builder:
 
     def add(self, group: Group) -> None:
         first = group.steps[0]
-        if isinstance(first.primitive, Reshape):
+        if isinstance(first.primitive, Reshape) and len(group.steps) == 1:
             source = self.in_layout(first.operands[0], row_major(rank(first.operands[0])))
             if first.results[0] in self.program.outputs:
                 self.copy(source, first.results[0], flat=True)
             else:
                 self.aliases[first.results[0]] = source
             return
-        operands = tuple(self.in_layout(value, self.needed(group, value)) for value in group.operands)
+        operands = tuple(self.in_layout(value, needed_layout(group, value, self.layouts)) for value in group.operands)
         tensors = {value: self.tensor(stored) for value, stored in zip(group.operands, operands)}
         tensors |= {value: self.tensor(value) for step in group.steps for value in step.results}
-        work = build_work(group, tensors, self.target, self.program.constants)
+        if group.attention is not None:
+            self.add_attention(group, numbered(group.attention, group.operands), operands, tensors)
+            return
+        work = build_work(group, tensors, self.target, self.program.constants, self.tiles)
         if work is None:
             for part in single_groups(group):
                 self.add(part)
             return
-        origin = " + ".join(dict.fromkeys(step.origin for step in group.steps))
-        self.tasks.append(Task(work, operands, group.results, origin))
+        origin = join_origins(step.origin for step in group.steps)
+        needed = effort(group.steps, group.operands, group.results)
+        self.tasks.append(Task(work, operands, group.results, origin, needed))
+
+    def add_attention(
+        self, group: Group, attention: Attention, operands: Sequence[Value], tensors: Mapping[Value, Tensor]
+    ) -> None:
+        """Keys and values are packed by tasks of their own: what they are packed from need not outlive these."""
+        given = [tensors[value] for value in group.operands]
+        *packing, last = attention_parts(attention, given, tensors[group.results[0]], self.target)
+        origin = join_origins(step.origin for step in group.steps)
+        packed: list[Value] = []
+        for part in packing:
+            value = Value(next(self.numbers), TensorType(part.result.dtype, part.result.shape))
+            self.tasks.append(Task(part.work, tuple(operands[n] for n in part.operands), (value,), origin))
+            packed.append(value)
+        needed = effort(group.steps, group.operands, group.results)
+        taken = (*(operands[number] for number in last.operands), *packed)
+        self.tasks.append(Task(last.work, taken, group.results, origin, needed))
 
     def add_scan(self, scan: ScanTask) -> None:
         operands = tuple(self.in_layout(value, row_major(rank(value))) for value in scan.operands)
         self.tasks.append(replace(scan, operands=operands))
-
-    def needed(self, group: Group, value: Value) -> Layout:
-        for step in group.steps:
-            if value in step.operands:
-                return needed_layout(step, value, self.layouts)
-        return self.layouts[value]
 
     def tensor(self, value: Value) -> Tensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
@@ -184,7 +210,7 @@ class _Builder:
 
     def copy(self, source: Value, result: Value, *, flat: bool = False) -> None:
         work = copy_work(self.tensor(source), self.tensor(result), self.target, flat=flat)
-        self.tasks.append(Task(work, (source,), (result,), "copy"))
+        self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source)))
 
 
 def _row_major(value: Value) -> Tensor:

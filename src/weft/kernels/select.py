@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import (
     ArgReduce,
@@ -18,6 +21,7 @@ from weft.ir.program import (
     Dims,
     Map,
     Pool,
+    Random,
     Reduce,
     Reshape,
     Scatter,
@@ -37,27 +41,30 @@ from weft.kernels.group import Group
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
+from weft.kernels.orders import channel_order
 from weft.kernels.pool import pool_work
+from weft.kernels.random import random_work
 from weft.kernels.reduce import reduce_work
+from weft.kernels.reuse import overwritable
 from weft.kernels.rows import rows_work
 from weft.kernels.scatter import scatter_work
 from weft.kernels.sizes import sizes_work
 from weft.kernels.sort import sort_work
+from weft.kernels.winograd import winograd_work
 
+Array = np.ndarray[Any, Any]
 NATIVE_PRIMITIVES = (
     Map, Reshape, Concat, Dims, Reduce, ArgReduce, Contract, Convolve, Pool, Cumulate, Sort, Scatter,
+    Random,
 )  # fmt: skip
-NATIVE_TYPES = frozenset(
-    dtype
-    for dtype in DType
-    if (dtype.is_integer and dtype.bits >= 8)
-    or dtype in (DType.bool, DType.float16, DType.bfloat16, DType.float32, DType.float64)
-)
+NATIVE_TYPES = frozenset(dtype for dtype in DType if dtype.is_integer or dtype.is_float or dtype is DType.bool)
 
 
 def is_native(group: Group) -> bool:
     """Whether there are kernels for a group; the host does the others."""
     values = [value for step in group.steps for value in (*step.operands, *step.results)]
+    if any(isinstance(step.primitive, Random) and step.primitive.seed is None for step in group.steps):
+        return False
     return all(isinstance(step.primitive, NATIVE_PRIMITIVES) for step in group.steps) and all(
         isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype in NATIVE_TYPES
         for value in values
@@ -65,9 +72,16 @@ def is_native(group: Group) -> bool:
 
 
 def build_work(
-    group: Group, tensors: Mapping[Value, Tensor], target: Target, constants: Mapping[Value, Any]
+    group: Group,
+    tensors: Mapping[Value, Tensor],
+    target: Target,
+    constants: Mapping[Value, Any],
+    tiles: Mapping[Value, int],
 ) -> Work | None:
-    """The kernels for a group; references count its operands and results. None: not as a whole."""
+    """The kernels for a group; references count its operands and results. None: not as a whole.
+
+    `tiles` are the sizes of transformed tiles for the results of convolutions that are to be computed on them.
+    """
     if group.rows:
         operands = {value: tensors[value] for value in group.operands}
         return rows_work(group.steps, operands, {value: tensors[value] for value in group.results}, target)
@@ -80,6 +94,8 @@ def build_work(
             return _renumber(work, heavy.operands, group)
         case Dims():
             return sizes_work(heavy.primitive, result)
+        case Random():
+            return random_work(heavy.primitive, result, target)
         case Concat():
             work = concat_work(heavy.primitive, [tensors[value] for value in heavy.operands], result, target)
             return _renumber(work, heavy.operands, group)
@@ -110,26 +126,14 @@ def build_work(
                 constant_left=constants.get(left),
                 constant_right=constants.get(right),
             )
-            return _renumber(work, (left, right, *others), group)
+            return _renumber(_overwriting(work, epilogue, result), (left, right, *others), group)
         case Convolve():
-            x, w = heavy.operands
-            weights = constants.get(w)
-            if tensors[x].dtype is not tensors[w].dtype:
-                work = byte_convolve_work(
-                    heavy.primitive, tensors[x], tensors[w], result, epilogue, target, constant_w=weights
-                )
-            else:
-                work = convolve_work(
-                    heavy.primitive,
-                    tensors[x],
-                    tensors[w],
-                    result,
-                    epilogue,
-                    target,
-                    constant_w=weights,
-                    strict=not target.transformed_products,
-                )
-            return _renumber(work, (x, w, *others), group)
+            x, w = heavy.operands[0] if before is None else before.operands[0], heavy.operands[1]
+            size = tiles.get(heavy.results[0])
+            order = None if before is None else channel_order(before)
+            ends = (result, epilogue, target)
+            work = _convolve(heavy.primitive, tensors[x], tensors[w], *ends, constants.get(w), size, order)
+            return _renumber(_overwriting(work, epilogue, result), (x, w, *others), group)
         case Reduce() | ArgReduce():
             element, sources = _reduced(before, heavy, tensors)
             domain = tensors[heavy.operands[0]].shape
@@ -137,6 +141,27 @@ def build_work(
             work = reduce_work(heavy.primitive, element, domain, given, result, target, epilogue)
             return _renumber(work, (*sources, *others), group)
     raise InternalError(f"no kernels for {type(heavy.primitive).__name__}")
+
+
+def _convolve(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    weights: Array | None,
+    size: int | None,
+    order: Dim | None,
+) -> Work:
+    """A convolution by bytes, on transformed tiles of a given size, or as sums of products."""
+    if x.dtype is not w.dtype:
+        return byte_convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights)
+    if size is not None and weights is not None:
+        work = winograd_work(primitive, x, weights, result, epilogue, target, size)
+        if work is not None:
+            return work
+    return convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights, order=order)
 
 
 def _parts(group: Group) -> tuple[Step | None, Step, Step | None]:
@@ -186,13 +211,23 @@ def _epilogue(
     return Epilogue(expression, tuple(tensors[value] for value in others)), others
 
 
+def _overwriting(work: Work, epilogue: Epilogue | None, result: Tensor) -> Work:
+    """A product that may write where its epilogue reads: operands of that come after the two of the product."""
+    if epilogue is None:
+        return work
+    found = overwritable(epilogue.expression, (result, *epilogue.operands), result)
+    return replace(work, overwritable=tuple(1 + number for number in found if number))
+
+
 def _renumber(work: Work, operands: Sequence[Value], group: Group) -> Work:
     """References to the given operands as references to the group's."""
+    places = [group.operands.index(value) if value in group.operands else -1 for value in operands]
 
     def moved(reference: Reference) -> Reference:
-        if reference.kind != "operand":
-            return reference
-        return Reference("operand", group.operands.index(operands[reference.number]))
+        return Reference("operand", places[reference.number]) if reference.kind == "operand" else reference
 
     launches = tuple((launch, tuple(map(moved, references))) for launch, references in work.launches)
-    return replace(work, launches=launches)
+    kept = {place for number, place in enumerate(places) if number not in work.overwritable}
+    free = tuple(sorted({places[number] for number in work.overwritable} - kept))
+    copies = tuple(replace(copy, operand=places[copy.operand]) for copy in work.copies)
+    return replace(work, launches=launches, overwritable=free, copies=copies)

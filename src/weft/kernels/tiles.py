@@ -34,37 +34,31 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.target import Target
+from weft.kernels.cuts import Cut, Demand, cut
 from weft.kernels.ending import Ending
 from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.layout import offset
+from weft.kernels.multiply import accumulate, accumulator_type, widened
+from weft.kernels.orders import period_of
+from weft.kernels.panels import Panels, tile_height
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
+from weft.kernels.walks import Walk, merge_walks, split_index
 
-BLOCK_WORK = 4_000_000  # operations that a block does, about
-_TILES_EACH = 8  # tiles of rows that a block does, at most
+_TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in the first cache where sums are short
 _CHAINS = 4  # independent sums that keep the multipliers busy
 _LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
-_WIDE = 8  # vectors of columns at a time, times rows, where an operand in place is read for few rows
+_WIDE = 8  # panels at a time, times rows, where an operand in place is read for few rows
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """A loop of a product: how far a step goes in the operands, and along which of the result's axes."""
-
-    size: Dim
-    left: Dim = 0
-    right: Dim = 0
-    axis: int | None = None
-    factor: Dim = 1  # positions along the axis
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """result[grid, rows, column] = epilogue(sum of left * right over `sums`).
 
-    Lanes are neighbours in the right operand; `panel` elements lie between vectors of columns. With `padded` every
-    vector of columns is whole there.
+    Lanes are neighbours in the right operand, where `panel` elements lie between panels. In place, vectors of a panel
+    lie side by side like all others, and nothing lies behind the last column. With `padded` every vector is whole;
+    with `packed` single vectors too lie on their own, and the steps of the sums are shorter there.
     """
 
     left: DType
@@ -75,79 +69,25 @@ class Product:
     rows: tuple[Walk, ...]
     column: Walk
     sums: tuple[Walk, ...]
-    lanes: int
+    panels: Panels
     panel: Dim
-    padded: bool
+    padded: bool = False
+    packed: bool = False
     left_start: Dim = 0
     right_start: Dim = 0
     result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
+    order: Dim | None = None  # which element of the left operand is the one at a place along the grid and the only sum
     unsigned: str = ""  # elements are words of four bytes: int8 in one operand, uint8 in this one, left or right
-
-
-def accumulator_type(dtype: DType) -> DType:
-    """What products of a type are summed up in."""
-    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
-
-
-def widened(code: Code, dtype: DType) -> Code:
-    """A value in the type that sums have."""
-    return code if code.dtype is dtype else Call("cast", (code,), dtype)
-
-
-def accumulate(product: Product, target: Target, left: Code, right: Code, total: Code) -> Code:
-    """The total with what two elements give added."""
-    match product.unsigned:
-        case "left":
-            return dot_of_bytes(target, left, right, total)
-        case "right":
-            return dot_of_bytes(target, right, left, total)
-        case _:
-            return multiply_add(target, left, right, total)
-
-
-def dot_of_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> Code:
-    """Four uint8 times four int8, added to a total; byte by byte where the target has no instruction for it."""
-    if target.dot_product_8:
-        return Call("dot4", (unsigned, signed, total), DType.int32)
-    for byte in range(4):
-        low = Call("shift_right", (unsigned, Number(8 * byte, DType.int32)), DType.int32)
-        a = Call("bit_and", (low, Number(255, DType.int32)), DType.int32)
-        high = Call("shift_left", (signed, Number(24 - 8 * byte, DType.int32)), DType.int32)
-        b = Call("shift_right", (high, Number(24, DType.int32)), DType.int32)
-        total = multiply_add(target, a, b, total)
-    return total
-
-
-def multiply_add(target: Target, a: Code, b: Code, c: Code) -> Code:
-    """a * b + c, as the target does it best."""
-    if c.dtype.is_float and not target.fused_multiply_add:
-        return Call("add", (Call("multiply", (a, b), c.dtype), c), c.dtype)
-    return Call("fma", (a, b, c), c.dtype)
-
-
-def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
-    """Two vector registers of columns, or fewer where there are no more columns."""
-    least = max(target.vector_bytes // 4, 4) // 4
-    lanes = 2 * target.vector_bytes // max(accumulator_type(dtype).bits // 8, 4)
-    if isinstance(columns, int):
-        while lanes > max(least, 2) and lanes // 2 >= columns:
-            lanes //= 2
-    return lanes
-
-
-def tile_height(target: Target, dtype: DType, lanes: int) -> int:
-    """Rows whose accumulators fit the registers, beside a vector of the right operand and one to broadcast into."""
-    width = max(1, lanes * max(accumulator_type(dtype).bits // 8, 4) // target.vector_bytes)
-    return max(1, min((target.vector_registers - 4) // width, 12))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is summed up at the same time: rows, vectors of columns, and parts of the sums."""
+    """What is summed up at the same time: rows, vectors of columns (or a single one), and parts of the sums."""
 
     height: int
     width: int
     splits: int
+    single: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +133,8 @@ class _Builder:
         self.name = name
         self.product = product
         self.target = target
-        self.lanes = product.lanes
+        self.panels = product.panels
+        self.lanes = product.panels.lanes
         self.type = accumulator_type(product.left)
         self.parameters = Parameters()
         self.ending = Ending(product.result, product.epilogue, self.parameters)
@@ -201,109 +142,152 @@ class _Builder:
         self.sums = merge_walks(product.sums)
         self.row_sizes = [self.parameters.named(f"rows{n}", walk.size) for n, walk in enumerate(self.rows)]
         self.height = self.most_rows()
+        self.grid_places: list[Dim] = []
 
     def most_rows(self) -> int:
         """Rows of a tile; half as many where all of them would share one set of the first cache."""
-        height = tile_height(self.target, self.product.left, self.lanes)
+        height = tile_height(self.target, self.panels.width)
         steps = [walk.left for walk in self.rows[-1:]]
         aliased = all(isinstance(step, int) and step * (self.product.left.bits // 8) % _ALIAS == 0 for step in steps)
         return max(1, height // 2) if aliased and self.rows else height
 
     def stride(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it: those that decide how to address are written into the code."""
-        return value if value in (0, 1) or value == self.lanes else self.parameters.named(name, value)
+        return value if value in (0, 1) else self.parameters.named(name, value)
+
+    def stride_right(self, name: str, value: Dim) -> Dim:
+        """The same for the right operand, where vectors and panels mostly follow each other."""
+        return value if value in (self.lanes, self.panels.step) else self.stride(name, value)
 
     def launch(self) -> Launch:
-        named = self.parameters.named
         product = self.product
         count = dims.product(walk.size for walk in self.rows)
         parts = sections(count, self.height)
         height = parts[0].height if parts else 1
         tiles = parts[-1].first + parts[-1].count if parts else 0
-        panels = dims.ceildiv(product.column.size, self.lanes)
-        tiles_each, panels_each = self.chunks(height, tiles, panels)
-        tile_chunks, panel_chunks = dims.ceildiv(tiles, tiles_each), dims.ceildiv(panels, panels_each)
+        panels = self.panels.whole + self.panels.singles
+        made = self.cut(height, dims.ceildiv(count, height), panels)
+        chunks = dims.ceildiv(tiles, made.tiles), dims.ceildiv(panels, made.panels)
         statements: list[Statement] = []
-        rest: Dim = block()
-        rest, panel_chunk = self.decode(statements, rest, panel_chunks, "panel_chunk")
-        rest, tile_chunk = self.decode(statements, rest, tile_chunks, "tile_chunk")
-        self.grid_places: list[Dim] = []
-        for number in reversed(range(len(product.grid))):
-            last = number == 0
-            rest, place = self.decode(statements, rest, 0 if last else product.grid[number].size, f"g{number}")
-            self.grid_places.insert(0, place)
-        each = named("tiles_each", tiles_each)
-        first = tile_chunk * each
-        end = dims.minimum(first + each, named("tiles", tiles))
-        each = named("panels_each", panels_each)
-        panel_first = panel_chunk * each
-        panel_end = dims.minimum(panel_first + each, named("panels", panels))
+        tile_chunk, panel_chunk = self.decode(statements, chunks, made)
+        first, end = self.share("tiles", tile_chunk, made.tiles, tiles)
+        panel_first, panel_end = self.share("panels", panel_chunk, made.panels, panels)
         flat = [part for part in parts if part.height <= _LOW and not product.padded]
         tall = [part for part in parts if part not in flat]
         if tall:
-            inner = tuple(self.section(part, first, end) for part in tall)
-            statements.append(Repeat("panel", panel_first, panel_end, 1, inner))
+            statements.extend(self.columns(tall, first, end, panel_first, panel_end))
         for part in flat:
-            statements.extend(self.wide_section(part, first, end, panel_first, panel_end))
-        blocks = dims.product(walk.size for walk in product.grid) * tile_chunks * panel_chunks
+            wide = max(1, _WIDE // part.height)
+            statements.extend(self.columns([part], first, end, panel_first, panel_end, wide))
+        blocks = dims.product(walk.size for walk in product.grid) * chunks[0] * chunks[1]
         kernel = Kernel(self.name, self.buffers(height), tuple(self.parameters.values), self.lanes, tuple(statements))
         return Launch(kernel, blocks, tuple(self.parameters.values.values()))
 
-    def chunks(self, height: int, tiles: Dim, panels: Dim) -> tuple[Dim, Dim]:
-        """Tiles and panels that a block does: rows that stay in the cache, and enough work."""
-        depth = dims.product(walk.size for walk in self.sums)
-        bytes_each = height * (self.product.left.bits // 8)
-        tiles_each = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, depth * bytes_each + 1))
-        tiles_each = dims.minimum(dims.maximum(tiles_each, 1), dims.maximum(tiles, 1))
-        work = 2 * max(height, 8) * self.lanes * depth * tiles_each + 1000
-        wanted = dims.ceildiv(BLOCK_WORK, work)
-        if height <= _LOW and not self.product.padded:
-            wanted = dims.ceildiv(wanted, _WIDE) * _WIDE
-        chunks = dims.maximum(dims.ceildiv(panels, wanted), 1)
-        return tiles_each, dims.maximum(dims.ceildiv(panels, chunks), 1)
+    # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def decode(self, statements: list[Statement], rest: Dim, size: Dim, name: str) -> tuple[Dim, Dim]:
-        """Split a position off the number of the block; what remains, and the position. Size 0: all that remains."""
-        if size == 0:
-            return 0, rest
-        count = self.parameters.named(f"{name}s", size)
-        statements.append(Let(name, dims.mod(rest, count)))
-        statements.append(Let(f"{name}_rest", dims.floordiv(rest, count)))
-        return variable(f"{name}_rest"), variable(name)
+    def cut(self, height: int, tiles: Dim, panels: Dim) -> Cut:
+        """What a block does: rows that stay in the cache, and enough work."""
+        depth = dims.product(walk.size for walk in self.sums)
+        tile_bytes = self.row_elements() * height * (self.product.left.bits // 8)
+        most = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
+        demand = Demand(
+            grid=dims.product(walk.size for walk in self.product.grid),
+            tiles=tiles,
+            panels=panels,
+            work=2 * max(height, 4) * self.panels.step * depth,
+            tile_bytes=tile_bytes,
+            panel_bytes=depth * self.panels.step * (self.product.right.bits // 8),
+        )
+        flat = height <= _LOW and not self.product.padded
+        return cut(demand, dims.maximum(most, 1), _WIDE if flat else 1, self.target.cache_bytes)
+
+    def row_elements(self) -> Dim:
+        """Elements of the left operand that one more row brings: windows of neighbouring rows may overlap."""
+        depth = dims.product(walk.size for walk in self.sums)
+        if not self.sums or not self.rows or self.sums[-1].left != 1:
+            return depth
+        inner, step = self.sums[-1].size, self.rows[-1].left
+        if not isinstance(inner, int) or not isinstance(step, int) or not 0 < step < inner:
+            return depth
+        return dims.floordiv(depth, inner) * step
+
+    def decode(self, statements: list[Statement], chunks: tuple[Dim, Dim], made: Cut) -> tuple[Dim, Dim]:
+        """Which tiles and panels a block has, by its number; its places in the grid are kept.
+
+        The order is a matter of parameters, so that it needs no other kernel.
+        """
+        named = self.parameters.named
+        tile_chunks, panel_chunks = named("tile_chunks", chunks[0]), named("panel_chunks", chunks[1])
+        tile_step = named("tile_step", 1 if made.tiles_first else chunks[1])
+        panel_step = named("panel_step", chunks[0] if made.tiles_first else 1)
+        statements.append(Let("tile_chunk", dims.mod(dims.floordiv(block(), tile_step), tile_chunks)))
+        statements.append(Let("panel_chunk", dims.mod(dims.floordiv(block(), panel_step), panel_chunks)))
+        statements.append(Let("place", dims.floordiv(block(), tile_chunks * panel_chunks)))
+        sizes = [named(f"grid{number}", walk.size) for number, walk in enumerate(self.product.grid)]
+        for number, place in enumerate(split_index(variable("place"), sizes)):
+            statements.append(Let(f"g{number}", place))
+            self.grid_places.append(variable(f"g{number}"))
+        return variable("tile_chunk"), variable("panel_chunk")
+
+    def share(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
+        """The first of a chunk, and where it ends."""
+        size = self.parameters.named(f"{name}_each", each)
+        return chunk * size, dims.minimum(chunk * size + size, self.parameters.named(name, count))
 
     def buffers(self, height: int) -> tuple[Buffer, ...]:
         found = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
         found += self.ending.buffers
         if self.ending.is_long:
-            found.append(Buffer("tile", self.type, True, max(height, _WIDE) * self.lanes))
+            found.append(Buffer("tile", self.type, True, max(height, _WIDE) * self.panels.step))
         return tuple(found)
 
-    def section(self, part: Section, first: Dim, end: Dim, width: int = 1) -> Statement:
-        """The tiles of one height that belong to a block."""
+    # -- tiles -------------------------------------------------------------------------------------------------------
+
+    def columns(
+        self, parts: Sequence[Section], first: Dim, end: Dim, panel: Dim, panel_end: Dim, wide: int = 1
+    ) -> list[Statement]:
+        """Tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
+        panels = self.panels
+        statements: list[Statement] = []
+        whole = self.parameters.named("whole", panels.whole)
+
+        def loop(start: Dim, stop: Dim, step: int, width: int, splits: bool, lets: Sequence[Let]) -> None:
+            tiles = tuple(self.section(part, first, end, width, splits) for part in parts)
+            statements.append(Repeat("panel", start, stop, step, (*lets, *tiles)))
+
+        distance = self.stride_right("panel_right", self.product.panel)
+        if panels.whole != 0:
+            stop = dims.minimum(panel_end, whole)
+            lets = [Let("column", variable("panel") * panels.step), Let("start", variable("panel") * distance)]
+            middle = panel
+            if wide > 1:
+                middle = panel + dims.floordiv(dims.maximum(stop - panel, 0), wide) * wide
+                loop(panel, middle, wide, wide * panels.width, False, lets)
+            loop(middle, stop, 1, panels.width, True, lets)
+        if panels.singles != 0:
+            number = variable("panel") - whole
+            near = self.narrowed("single_right", self.product.panel) if self.product.packed else self.lanes
+            column, start = whole * panels.step + number * self.lanes, whole * distance + number * near
+            lets = [Let("column", column), Let("start", start)]
+            loop(dims.maximum(panel, whole), panel_end, 1, 0, True, lets)
+        return statements
+
+    def section(self, part: Section, first: Dim, end: Dim, width: int, splits: bool) -> Statement:
+        """The tiles of one height that belong to a block; width 0 means single vectors."""
         named = self.parameters.named
         name = f"tile{part.height}"
         start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
         row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
-        body = self.tile(row, Shape(part.height, width, 1 if width > 1 else max(1, _CHAINS // part.height)))
-        return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, body)
-
-    def wide_section(self, part: Section, first: Dim, end: Dim, panel: Dim, panel_end: Dim) -> list[Statement]:
-        """The same with several vectors of columns at a time, so that few rows read long pieces of memory."""
-        width = max(1, _WIDE // part.height)
-        whole = dims.floordiv(self.parameters.named("columns", self.product.column.size), self.lanes)
-        pieces = dims.floordiv(dims.maximum(dims.minimum(whole, panel_end) - panel, 0), width)
-        middle = panel + pieces * width
-        return [
-            Repeat("panel", panel, middle, width, (self.section(part, first, end, width),)),
-            Repeat("panel", middle, panel_end, 1, (self.section(part, first, end),)),
-        ]
+        splits = splits and self.product.order is None
+        shape = Shape(part.height, max(width, 1), max(1, _CHAINS // part.height) if splits else 1, width == 0)
+        return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, self.tile(row, shape))
 
     def tile(self, row: Dim, shape: Shape) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
-        for number, (walk, at) in enumerate(zip(self.product.grid, self.grid_places)):
-            base = base + self.stride(f"grid{number}_left", walk.left) * at
+        if self.product.order is None:
+            base = base + self.grid_left()
         lefts = [self.stride(f"rows{number}_left", walk.left) for number, walk in enumerate(self.rows)]
         statements.extend(Let(f"left{number}", base + offset(lefts, place)) for number, place in enumerate(places))
         count = shape.height * shape.width * shape.splits
@@ -350,8 +334,11 @@ class _Builder:
 
     def reduce(self, shape: Shape) -> tuple[Statement, ...]:
         """The loops over the sums; the innermost one does as many steps at a time as there are splits."""
+        if self.product.order is not None:
+            return self.reduce_in_order(shape, self.product.order)
         lefts = [self.stride(f"sum{number}_left", walk.left) for number, walk in enumerate(self.sums)]
-        rights = [self.stride(f"sum{number}_right", walk.right) for number, walk in enumerate(self.sums)]
+        step_right = self.narrowed if self.is_narrow(shape) else self.stride_right
+        rights = [step_right(f"sum{number}_right", walk.right) for number, walk in enumerate(self.sums)]
         sizes = [self.parameters.named(f"sums{number}", walk.size) for number, walk in enumerate(self.sums)]
         places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
 
@@ -380,21 +367,48 @@ class _Builder:
             body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
         return body
 
+    def is_narrow(self, shape: Shape) -> bool:
+        """Whether a tile's single vectors lie closer together than those of panels."""
+        return shape.single and self.product.packed
+
+    def narrowed(self, name: str, value: Dim) -> Dim:
+        """A stride of panels as one of the single vectors that are packed like them."""
+        return self.stride_right(f"{name}_single", dims.floordiv(value, self.panels.width))
+
+    def reduce_in_order(self, shape: Shape, order: Dim) -> tuple[Statement, ...]:
+        """The only sum, with the left operand's elements where `order` says: those a period apart after each other."""
+        period, advance = period_of(order)
+        (walk,) = self.sums
+        right = dims.floordiv(walk.right, self.panels.width) if self.is_narrow(shape) else walk.right
+        turn, place = variable("turn"), variable("k")
+        at = dims.substitute(
+            order, lambda _: turn + offset([walk.left for walk in self.product.grid], self.grid_places)
+        )
+        views = [View(f"row{n}", "left", variable(f"left{n}", None) + at) for n in range(shape.height)]
+        views.append(View("panels", "right", self.right_place() + turn * right))
+        count = dims.ceildiv(self.parameters.named("sums", walk.size) - turn, period)
+        step = self.multiply(shape, place * advance, place * (period * right), 0)
+        unroll = 2 if shape.height * shape.width <= _LOW else 1
+        return (Repeat("turn", 0, period, 1, (*views, Repeat("k", 0, count, 1, tuple(step), unroll=unroll))),)
+
+    def grid_left(self) -> Dim:
+        strides = [self.stride(f"grid{number}_left", walk.left) for number, walk in enumerate(self.product.grid)]
+        return offset(strides, self.grid_places)
+
     def right_place(self) -> Dim:
         """Where the present panel starts."""
         place = self.start("right", self.product.right_start)
         for number, (walk, at) in enumerate(zip(self.product.grid, self.grid_places)):
             place = place + self.stride(f"grid{number}_right", walk.right) * at
-        return place + variable("panel") * self.stride("panel_right", self.product.panel)
+        return place + variable("start")
 
     def multiply(self, shape: Shape, left: Dim, right: Dim, split: int) -> list[Statement]:
         """One step of the sums: all rows times all vectors of columns."""
         product = self.product
-        panel = self.stride("panel_right", product.panel)
-        mask = None if product.padded or shape.width > 1 else self.column_mask()
+        mask = None if product.padded else self.column_mask(shape)
         statements: list[Statement] = []
         for column in range(shape.width):
-            place = right + column * panel + lane(self.lanes)
+            place = right + column * self.lanes + lane(self.lanes)
             vector = widened(Fetch("panels", place, product.right, mask=mask), self.type)
             statements.append(Define(f"b{column}_{split}", vector, True))
         for number in range(shape.height):
@@ -405,24 +419,25 @@ class _Builder:
             for column in range(shape.width):
                 total = self.register((split * shape.height + number) * shape.width + column)
                 columns = Register(f"b{column}_{split}", self.type, True)
-                statements.append(Assign(total.name, accumulate(product, self.target, element, columns, total)))
+                added = accumulate(product.unsigned, self.target, element, columns, total)
+                statements.append(Assign(total.name, added))
         return statements
 
     # -- epilogue ----------------------------------------------------------------------------------------------------
 
     def column(self, number: int = 0) -> Dim:
-        return (variable("panel") + number) * self.lanes + lane(self.lanes)
+        return variable("column") + number * self.lanes + lane(self.lanes)
 
-    def column_mask(self) -> Code | None:
-        """Lanes that have a column."""
-        columns = self.product.column.size
-        if isinstance(columns, int) and columns % self.lanes == 0:
+    def column_mask(self, shape: Shape) -> Code | None:
+        """Lanes that have a column: all of them, in whole panels."""
+        if not shape.single or self.panels.are_full:
             return None
-        return Call("less", (Integer(self.column()), Integer(self.parameters.named("columns", columns))), DType.bool)
+        columns = self.parameters.named("columns", self.panels.columns)
+        return Call("less", (Integer(self.column()), Integer(columns)), DType.bool)
 
     def finish(self, row: Dim, places: list[list[Dim]], shape: Shape) -> list[Statement]:
         """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
-        mask = None if shape.width > 1 else self.column_mask()
+        mask = self.column_mask(shape)
         statements: list[Statement] = []
         if not self.ending.is_long:
             for number, place in enumerate(places):
@@ -451,33 +466,3 @@ class _Builder:
             if walk.axis is not None:
                 axes[walk.axis] = axes.get(walk.axis, 0) + self.parameters.size(walk.factor) * at
         return self.ending.write(value, axes, mask, prefix)
-
-
-def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
-    """A row-major position as one along each size."""
-    places: list[Dim] = []
-    for number in reversed(range(len(sizes))):
-        places.insert(0, dims.mod(index, sizes[number]) if number else index)
-        index = dims.floordiv(index, sizes[number])
-    return places
-
-
-def merge_walks(walks: Sequence[Walk], ending: Ending | None = None) -> tuple[Walk, ...]:
-    """Neighbouring walks that everything steps through alike as one."""
-    merged: list[Walk] = []
-    for walk in walks:
-        if walk.size == 1:
-            continue
-        if merged and _alike(merged[-1], walk, ending):
-            merged[-1] = Walk(merged[-1].size * walk.size, walk.left, walk.right, walk.axis, walk.factor)
-        else:
-            merged.append(walk)
-    return tuple(merged)
-
-
-def _alike(outer: Walk, inner: Walk, ending: Ending | None) -> bool:
-    if outer.left != inner.left * inner.size or outer.right != inner.right * inner.size:
-        return False
-    if outer.axis is None or inner.axis is None or ending is None:
-        return outer.axis is inner.axis
-    return ending.steps_alike((outer.axis, outer.factor), (inner.axis, inner.factor), inner.size)

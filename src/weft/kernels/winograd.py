@@ -1,14 +1,18 @@
-"""3 x 3 convolutions with fewer multiplications: tiles of the input are transformed, multiplied and transformed back.
+"""Convolutions with 3 taps an axis and fewer multiplications: tiles of the input are transformed, multiplied and
+transformed back.
 
-A tile of m x m outputs needs (m + 2)^2 products for each pair of channels instead of 9 m^2: polynomials are multiplied
-by their values at m + 1 points and at infinity. The products of all tiles at one pair of points are a matrix product.
+Along an axis, m outputs need m + 2 products for each pair of channels instead of 3 m: polynomials are multiplied by
+their values at m + 1 points and at infinity. Axes with one tap are left as they are. The products of all tiles at one
+combination of points are a matrix product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,13 +39,18 @@ from weft.ir.kernel import (
     lane,
     variable,
 )
+from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.target import Target
 from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import channels_last, offset, row_major
+from weft.kernels.multiply import multiply_add
+from weft.kernels.panels import panels_for
 from weft.kernels.parameters import Parameters
-from weft.kernels.tiles import Product, Walk, lanes_for, multiply_add, product_kernel, split_index
+from weft.kernels.remember import remembered
+from weft.kernels.tiles import Product, product_kernel
+from weft.kernels.walks import Walk, split_index
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -52,66 +61,46 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
 }
 _TAPS = 3
 _LINE_WORK = 32768  # elements that a block transforms, about
-_WORTH = 0.9  # of the time that the direct way takes, at most
-_LARGEST_WEIGHTS = 6 << 20  # bytes of transformed weights, which are 1.8 or 4 times the weights
-_FLOPS_PER_BYTE = 6  # multiply-adds that take as long as moving a byte to or from memory
+_ALIAS = 4096  # bytes between places that compete for the same lines of a cache
+SIZES = tuple(_POINTS)  # of tiles, along an axis
+
+
+def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
+    """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
+    plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
+    unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
+    return plain and unit and dtype is DType.float32 and _TAPS in kernel and all(k in (1, _TAPS) for k in kernel)
+
+
+def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """Outputs and inputs of a tile, along each axis."""
+    return [(size, size + _TAPS - 1) if taps == _TAPS else (1, 1) for taps in kernel]
 
 
 def winograd_work(
+    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: Target, size: int
+) -> Work | None:
+    """The convolution with constant weights, in tiles of `size` outputs along each axis; None where it cannot be."""
+    last = channels_last(w.ndim)
+    if not applies(primitive, x.dtype, w.shape[2:]) or not x.layout == last == result.layout:
+        return None
+    builder, work = _built(primitive, x, w.shape, result, epilogue, target, size)
+    return replace(work, constants=(builder.packing(w),))
+
+
+@remembered
+def _built(
     primitive: Convolve,
     x: Tensor,
-    w: Array,
+    weights: tuple[int, ...],
     result: Tensor,
     epilogue: Epilogue | None,
     target: Target,
-    size: int | None = None,
-) -> Work | None:
-    """The convolution with constant weights; None where it cannot be done so, or would not be faster.
-
-    `size` is that of a tile of outputs, 2 or 4; without one it is chosen.
-    """
-    if not _fits(primitive, x, w, result):
-        return None
-    if size is None:
-        costs = {size: _cost(w, result, size) for size in _POINTS if _weight_bytes(w, size) <= _LARGEST_WEIGHTS}
-        size = min(costs, key=lambda size: costs[size], default=None)
-        if size is None or costs[size] > _WORTH * _direct_cost(w, result):
-            return None
-    return _Builder(primitive, x, w, result, epilogue, target, size).work()
-
-
-def _fits(primitive: Convolve, x: Tensor, w: Array, result: Tensor) -> bool:
-    plain = primitive.strides == primitive.dilations == (1, 1) and primitive.groups == 1 and not primitive.transposed
-    last = channels_last(4)
-    return plain and w.shape[2:] == (_TAPS, _TAPS) and x.dtype is DType.float32 and x.layout == last == result.layout
-
-
-def _pixels(result: Tensor, size: int) -> int:
-    """Outputs with those that fill up tiles; symbolic sizes are taken for images of a usual size."""
-    batch, height, width = (s if isinstance(s, int) else n for s, n in zip(_image(result), (1, 56, 56)))
-    return batch * -(-height // size) * -(-width // size) * size * size
-
-
-def _image(result: Tensor) -> tuple[Dim, Dim, Dim]:
-    return result.shape[0], result.shape[2], result.shape[3]
-
-
-def _direct_cost(w: Array, result: Tensor) -> float:
-    return float(2 * _pixels(result, 1) * w.size + _FLOPS_PER_BYTE * 4 * w.size)
-
-
-def _weight_bytes(w: Array, size: int) -> int:
-    return int(4 * (size + _TAPS - 1) ** 2 * w.shape[0] * w.shape[1])
-
-
-def _cost(w: Array, result: Tensor, size: int) -> float:
-    """In operations at full speed: products, and the weights, transformed inputs and products that are moved."""
-    features, channels = w.shape[:2]
-    points = (size + _TAPS - 1) ** 2
-    tiles = _pixels(result, size) // size**2
-    products = 2 * points * tiles * features * channels
-    moved = 4 * points * (features * channels + 2 * tiles * (features + channels))
-    return float(products + _FLOPS_PER_BYTE * moved)
+    size: int,
+) -> tuple[_Builder, Work]:
+    """The work without its weights, which is the same for equal layers, and what packs them."""
+    builder = _Builder(primitive, x, weights, result, epilogue, target, size)
+    return builder, builder.work()
 
 
 # -- the transforms --------------------------------------------------------------------------------------------------
@@ -119,7 +108,7 @@ def _cost(w: Array, result: Tensor, size: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """y = output . ((kernel g kernel^T) * (input d input^T)) . output^T, for a tile of `size` x `size` outputs."""
+    """y = output . ((kernel . g) * (input . d)) along an axis, for `size` outputs."""
 
     size: int
     input: Matrix
@@ -140,6 +129,9 @@ def transforms(size: int) -> Transforms:
     kernel.append((*[Fraction(0)] * (_TAPS - 1), Fraction(1)))
     output = [(*(point**power for point in points), Fraction(int(power == size - 1))) for power in range(size)]
     return Transforms(size, tuple(values), tuple(kernel), tuple(output))
+
+
+_SAME = Transforms(1, ((Fraction(1),),), ((Fraction(1),),), ((Fraction(1),),))
 
 
 def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
@@ -163,10 +155,16 @@ class _Lines:
         self.statements.append(Define(name, value, True))
         return Register(name, self.dtype, True)
 
-    def square(self, matrix: Matrix, tile: list[list[Code]]) -> list[list[Code]]:
-        """matrix . tile . matrix^T"""
-        columns = [self.apply(matrix, list(column)) for column in zip(*tile)]
-        return [self.apply(matrix, list(row)) for row in zip(*columns)]
+    def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
+        """A tile with every line along an axis changed."""
+        lines = np.moveaxis(tile, axis, -1)
+        changed = [change(list(lines[place])) for place in np.ndindex(lines.shape[:-1])]
+        found = np.empty((*lines.shape[:-1], len(changed[0])), object)
+        for place, line in zip(np.ndindex(lines.shape[:-1]), changed):
+            for number, value in enumerate(line):
+                at = (*place, number)
+                found[at] = value
+        return np.moveaxis(found, -1, axis)
 
     def apply(self, matrix: Matrix, values: list[Code]) -> list[Code]:
         """matrix . values; rows of opposite points by way of what they have in common."""
@@ -196,6 +194,10 @@ class _Lines:
             columns[first] = [c if power % 2 == 0 else Fraction(0) for power, c in enumerate(point)]
             columns[first + 1] = [c if power % 2 else Fraction(0) for power, c in enumerate(point)]
         return tuple(zip(*columns)), taken
+
+    def back(self, matrix: Matrix, values: list[Code]) -> list[Code]:
+        """matrix . values, for values at points that come in opposite pairs."""
+        return self.apply(*self.paired(matrix, values))
 
     def combine(self, factors: Sequence[Fraction], values: Sequence[Code]) -> Code:
         """The sum of products, starting from a value that is taken as it is where there is one."""
@@ -233,38 +235,46 @@ class _Builder:
         self,
         primitive: Convolve,
         x: Tensor,
-        w: Array,
+        weights: tuple[int, ...],
         result: Tensor,
         epilogue: Epilogue | None,
         target: Target,
         size: int,
     ) -> None:
-        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
+        self.x, self.result, self.epilogue, self.target = x, result, epilogue, target
+        self.features, self.channels, *kernel = weights
         self.pads = tuple(before for before, _ in primitive.pads)
-        self.transforms = transforms(size)
-        self.size = size
-        self.side = size + _TAPS - 1
-        self.features, self.channels = w.shape[:2]
+        self.transforms = [transforms(size) if taps == _TAPS else _SAME for taps in kernel]
+        sides = tile_sides(kernel, size)
+        self.sizes, self.sides = [outputs for outputs, _ in sides], [inputs for _, inputs in sides]
+        self.points = prod(self.sides)
         self.lanes = target.vector_bytes // 4
-        self.columns = lanes_for(target, DType.float32, self.features)
-        self.counts = [dims.ceildiv(extent, size) for extent in result.shape[2:]]
+        self.panels = panels_for(target, DType.float32, self.features)
+        self.counts = [dims.ceildiv(extent, size) for extent, size in zip(result.shape[2:], self.sizes)]
         self.tiles = result.shape[0] * dims.product(self.counts)
 
+    def pitch(self, channels: int) -> int:
+        """Elements between points of a tile, such that neighbouring tiles do not compete for lines of a cache."""
+        aliased = self.points * channels * 4 % _ALIAS == 0
+        return channels + self.lanes if aliased else channels
+
     def work(self) -> Work:
+        """Without the weights."""
         taken, products = Reference("workspace", 0), Reference("workspace", 1)
         strips = self.strips()
-        largest = strips[0].count
-        spaces = [Workspace(DType.float32, largest * self.side**2 * c) for c in (self.channels, self.features)]
+        pitches = self.pitch(self.channels), self.pitch(self.features)
+        spaces = [Workspace(DType.float32, strips[0].count * self.points * pitch) for pitch in pitches]
+        before, after = self.transform_input(), self.transform_output()
         launches: list[tuple[Launch, tuple[Reference, ...]]] = []
         for strip in strips:
-            launches.append((self.transform_input(strip), (Reference("operand", 0), taken)))
+            launches.append((_for_strip(before, strip), (Reference("operand", 0), taken)))
             launches.append((self.product(strip), (taken, Reference("constant", 0), products)))
-            launches.append((self.transform_output(strip), (products, *ending_references(self.epilogue))))
-        return Work(tuple(launches), tuple(spaces), (self.weights(),))
+            launches.append((_for_strip(after, strip), (products, *ending_references(self.epilogue))))
+        return Work(tuple(launches), tuple(spaces))
 
     def strips(self) -> list[Strip]:
         """All tiles, in parts whose transformed elements stay in a cache, unless the weights are what fills it."""
-        points = 4 * self.side**2
+        points = 4 * self.points
         room = 4 * max(self.target.cache_bytes, points * self.channels * self.features)
         most = max(room // (points * (self.channels + self.features)), 1)
         if not isinstance(self.tiles, int) or self.tiles <= most:
@@ -272,125 +282,142 @@ class _Builder:
         each = -(-self.tiles // -(-self.tiles // most))
         return [Strip(first, min(each, self.tiles - first)) for first in range(0, self.tiles, each)]
 
-    def weights(self) -> Array:
-        """Transformed weights as [points, panels, channels, lanes]."""
-        points, lanes = self.side**2, self.columns
-        panels = -(-self.features // lanes)
-        kernel = np.array(self.transforms.kernel, dtype=np.float64)
-        transformed = np.einsum("ia,mcab,jb->ijcm", kernel, self.w.astype(np.float64), kernel)
-        padded = np.zeros((points, self.channels, panels * lanes), np.float32)
-        padded[:, :, : self.features] = transformed.reshape(points, self.channels, self.features)
-        return np.ascontiguousarray(padded.reshape(points, self.channels, panels, lanes).transpose(0, 2, 1, 3))
+    def packing(self, w: Array) -> Packing:
+        """Transformed weights: packed ones for each point."""
+        shape = self.panels.packed_shape(self.points, self.channels)
+        return Packing(w, self.weights, shape, np.dtype(np.float32))
+
+    def weights(self, w: Array) -> Iterator[Array]:
+        """One piece for each point along the first axis."""
+        first, *others = self.transforms
+        points = self.points // len(first.kernel)
+
+        def part(row: Array, columns: slice) -> Array:
+            found = np.tensordot(w[columns].astype(np.float64), row, (2, 0))
+            for transform in others:
+                found = np.tensordot(found, np.array(transform.kernel, np.float64), (2, 1))
+            arranged: Array = found.reshape(found.shape[0], self.channels, points).transpose(2, 1, 0)
+            return arranged
+
+        for row in np.array(first.kernel, np.float64):
+            yield self.panels.pack_parts(points, self.channels, np.float32, partial(part, row))
 
     def product(self, strip: Strip) -> Launch:
         """Tiles times weights for every point."""
-        points, lanes = self.side**2, self.columns
-        panels, panel = -(-self.features // lanes), self.channels * lanes
+        points, step = self.points, self.panels.step
+        pitch, padded = self.pitch(self.channels), self.pitch(self.features)
+        results = Tensor(DType.float32, (strip.count, points, padded), row_major(3))
         product = Product(
             left=DType.float32,
             right=DType.float32,
-            result=Tensor(DType.float32, (strip.count, points, self.features), row_major(3)),
+            result=results,
             epilogue=None,
-            grid=(Walk(points, self.channels, panels * panel, 1),),
-            rows=(Walk(strip.count, points * self.channels, axis=0),),
+            grid=(Walk(points, pitch, self.channels * self.panels.stored(packed=True), 1),),
+            rows=(Walk(strip.count, points * pitch, axis=0),),
             column=Walk(self.features, axis=2),
-            sums=(Walk(self.channels, 1, lanes),),
-            lanes=lanes,
-            panel=panel,
+            sums=(Walk(self.channels, 1, step),),
+            panels=self.panels,
+            panel=self.channels * step,
             padded=True,
+            packed=True,
         )
         return product_kernel("winograd_product", product, self.target)
 
-    def transform_input(self, strip: Strip) -> Launch:
-        kernel = _Loops(self, strip, self.channels)
+    def transform_input(self) -> Launch:
+        kernel = _Loops(self, self.channels)
         strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
         sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
         pads = [kernel.parameters.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
-        corner = [variable(f"y{axis + 1}") * self.size - pad for axis, pad in enumerate(pads)]
+        corner = [variable(f"y{axis + 1}") * self.sizes[axis] - pad for axis, pad in enumerate(pads)]
 
         def body(inside: bool) -> list[Statement]:
-            def load(row: int, column: int) -> Code:
-                places = [corner[0] + row, corner[1] + column]
+            def load(place: tuple[int, ...]) -> Code:
+                places = [first + further for first, further in zip(corner, place)]
                 mask = kernel.mask()
-                for place, size in zip(places, sizes) if not inside else ():
-                    mask = _and(mask, _and(_less(-1, place), _less(place, size)))
+                for at, size in zip(places, sizes) if not inside else ():
+                    mask = _and(mask, _and(_less(-1, at), _less(at, size)))
                 at = offset(strides, [variable("y0"), kernel.channel(), *places])
                 return Fetch("x", at, DType.float32, mask=mask)
 
             lines = _Lines(self.target)
-            tile = [[lines.keep(load(row, column)) for column in range(self.side)] for row in range(self.side)]
-            values = lines.square(self.transforms.input, tile)
-            places = [kernel.at(number) for number in range(self.side**2)]
-            flat = [value for row in values for value in row]
+            tile = _tile(self.sides, lambda place: lines.keep(load(place)))
+            for axis, transform in enumerate(self.transforms):
+                tile = lines.along(axis, partial(lines.apply, transform.input), tile)
+            places = [kernel.at(number) for number in range(self.points)]
+            flat = tile.ravel().tolist()
             puts = [Put("out", place, value, mask=kernel.mask()) for place, value in zip(places, flat)]
             return [*lines.statements, *puts]
 
         whole = _all([_less(-1, place) for place in corner])
-        for place, size in zip(corner, sizes):
-            whole = _and(whole, _less(place + self.side - 1, size))
+        for place, side, size in zip(corner, self.sides, sizes):
+            whole = _and(whole, _less(place + side - 1, size))
         assert whole is not None
         buffers = (Buffer("x", DType.float32, False), Buffer("out", DType.float32, True))
         return kernel.launch("winograd_input", buffers, [When(whole, tuple(body(True)), tuple(body(False)))])
 
-    def transform_output(self, strip: Strip) -> Launch:
-        kernel = _Loops(self, strip, self.features)
+    def transform_output(self) -> Launch:
+        kernel = _Loops(self, self.features)
         ending = Ending(self.result, self.epilogue, kernel.parameters)
         sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
-        corner = [variable(f"y{axis + 1}") * self.size for axis in range(2)]
+        corner = [variable(f"y{axis + 1}") * size for axis, size in enumerate(self.sizes)]
 
-        def write(value: Code, row: Dim, column: Dim, inside: bool, prefix: str) -> tuple[Statement, ...]:
-            places = [corner[0] + row, corner[1] + column]
+        def write(value: Code, place: Sequence[Dim], inside: bool, prefix: str) -> tuple[Statement, ...]:
+            places = [first + further for first, further in zip(corner, place)]
             mask = kernel.mask()
-            for place, size in zip(places, sizes) if not inside else ():
-                mask = _and(mask, _less(place, size))
-            return ending.write(
-                value, {0: variable("y0"), 1: kernel.channel(), 2: places[0], 3: places[1]}, mask, prefix
-            )
+            for at, size in zip(places, sizes) if not inside else ():
+                mask = _and(mask, _less(at, size))
+            return ending.write(value, dict(enumerate((variable("y0"), kernel.channel(), *places))), mask, prefix)
 
         lines = _Lines(self.target)
-        points = [kernel.at(number) for number in range(self.side**2)]
+        points = [kernel.at(number) for number in range(self.points)]
         flat = [lines.keep(Fetch("in", place, DType.float32, mask=kernel.mask())) for place in points]
-        tile = [flat[row * self.side : (row + 1) * self.side] for row in range(self.side)]
-        columns = [lines.apply(*lines.paired(self.transforms.output, list(column))) for column in zip(*tile)]
-        values = [lines.apply(*lines.paired(self.transforms.output, list(row))) for row in zip(*columns)]
+        values = _tile(self.sides, lambda place: flat[int(np.ravel_multi_index(place, self.sides))])
+        for axis, transform in enumerate(self.transforms):
+            values = lines.along(axis, partial(lines.back, transform.output), values)
         ends = self.endings(values, ending, write)
-        whole = _all([_less(place + self.size - 1, size) for place, size in zip(corner, sizes)])
+        whole = _all([_less(at + side - 1, size) for at, side, size in zip(corner, self.sizes, sizes)])
         assert whole is not None
-        local = (Buffer("tile", DType.float32, True, self.size**2 * self.lanes),) if ending.is_long else ()
+        local = (Buffer("tile", DType.float32, True, prod(self.sizes) * self.lanes),) if ending.is_long else ()
         buffers = (Buffer("in", DType.float32, False), *ending.buffers, *local)
         body = [*lines.statements, When(whole, ends(True), ends(False))]
         return kernel.launch("winograd_output", buffers, body)
 
     def endings(
-        self, values: list[list[Code]], ending: Ending, write: Callable[..., tuple[Statement, ...]]
+        self, values: Array, ending: Ending, write: Callable[..., tuple[Statement, ...]]
     ) -> Callable[[bool], tuple[Statement, ...]]:
         """What writes a tile; a long epilogue as a loop, so that the code stays small."""
 
         def ends(inside: bool) -> tuple[Statement, ...]:
             statements: list[Statement] = []
-            for number, value in enumerate(value for row in values for value in row):
-                row, column = divmod(number, self.size)
+            for number, place in enumerate(np.ndindex(values.shape)):
+                value = values[place]
                 if ending.is_long:
                     statements.append(Put("tile", number * self.lanes + lane(self.lanes), value))
                 else:
-                    statements.extend(write(value, row, column, inside, f"e{number}_"))
+                    statements.extend(write(value, place, inside, f"e{number}_"))
             if ending.is_long:
                 at = variable("e")
                 value = Fetch("tile", at * self.lanes + lane(self.lanes), DType.float32)
-                row_place, column_place = split_index(at, [self.size, self.size])
-                loop = write(value, row_place, column_place, inside, "e_")
-                statements.append(Repeat("e", 0, self.size**2, 1, loop))
+                loop = write(value, split_index(at, self.sizes), inside, "e_")
+                statements.append(Repeat("e", 0, values.size, 1, loop))
             return tuple(statements)
 
         return ends
 
 
-class _Loops:
-    """Loops over all tiles (image y0, row y1, column y2) and vectors of channels, which the transforms share."""
+def _tile(sides: Sequence[int], make: Callable[[tuple[int, ...]], Code]) -> Array:
+    """An array of what is made for every place."""
+    tile = np.empty(tuple(sides), object)
+    for place in np.ndindex(tile.shape):
+        tile[place] = make(place)
+    return tile
 
-    def __init__(self, builder: _Builder, strip: Strip, channels: int) -> None:
+
+class _Loops:
+    """Loops that the transforms share: over tiles (image y0, then y1, y2 along the spatial axes) and channels."""
+
+    def __init__(self, builder: _Builder, channels: int) -> None:
         self.builder = builder
-        self.strip = strip
         self.channels = channels
         self.lanes = builder.lanes
         self.parameters = Parameters()
@@ -408,24 +435,31 @@ class _Loops:
 
     def at(self, point: int) -> Dim:
         """Where a tile's element for a point lies among the transformed ones."""
-        points = self.builder.side**2
-        return (variable("number") * points + point) * self.parameters.named("channels", self.channels) + self.channel()
+        pitch = self.parameters.named("pitch", self.builder.pitch(self.channels))
+        return (variable("number") * self.builder.points + point) * pitch + self.channel()
 
     def launch(self, name: str, buffers: tuple[Buffer, ...], body: list[Statement]) -> Launch:
         named = self.parameters.named
-        tiles = self.strip.count
-        each = max(1, _LINE_WORK // (self.builder.side**2 * self.channels))
+        tiles = self.builder.tiles
+        each = max(1, _LINE_WORK // (self.builder.points * self.channels))
         start = block() * named("tiles_each", each)
         stop = dims.minimum(start + named("tiles_each", each), named("tiles", tiles))
         sizes = [
             named(f"tiles{n}", size) for n, size in enumerate((self.builder.result.shape[0], *self.builder.counts))
         ]
-        places = split_index(variable("number") + named("first", self.strip.first), sizes)
+        places = split_index(variable("number") + named("first", 0), sizes)
         lets = [Let(f"y{number}", place) for number, place in enumerate(places)]
         panels = named("panels", -(-self.channels // self.lanes))
         statements = (Repeat("number", start, stop, 1, (*lets, Repeat("panel", 0, panels, 1, tuple(body)))),)
         kernel = Kernel(name, buffers, tuple(self.parameters.values), self.lanes, statements)
         return Launch(kernel, dims.ceildiv(tiles, each), tuple(self.parameters.values.values()))
+
+
+def _for_strip(launch: Launch, strip: Strip) -> Launch:
+    """A launch over all tiles, for some of them."""
+    values = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
+    values |= {"first": strip.first, "tiles": strip.count}
+    return Launch(launch.kernel, dims.ceildiv(strip.count, values["tiles_each"]), tuple(values.values()))
 
 
 def _less(left: Dim, right: Dim) -> Code:

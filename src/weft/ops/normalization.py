@@ -23,6 +23,7 @@ from weft.ops.language import (
 from weft.ops.registry import REQUIRED, normalize_axes, normalize_axis, op, require
 
 FLOAT32_EPSILON = 1e-05
+WRITTEN_OUT = 7  # neighbouring channels, at most, that an element names one by one
 
 
 @op("BatchNormalization")
@@ -244,6 +245,31 @@ def local_response_normalization(
 ) -> Tensor:
     require(x.rank >= 2 and size > 0, f"a window of {size} channels of {x.type}")
     wide = wide_dtype(x.dtype)
+
+    def normalized(v: Element, total: Element) -> Element:
+        base = total * (alpha / size) + bias
+        if beta == 0.75 and alpha >= 0 and bias >= 0:  # never of a negative number: as roots, which are quick
+            divisor: Any = sqrt(base) * sqrt(sqrt(base))
+        else:
+            divisor = base**beta
+        return cast(cast(v, wide) / divisor, x.dtype)  # type: ignore[no-any-return]
+
+    if size > WRITTEN_OUT:
+        return elementwise(normalized, x, _sum_of_squares(x, size))
+
+    def element(*i: Element) -> Element:
+        total: Any = 0.0
+        for place in (i[1] + number - (size - 1) // 2 for number in range(size)):
+            v = cast(where((place >= 0) & (place < x.shape[1]), x.at(i[0], place, *i[2:]), 0), wide)
+            total = v * v + total
+        return normalized(x.at(*i), total)
+
+    return build(x.shape, element)
+
+
+def _sum_of_squares(x: Tensor, size: int) -> Tensor:
+    """Over `size` neighbouring channels."""
+    wide = wide_dtype(x.dtype)
     batch, channels = x.shape[:2]
     squares = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
     before = (size - 1) // 2
@@ -256,9 +282,7 @@ def local_response_normalization(
         pads=((before, size - 1 - before), (0, 0)),
         spatial=(channels, dims.product(x.shape[2:])),
     )
-    return elementwise(
-        lambda v, t: cast(cast(v, wide) / (t * (alpha / size) + bias) ** beta, x.dtype), x, reshape(total, x.shape)
-    )
+    return reshape(total, x.shape)
 
 
 def _standard(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:

@@ -1,34 +1,26 @@
-"""Fourier transforms, windows, and the mel scale.
-
-Complex numbers are pairs along a last dimension of size 2. A transform of composite length is split by Cooley and
-Tukey's factors into small contractions; a prime or symbolic length is one contraction with the matrix of rotations.
-"""
+"""Fourier transforms, windows, and the mel scale. Complex numbers are pairs along a last dimension of size 2."""
 
 from __future__ import annotations
 
-from math import isqrt, pi
+from math import pi
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_number
-from weft.ops.functions import cast, cos, equal, exp, floor, log1p, sin, where
+from weft.ops.fourier import fit, transform
+from weft.ops.functions import cast, cos, equal, exp, floor, log1p, where
 from weft.ops.language import (
     Element,
     Tensor,
     assume_equal,
     build,
-    contract,
     expand_dims,
     index,
-    pad,
     reshape,
     slice_axis,
     transpose,
 )
 from weft.ops.registry import Sizes, Static, normalize_axis, op, require
-
-LARGEST_RADIX = 32
-UNSPLIT_TERMS = 16  # sums up to this long gain nothing from splitting
 
 
 @op("DFT", since=17)
@@ -55,23 +47,16 @@ def _dft(x: Tensor, length: tuple[Dim, ...] | None, axis: int, *, inverse: bool,
     if inverse and onesided:
         result = slice_axis(transform(_both_sides(rows, count), count, inverse=True), 2, 0, 1)
     else:
-        result = transform(_fit(rows, 1, count), count, inverse=inverse)
-        result = slice_axis(result, 1, 0, dims.floordiv(count, 2) + 1) if onesided else result
+        bins = dims.floordiv(count, 2) + 1 if onesided else None
+        result = transform(fit(rows, 1, count), count, inverse=inverse, bins=bins)
     result = reshape(result, (*last.shape[:-2], *result.shape[1:]))
     return transpose(result, [order.index(a) for a in range(x.rank)])
-
-
-def _fit(x: Tensor, axis: int, size: Dim) -> Tensor:
-    """x cropped or padded with zeros to `size` along an axis."""
-    if x.shape[axis] == size:
-        return x
-    return pad(x, [(0, size - x.shape[a] if a == axis else 0) for a in range(x.rank)])
 
 
 def _both_sides(half: Tensor, count: Dim) -> Tensor:
     """The full spectrum of a real signal, whose second half mirrors the conjugate of the first."""
     bins = dims.floordiv(count, 2) + 1
-    half = _fit(_fit(half, 1, bins), 2, 2)
+    half = fit(fit(half, 1, bins), 2, 2)
 
     def element(row: Element, k: Element, part: Element) -> Element:
         mirrored = half.at(row, count - k, part)
@@ -79,64 +64,6 @@ def _both_sides(half: Tensor, count: Dim) -> Tensor:
         return where(k < bins, half.at(row, k, part), conjugate)  # type: ignore[no-any-return]
 
     return build((half.shape[0], count, 2), element)
-
-
-def transform(x: Tensor, count: Dim, *, inverse: bool) -> Tensor:
-    """The transform of [rows, count, 1 or 2] along the middle: [rows, count, 2]."""
-    x = x if x.shape[2] == 1 else _fit(x, 2, 2)
-    wide = cast(x, DType.float32) if x.dtype in (DType.float16, DType.bfloat16) else x
-    result = _split_transform(wide, count, -1 if not inverse else 1)
-    return cast(result * (1.0 / cast(index(count), wide.dtype)) if inverse else result, x.dtype)  # type: ignore[no-any-return]
-
-
-def _split_transform(x: Tensor, count: Dim, sign: int) -> Tensor:
-    radix = _radix(count, 1 if x.shape[2] == 1 else 2) if isinstance(count, int) else None
-    if radix is None:
-        return contract(x, _matrix(count, x.shape[2], sign, x.dtype), "bjd", "jdkc", "bkc")
-    rest = dims.floordiv(count, radix)
-    rows = x.shape[0]
-    columns = reshape(x, (rows, radix, rest, x.shape[2]))
-    first = contract(columns, _matrix(radix, x.shape[2], sign, x.dtype), "bjrd", "jdkc", "bkrc")
-    turned = reshape(_turn(first, count, sign), (rows * radix, rest, 2))
-    second = reshape(_split_transform(turned, rest, sign), (rows, radix, rest, 2))
-    return reshape(transpose(second, [0, 2, 1, 3]), (rows, count, 2))
-
-
-def _radix(count: int, parts: int) -> int | None:
-    """A factor near the square root to split off, but no larger than needed; None for small and prime lengths."""
-    if count * parts <= UNSPLIT_TERMS:
-        return None
-    divisors = [radix for radix in range(2, isqrt(count) + 1) if count % radix == 0]
-    small = [radix for radix in divisors if radix <= LARGEST_RADIX]
-    return small[-1] if small else divisors[0] if divisors else None
-
-
-def _matrix(count: Dim, parts: Dim, sign: int, dtype: DType) -> Tensor:
-    """[j, d, k, c]: what part d of element j adds to part c of bin k."""
-
-    def element(j: Element, d: Element, k: Element, c: Element) -> Element:
-        angle = _angle(j * k, count, sign)
-        return where(equal(d, c), cos(angle), where(d < c, sin(angle), -sin(angle)))  # type: ignore[no-any-return]
-
-    return build((count, parts, count, 2), element, dtype)
-
-
-def _turn(x: Tensor, count: Dim, sign: int) -> Tensor:
-    """x [rows, k, j, part] times the rotations by j * k steps out of `count`."""
-    _, bins, rest, _ = x.shape
-    cosines = build((bins, rest), lambda k, j: cos(_angle(j * k, count, sign)), x.dtype)
-    sines = build((bins, rest), lambda k, j: sin(_angle(j * k, count, sign)), x.dtype)
-
-    def element(row: Element, k: Element, j: Element, part: Element) -> Element:
-        crossed = x.at(row, k, j, 1 - part) * sines.at(k, j)
-        return x.at(row, k, j, part) * cosines.at(k, j) + where(equal(part, 0), -crossed, crossed)  # type: ignore[no-any-return]
-
-    return build(x.shape, element)
-
-
-def _angle(steps: Element, count: Dim, sign: int) -> Element:
-    """The angle of that many steps around the circle, reduced in integers so that long transforms stay exact."""
-    return cast(steps % count, DType.float64) * (sign * 2.0 * pi) / cast(index(count), DType.float64)  # type: ignore[no-any-return]
 
 
 @op("STFT", since=17)
@@ -163,8 +90,7 @@ def stft(
         return sample if window is None else sample * window.at(i)
 
     frames = reshape(build((batch, count, size, parts), element), (batch * count, size, parts))
-    result = transform(frames, size, inverse=False)
-    result = slice_axis(result, 1, 0, dims.floordiv(size, 2) + 1) if onesided else result
+    result = transform(frames, size, inverse=False, bins=dims.floordiv(size, 2) + 1 if onesided else None)
     return reshape(result, (batch, count, *result.shape[1:]))
 
 

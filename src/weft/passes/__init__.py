@@ -6,22 +6,31 @@ Bodies of control flow are programs too: `everywhere` applies a pass to them fir
 
 from __future__ import annotations
 
+from weft.passes.arithmetic import simplify_arithmetic
 from weft.passes.captures import embed_constants
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.fold import fold_constants
+from weft.passes.hoist import hoist_products
 from weft.passes.quantized import multiply_bytes
 from weft.passes.rewrite import Pass
 from weft.passes.scales import fold_scales
+from weft.passes.shuffles import move_shuffles
+from weft.passes.siblings import join_siblings
 from weft.passes.simplify import simplify_movement
 
 PIPELINE: tuple[Pass, ...] = (
     multiply_bytes,
     fold_constants,
     embed_constants,
+    hoist_products,
+    simplify_arithmetic,
+    simplify_movement,
+    join_siblings,
     simplify_movement,
     merge_duplicates,
     fold_scales,
+    move_shuffles,
     drop_unused,
 )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.program import Guard, Observe, Primitive, Step, TensorProgram, Value, bodies
+from weft.ir.program import Guard, Observe, Primitive, Scan, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
 from weft.ir.types import TensorType, Type
 from weft.ops.trace import Evaluator
@@ -17,8 +17,23 @@ from weft.passes.rewrite import everywhere
 
 
 def drop_unused(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Keep what the outputs need, in bodies too."""
-    return with_outputs(everywhere(drop_unused, program, evaluator), program.outputs)
+    """Keep what the outputs need, in bodies too; a scan takes only what its body reads."""
+    program = everywhere(drop_unused, program, evaluator)
+    return with_outputs(replace(program, steps=tuple(map(_without_unread, program.steps))), program.outputs)
+
+
+def _without_unread(step: Step) -> Step:
+    """A scan without the sequences and captures that its body does not read."""
+    scan = step.primitive
+    if not isinstance(scan, Scan):
+        return step
+    read = {*scan.body.outputs, *(operand for inner in scan.body.steps for operand in inner.operands)}
+    first_capture = scan.carries + scan.sequences
+    kept = [n for n, value in enumerate(scan.body.inputs) if n < scan.carries or value in read]
+    body = replace(scan.body, inputs=tuple(scan.body.inputs[number] for number in kept))
+    sequences = sum(scan.carries <= number < first_capture for number in kept)
+    operands = tuple(step.operands[number] for number in kept)
+    return replace(step, primitive=replace(scan, body=body, sequences=sequences), operands=operands)
 
 
 def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:

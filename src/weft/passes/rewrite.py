@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
+from weft.ir.program import Map, Step, TensorProgram, Value, bodies, with_bodies
+from weft.ir.scalar import Load, Scalar, rebuild
 from weft.ops.trace import Evaluator
 
 Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
@@ -49,3 +50,17 @@ def next_number(program: TensorProgram) -> int:
         highest = max([highest, *(value.number for value in values)])
         pending += [body for step in current.steps for body in bodies(step.primitive)]
     return highest + 1
+
+
+def compact(step: Step) -> Step:
+    """Drop the operands that no load names any more."""
+    assert isinstance(step.primitive, Map)
+    order: list[int] = []
+
+    def renumber(load: Load) -> Scalar:
+        if load.operand not in order:
+            order.append(load.operand)
+        return Load(order.index(load.operand), load.indices, load.dtype, load.checked)
+
+    expression = rebuild(step.primitive.expression, renumber)
+    return replace(step, primitive=Map(expression), operands=tuple(step.operands[number] for number in order))

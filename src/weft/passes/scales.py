@@ -6,7 +6,6 @@ channel becomes a convolution with weights scaled by a, and one map that adds b.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Axis
 from weft.ir.dtypes import DType
+from weft.ir.packing import forget_pages
 from weft.ir.program import Convolve, Map, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
@@ -51,7 +51,7 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
         scaled_weights = _scale(constants[step.operands[1]], factor, step.primitive)
         if not np.isfinite(scaled_weights).all():
             continue
-        _release(constants[step.operands[1]])
+        forget_pages(constants[step.operands[1]])
         weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
         middle = Value(number + 2, step.results[0].type)
         number += 3
@@ -192,20 +192,6 @@ def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
         np.multiply(split, factors, out=scaled, dtype=np.float64, casting="unsafe")
     whole: Array = scaled.reshape(weights.shape)
     return whole
-
-
-def _release(weights: Array) -> None:
-    """Give the memory of weights that will not be read again back, where they are part of a mapped file."""
-    base: Any = weights
-    while isinstance(base, np.ndarray):
-        base = base.base
-    mapped = base.obj if isinstance(base, memoryview) else base
-    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
-        start = weights.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-        whole = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # the pages at either end may hold other weights
-        length = (start + weights.nbytes - whole) // mmap.PAGESIZE * mmap.PAGESIZE
-        if length > 0:
-            mapped.madvise(mmap.MADV_DONTNEED, whole, length)
 
 
 def _add_channel(middle: Value) -> Map:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.dtypes import DType
-from weft.ir.program import Map, Reshape, Step, TensorProgram, Value
+from weft.ir.program import Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild
 from weft.ir.types import Shape, TensorType
 from weft.ops.trace import Evaluator
-from weft.passes.rewrite import everywhere, redirect, redirect_outputs
+from weft.passes.rewrite import compact, everywhere, redirect, redirect_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def simplify_movement(program: TensorProgram, evaluator: Evaluator) -> TensorPro
     reshaped: dict[Value, Value] = {}
     steps: list[Step] = []
     for original in program.steps:
-        step = _compose(redirect(original, replaced), movements)
+        step = _compose(_plain_reshape(redirect(original, replaced)), movements)
         if isinstance(step.primitive, Reshape) and step.operands[0] in reshaped:
             step = replace(step, operands=(reshaped[step.operands[0]],))
         same = _identity(step)
@@ -50,6 +50,15 @@ def simplify_movement(program: TensorProgram, evaluator: Evaluator) -> TensorPro
             reshaped[step.results[0]] = step.operands[0]
         steps.append(step)
     return replace(program, steps=tuple(steps), outputs=redirect_outputs(program, replaced))
+
+
+def _plain_reshape(step: Step) -> Step:
+    """A reduction along dimensions of size 1 as the reshape that it is."""
+    if not isinstance(step.primitive, Reduce):
+        return step
+    (source,), (result,) = step.operands, step.results
+    single = all(_shape(source)[axis] == 1 for axis in step.primitive.axes)
+    return replace(step, primitive=Reshape()) if single and tensor_dtype(source) is tensor_dtype(result) else step
 
 
 def _movement(step: Step) -> Movement | None:
@@ -93,7 +102,8 @@ def _compose(step: Step, movements: dict[Value, Movement]) -> Step:
     def through(load: Load) -> Scalar:
         value = operands[load.operand]
         movement = movements.get(value)
-        indices = None if movement is None else _moved_indices(movement, load, _shape(value))
+        usable = movement is not None and not _is_worth_storing(movement, value, step.results[0])
+        indices = _moved_indices(movement, load, _shape(value)) if movement is not None and usable else None
         if movement is None or indices is None:
             return load
         source_type = movement.source.type
@@ -104,7 +114,14 @@ def _compose(step: Step, movements: dict[Value, Movement]) -> Step:
         return result
 
     expression = _simplify_casts(rebuild(step.primitive.expression, through))
-    return _compact(replace(step, primitive=Map(expression), operands=tuple(operands)))
+    return compact(replace(step, primitive=Map(expression), operands=tuple(operands)))
+
+
+def _is_worth_storing(movement: Movement, moved: Value, reader: Value) -> bool:
+    """Whether neighbours come from uneven places, as in padding by reflection, and are read more than once each."""
+    last = len(_shape(moved)) - 1
+    uneven = any(dims.is_uneven(index, last) for index in movement.indices)
+    return uneven and not dims.is_at_least(dims.product(_shape(moved)), dims.product(_shape(reader)))
 
 
 def _moved_indices(movement: Movement, load: Load, shape: Shape) -> tuple[Scalar, ...] | None:
@@ -171,20 +188,6 @@ _HELD: dict[DType, frozenset[DType]] = {
 
 def _holds(wide: DType, narrow: DType) -> bool:
     return narrow in _HELD.get(wide, frozenset())
-
-
-def _compact(step: Step) -> Step:
-    """Drop the operands that no load names any more."""
-    assert isinstance(step.primitive, Map)
-    order: list[int] = []
-
-    def renumber(load: Load) -> Scalar:
-        if load.operand not in order:
-            order.append(load.operand)
-        return Load(order.index(load.operand), load.indices, load.dtype, load.checked)
-
-    expression = rebuild(step.primitive.expression, renumber)
-    return replace(step, primitive=Map(expression), operands=tuple(step.operands[number] for number in order))
 
 
 def _identity(step: Step) -> Value | None:

@@ -5,7 +5,7 @@ Regions: whole addresses (constants), the arena, the errors, then the section's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,40 +14,90 @@ import numpy as np
 
 from weft.errors import ExecutionError
 from weft.ir import dims
-from weft.ir.compiled import read_operands
 from weft.ir.dims import Dim
 from weft.ir.numbers import Numbers
+from weft.ir.packing import array_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Repeated, ScanTask, Work
-from weft.plan.arena import Block, place
+from weft.ir.work import (
+    Allocation,
+    Effort,
+    NativeSection,
+    Place,
+    PlannedLaunch,
+    Reference,
+    Repeated,
+    ScanTask,
+    Task,
+    Work,
+)
+from weft.plan.arena import Arena, Block, most_alive, place
+from weft.plan.order import choose_order
+from weft.plan.scans import UNROLLED, ScanPlaces, repeat
+from weft.plan.storage import Sizes, Storage, arrange
+from weft.plan.waits import with_waits
 
 Array = np.ndarray[Any, Any]
-Sizes = Mapping[str, int]
 ALIGNMENT = 64
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
 _NOWHERE = Place(ABSOLUTE)
-_UNROLLED = 6  # iterations of a scan up to which all launches are listed one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`constants` are arrays that launches point to, and so must live as long."""
+    """`constants` are arrays that launches point to, and so must live as long.
+
+    `lower_bound` is the most that lives in the arena at any step, `sum_bytes` what it would take without reuse.
+    """
 
     launches: tuple[PlannedLaunch | Repeated, ...]
     arena_bytes: int
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
     constants: tuple[Array, ...]
+    allocations: tuple[Allocation, ...]  # of what the section's own values and works need; a scan's inside is one
+    lower_bound: int
+    sum_bytes: int
+    steps: tuple[tuple[int, ...], ...]  # numbers of tasks in order; those of one step may run side by side
 
 
-def make_plan(section: NativeSection, constants: Mapping[Value, Array], sizes: Sizes) -> Plan:
-    """Places and launches for given sizes; `constants` are those that tasks read from memory."""
-    places = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
+def make_plan(
+    section: NativeSection,
+    constants: Mapping[Value, Array],
+    sizes: Mapping[str, int],
+    steps: Sequence[Sequence[int]] | None = None,
+) -> Plan:
+    """Places and launches for given sizes; `constants` are those that tasks read from memory.
+
+    `steps` are numbers of tasks in the order to run in; those of one step may run side by side. None: one by one, in
+    an order that needs little memory, never more than the section's own.
+    """
+    given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
     planner = _Planner(constants, Numbers(sizes))
-    arena_bytes = planner.place_section(section, places, 0)
-    launches = tuple(planner.launches(section, places))
+    if steps is None:
+        steps = planner.lean_steps(section, frozenset(given))
+    for number, task in enumerate(section.tasks):
+        planner.tasks[id(task.work if isinstance(task, Task) else task)] = number
+    layout = planner.place_section(section, frozenset(given), steps, 0)
+    places = {**layout.places, **given}
+    launches: list[PlannedLaunch | Repeated] = []
+    spans: list[tuple[int, int]] = []  # of each step: its first launch and its last
+    count = 0
+    for step in steps:
+        own = [launch for number in step for launch in planner.task_launches(section, number, layout, places)]
+        launches += own
+        first, count = count, count + sum(_count(entry) for entry in own)
+        spans.append((first, max(count - 1, 0)))
     outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
-    return Plan(launches, arena_bytes, outputs, (*constants.values(), *planner.kept))
+    return Plan(
+        with_waits(launches),
+        layout.arena.size,
+        outputs,
+        (*constants.values(), *planner.kept),
+        _allocations(section, layout, spans),
+        layout.arena.lower_bound,
+        planner.sum_bytes(section, layout.storage),
+        tuple(map(tuple, steps)),
+    )
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:
@@ -55,73 +105,94 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
     return value.type.shape or ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a section's own memory is: places of values and of (task, number) workspaces."""
+
+    storage: Storage
+    arena: Arena
+    places: dict[Value, Place]
+    workspaces: dict[tuple[int, int], Place]
+
+
 class _Planner:
     def __init__(self, constants: Mapping[Value, Array], number: Numbers) -> None:
         self.constants = constants
         self.number = number
         self.kept: list[Array] = []  # packed constants that launches point to
-        self.workspaces: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
-        self.packed: dict[tuple[int, int], Place] = {}
-        self.scans: dict[int, tuple[dict[Value, Place], list[tuple[Place, Place]]]] = {}
+        self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
+        self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
+        self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
+        self.sizes = Sizes(number, self.bytes, self.scan_bytes)
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def place_section(self, section: NativeSection, places: dict[Value, Place], base: int) -> int:
-        """Places in the arena, from `base` on, for what only the section sees; returns the bytes they take."""
-        first: dict[Value, int] = {}
-        last: dict[Value, int] = {}
-        blocks: list[Block] = []
-        owners: list[tuple[int, int]] = []
-        inner: dict[int, int] = {}
-        for number, task in enumerate(section.tasks):
-            for value in (*read_operands(task), *task.results):
-                root = _root(value, section.aliases)
-                first.setdefault(root, number)
-                last[root] = number
-            if isinstance(task, ScanTask):
-                inner[number] = len(blocks)
-                blocks.append(Block(self.scan_bytes(task), number, number))
-                owners.append((-1, number))
-                continue
-            for index, workspace in enumerate(task.work.workspaces):
-                size = self.number(workspace.size) * workspace.dtype.numpy.itemsize
-                blocks.append(Block(size, number, number))
-                owners.append((id(task.work), index))
-        own = [value for value in first if value not in places and value not in self.constants]
-        blocks += [Block(self.bytes(value), first[value], last[value]) for value in own]
-        arena = place(blocks, ALIGNMENT)
+    def place_section(
+        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]], base: int
+    ) -> _Layout:
+        """Places in the arena, from `base` on, for what only the section sees, and those of constants."""
+        storage, arena = self.lay_out(section, given, steps)
         spots = [Place(ARENA, base + offset) for offset in arena.offsets]
-        for owner, spot in zip(owners, spots):
-            if owner[0] != -1:
-                self.workspaces[owner] = spot
-        places.update(zip(own, spots[len(owners) :]))
-        for value in [v for v in first if v in self.constants]:
-            places[value] = Place(ABSOLUTE, self.constants[value].ctypes.data)
-        for number, index in inner.items():
-            task = section.tasks[number]
-            assert isinstance(task, ScanTask)
-            self.place_scan(task, spots[index].offset)
-        return arena.size
+        places: dict[Value, Place] = {}
+        workspaces: dict[tuple[int, int], Place] = {}
+        for piece, spot in zip(storage.pieces, spots):
+            if isinstance(piece.owner, Value):
+                places[piece.owner] = spot
+            else:
+                workspaces[piece.owner] = spot
+        for value in {home.base for task in section.tasks for home in map(storage.home, task.operands)}:
+            if value in self.constants:
+                places[value] = Place(ABSOLUTE, self.constants[value].ctypes.data)
+        for number, task in enumerate(section.tasks):
+            if isinstance(task, ScanTask):
+                self.place_scan(task, workspaces[number, -1].offset)
+        return _Layout(storage, arena, places, workspaces)
+
+    def lean_steps(self, section: NativeSection, given: frozenset[Value]) -> Sequence[Sequence[int]]:
+        """Tasks one by one, in an order that needs little memory."""
+        own = _one_by_one(section)
+        elsewhere = given | self.constants.keys()
+        steps = [(number,) for number in choose_order(section, self.sizes, elsewhere.__contains__)]
+        if steps == own or self.most_alive(section, elsewhere, steps) > self.most_alive(section, elsewhere, own):
+            return own
+        return steps
+
+    def most_alive(self, section: NativeSection, elsewhere: frozenset[Value], steps: Sequence[Sequence[int]]) -> int:
+        pieces = arrange(section, self.sizes, _spans(section, steps), elsewhere).pieces
+        return most_alive([Block(_aligned(piece.size), piece.first, piece.last) for piece in pieces])[0]
+
+    def lay_out(
+        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
+    ) -> tuple[Storage, Arena]:
+        """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory."""
+        spans = _spans(section, steps)
+        elsewhere = given | self.constants.keys()
+        storage = arrange(section, self.sizes, spans, elsewhere)
+        arena = _place(storage)
+        if len(storage.skipped) > 1:
+            apart = arrange(section, self.sizes, spans, elsewhere, join=False)
+            other = _place(apart)
+            if other.size < arena.size:
+                return apart, other
+        return storage, arena
 
     def scan_bytes(self, task: ScanTask) -> int:
         """Memory for two sets of carries and for the inside of the body."""
         self.bind_body(task)
         carried = sum(_aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
         trial = _Planner(self.constants, self.number)
-        inside = {value: Place(ARENA) for value in (*task.body.inputs, *task.body.outputs)}
-        return 2 * carried + trial.place_section(task.body, inside, 0)
+        given = frozenset((*task.body.inputs, *task.body.outputs))
+        return 2 * carried + trial.lay_out(task.body, given, _one_by_one(task.body))[1].size
 
     def place_scan(self, task: ScanTask, base: int) -> None:
+        self.bind_body(task)
         pairs: list[tuple[Place, Place]] = []
         for value in task.program.inputs[: task.primitive.carries]:
             size = _aligned(self.bytes(value))
             pairs.append((Place(ARENA, base), Place(ARENA, base + size)))
             base += 2 * size
-        inside = {value: Place(ARENA) for value in (*task.body.inputs, *task.body.outputs)}
-        self.place_section(task.body, inside, base)
-        for value in (*task.body.inputs, *task.body.outputs):
-            inside.pop(value)
-        self.scans[id(task)] = (inside, pairs)
+        given = frozenset((*task.body.inputs, *task.body.outputs))
+        self.bodies[id(task)] = self.place_section(task.body, given, _one_by_one(task.body), base), pairs
 
     def bind_body(self, task: ScanTask) -> None:
         """Sizes that the body's inputs show for the first time."""
@@ -136,40 +207,76 @@ class _Planner:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def launches(self, section: NativeSection, places: Mapping[Value, Place]) -> Iterator[PlannedLaunch | Repeated]:
-        for task in section.tasks:
-            if isinstance(task, ScanTask):
-                yield from self.scan_launches(task, [places[_root(v, section.aliases)] for v in task.operands],
-                                              [places[v] for v in task.results])  # fmt: skip
-                continue
-            operands = [places.get(_root(value, section.aliases), _NOWHERE) for value in task.operands]
-            yield from self.work_launches(task.work, operands, [places[value] for value in task.results], task.origin)
+    def body_launches(
+        self, section: NativeSection, layout: _Layout, places: Mapping[Value, Place]
+    ) -> Iterator[PlannedLaunch | Repeated]:
+        for number in range(len(section.tasks)):
+            yield from self.task_launches(section, number, layout, places)
 
-    def work_launches(
-        self, work: Work, operands: list[Place], results: list[Place], origin: str
-    ) -> Iterator[PlannedLaunch]:
-        for launch, references in work.launches:
-            buffers = tuple(self.locate(reference, work, operands, results) for reference in references)
-            parameters = tuple(map(self.number, launch.parameters))
-            yield PlannedLaunch(launch.kernel, self.number(launch.blocks), buffers, parameters, origin)
+    def task_launches(
+        self, section: NativeSection, number: int, layout: _Layout, places: Mapping[Value, Place]
+    ) -> Iterator[PlannedLaunch | Repeated]:
+        task = section.tasks[number]
 
-    def locate(self, reference: Reference, work: Work, operands: list[Place], results: list[Place]) -> Place:
+        def locate(value: Value) -> Place:
+            home = layout.storage.home(value)
+            found = places.get(home.base, _NOWHERE)
+            return Place(found.region, found.offset + home.offset) if home.offset else found
+
+        operands, results = list(map(locate, task.operands)), list(map(locate, task.results))
+        if isinstance(task, ScanTask):
+            yield from self.scan_launches(task, operands, results)
+            return
+        spaces = [layout.workspaces[number, index] for index in range(len(task.work.workspaces))]
+        skipped = {launch for owner, launch in layout.storage.skipped if owner == number}
+        yield from self.work_launches(task, _Memory(operands, results, spaces), skipped)
+
+    def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
+        work = task.work
+        own = self.tasks.setdefault(id(work), len(self.tasks))
+        count = max(len(work.launches) - len(skipped), 1)
+        flops, moved = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
+        for number, (launch, references) in enumerate(work.launches):
+            if number not in skipped:
+                buffers = tuple(self.locate(reference, work, memory) for reference in references)
+                parameters = tuple(map(self.number, launch.parameters))
+                blocks = self.number(launch.blocks)
+                sizes = tuple(
+                    self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0
+                    for reference, buffer in zip(references, buffers)
+                )
+                yield PlannedLaunch(launch.kernel, blocks, buffers, parameters, task.origin, own, flops, moved, sizes)
+
+    def locate(self, reference: Reference, work: Work, memory: _Memory) -> Place:
         match reference.kind:
             case "operand":
-                return operands[reference.number]
+                return memory.operands[reference.number]
             case "result":
-                return results[reference.number]
+                return memory.results[reference.number]
             case "workspace":
-                return self.workspaces[id(work), reference.number]
+                return memory.workspaces[reference.number]
             case "constant":
                 return self.pack(work, reference.number)
             case "errors":
                 return Place(ERRORS)
 
+    def used_bytes(self, reference: Reference, task: Task) -> int:
+        """The bytes that a reference stands for; 0 for what is never written, and for errors, which may be at once."""
+        match reference.kind:
+            case "operand":
+                return self.bytes(task.operands[reference.number])
+            case "result":
+                return self.bytes(task.results[reference.number])
+            case "workspace":
+                workspace = task.work.workspaces[reference.number]
+                return self.number(workspace.size) * workspace.dtype.numpy.itemsize
+            case "constant" | "errors":
+                return 0
+
     def pack(self, work: Work, number: int) -> Place:
         key = (id(work), number)
         if key not in self.packed:
-            array = np.ascontiguousarray(work.constants[number])
+            array = np.ascontiguousarray(array_of(work.constants[number]))
             self.kept.append(array)
             self.packed[key] = Place(ABSOLUTE, array.ctypes.data)
         return self.packed[key]
@@ -177,32 +284,35 @@ class _Planner:
     def scan_launches(
         self, task: ScanTask, operands: list[Place], results: list[Place]
     ) -> Iterator[PlannedLaunch | Repeated]:
-        """The body's launches for every iteration; an output that is carried too is read back from where it went.
+        """The body's launches for every iteration.
 
         Carries alternate between two places and sequences move on evenly, so iterations but the first and the last
         are one pair of them, repeated.
         """
         self.bind_body(task)
         length = self.number(task.primitive.length)
-        steps = _ScanPlaces(self, task, operands, results, length)
+        layout, pairs = self.bodies[id(task)]
+        steps = ScanPlaces(task, layout.places, pairs, operands, results, length, self.bytes)
 
-        def pair(step: int) -> list[PlannedLaunch | Repeated]:
-            return [*self.launches(task.body, steps.at(step)), *self.launches(task.body, steps.at(step + 1))]
+        def once(step: int) -> list[PlannedLaunch | Repeated]:
+            return list(self.body_launches(task.body, layout, steps.at(step)))
 
         step = 0
-        if length > _UNROLLED:
-            yield from self.launches(task.body, steps.at(0))
-            repeated = _repeat(pair(1), pair(3), (length - 2) // 2)
+        if length > UNROLLED:
+            yield from once(0)
+            repeated = repeat([*once(1), *once(2)], [*once(3), *once(4)], (length - 2) // 2)
             if repeated is not None:
                 yield repeated
                 step = 1 + 2 * repeated.count
             else:
                 step = 1
         for number in range(step, length):
-            yield from self.launches(task.body, steps.at(number))
-        for copy, source, result in zip(task.copies, steps.carries_before(length), results):
+            yield from once(number)
+        for copy, value, source, result in zip(task.copies, task.results, steps.carries_before(length), results):
             if source != result:
-                yield from self.work_launches(copy, [source], [result], task.origin)
+                effort = Effort(0, 2 * self.bytes(value))
+                moving = Task(copy, (value,), (value,), task.origin, effort)
+                yield from self.work_launches(moving, _Memory([source], [result], []), set())
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
@@ -215,59 +325,57 @@ class _Planner:
     def bytes(self, value: Value) -> int:
         return prod(self.shape(value)) * _dtype(value).itemsize
 
-
-class _ScanPlaces:
-    """Where the values of a scan's body are in each iteration."""
-
-    def __init__(
-        self, planner: _Planner, task: ScanTask, operands: list[Place], results: list[Place], length: int
-    ) -> None:
-        self.task, self.operands, self.results, self.length = task, operands, results, length
-        self.inside, self.pairs = planner.scans[id(task)]
-        carries, sequences = task.primitive.carries, task.primitive.sequences
-        inputs, outputs = task.program.inputs, task.program.outputs
-        self.carried = inputs[:carries]
-        self.sliced = [(v, p, planner.bytes(v)) for v, p in zip(inputs[carries:], operands[carries:][:sequences])]
-        self.captured = dict(zip(inputs[carries + sequences :], operands[carries + sequences :]))
-        self.stacked = [(v, p, planner.bytes(v)) for v, p in zip(outputs[carries:], results[carries:])]
-
-    def at(self, step: int) -> dict[Value, Place]:
-        places = {**self.inside, **self.captured}
-        places.update(zip(self.carried, self.carries_before(step)))
-        for value, start, size in self.sliced:
-            places[value] = Place(start.region, start.offset + step * size)
-        places.update(self.made_in(step))
-        return places
-
-    def made_in(self, step: int) -> dict[Value, Place]:
-        outputs = self.task.program.outputs[: len(self.carried)]
-        if step == self.length - 1:
-            places = dict(zip(outputs, self.results))
-        else:
-            places = {value: pair[step % 2] for value, pair in zip(outputs, self.pairs)}
-        for value, start, size in self.stacked:
-            places[value] = Place(start.region, start.offset + step * size)
-        return places
-
-    def carries_before(self, step: int) -> list[Place]:
-        if step == 0:
-            return self.operands[: len(self.carried)]
-        made = self.made_in(step - 1)
-        return [made[value] for value in self.task.program.outputs[: len(self.carried)]]
+    def sum_bytes(self, section: NativeSection, storage: Storage) -> int:
+        """What a section's own values and workspaces take if each has memory of its own."""
+        seen = {*section.outputs, *section.aliases}
+        values = sum(_aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)
+        spaces = [piece.size for piece in storage.pieces if not isinstance(piece.owner, Value)]
+        return values + sum(map(_aligned, spaces))
 
 
-def _repeat(
-    first: list[PlannedLaunch | Repeated], second: list[PlannedLaunch | Repeated], count: int
-) -> Repeated | None:
-    """`first` and what follows from `second` being next; None where scans inside make them uneven."""
-    shifts = []
-    launches = []
-    for one, other in zip(first, second, strict=True):
-        if isinstance(one, Repeated) or isinstance(other, Repeated):
-            return None
-        launches.append(one)
-        shifts.append(tuple(b.offset - a.offset for a, b in zip(one.buffers, other.buffers)))
-    return Repeated(tuple(launches), tuple(shifts), count)
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What the references of a work stand for."""
+
+    operands: list[Place]
+    results: list[Place]
+    workspaces: list[Place]
+
+
+def _place(storage: Storage) -> Arena:
+    return place([Block(piece.size, piece.first, piece.last) for piece in storage.pieces], ALIGNMENT)
+
+
+def _allocations(section: NativeSection, layout: _Layout, spans: Sequence[tuple[int, int]]) -> tuple[Allocation, ...]:
+    origins = {value: task.origin for task in section.tasks for value in task.results}
+
+    def label(owner: Value | tuple[int, int]) -> tuple[str, str]:
+        if isinstance(owner, Value):
+            return owner.name or str(owner), origins.get(owner, "")
+        task, index = owner
+        return "inside of the scan" if index < 0 else "workspace", section.tasks[task].origin
+
+    return tuple(
+        Allocation(*label(piece.owner), offset, piece.size, spans[piece.first][0], spans[piece.last][1])
+        for piece, offset in zip(layout.storage.pieces, layout.arena.offsets)
+    )
+
+
+def _spans(section: NativeSection, steps: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """The first and the last step of each task."""
+    spans = [(0, 0)] * len(section.tasks)
+    for number, tasks in enumerate(steps):
+        for task in tasks:
+            spans[task] = (number, number)
+    return spans
+
+
+def _one_by_one(section: NativeSection) -> list[tuple[int]]:
+    return [(number,) for number in range(len(section.tasks))]
+
+
+def _count(entry: PlannedLaunch | Repeated) -> int:
+    return entry.count * len(entry.launches) if isinstance(entry, Repeated) else 1
 
 
 def _aligned(size: int) -> int:
@@ -277,9 +385,3 @@ def _aligned(size: int) -> int:
 def _dtype(value: Value) -> np.dtype[Any]:
     assert isinstance(value.type, TensorType)
     return value.type.dtype.numpy
-
-
-def _root(value: Value, aliases: Mapping[Value, Value]) -> Value:
-    while value in aliases:
-        value = aliases[value]
-    return value

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import Executable
+from weft.backends.cpu.peak import known_peak
+from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
 from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
+from weft.ir.record import RunRecord
+from weft.ir.target import Peak
 from weft.kernels.sections import divide
+from weft.plan.program import ProgramPlan
 
-Runner = Callable[[Sequence[Any]], list[Any]]
+Shortcut = Callable[[Sequence[Any]], list[Any]]
 Compiled = Union[TensorProgram, CompiledProgram]
 Tell = Callable[[str, float], None]  # the stage, and how far it is
 
@@ -39,26 +44,69 @@ def devices() -> list[Device]:
     ]
 
 
+class Runner(Protocol):
+    """A program on a device. Several threads may call it at once."""
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
+        ...
+
+    def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
+        """What runs on row-major arrays of the dtypes and shapes of these, which ran before, with the least overhead.
+
+        All its results are new arrays. None where there is no such way.
+        """
+        ...
+
+    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan | None:
+        """The memory of a run with these sizes, None where it is not planned; GuardError as for `run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """A program on a device that tells when each of its launches ran; one run at a time."""
+
+    run: Callable[[Sequence[Any]], RunRecord]
+    threads: int
+    machine: Peak  # of so many threads
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What a device does with a program: make what runs there, a value, and run it.
 
     `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes the number of
-    threads.
+    threads and the bytes that a run may take.
     """
 
     compile: Callable[[TensorProgram, str, bool, Tell], Compiled]
-    start: Callable[[Compiled, int | None], Runner]
+    start: Callable[[Compiled, int | None, int | None], Runner]
     identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
+    record: Callable[[Compiled, int | None], Recorder] | None = None  # None: it cannot time its kernels
 
 
 def engine(name: str) -> Engine:
     return _ENGINES[name]
 
 
-def _run_reference(program: Compiled, threads: int | None) -> Runner:  # noqa: ARG001
+@dataclass(frozen=True, slots=True)
+class _Interpreted:
+    program: TensorProgram
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        return interpret.run(self.program, inputs)
+
+    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
+        return None
+
+    def plan(self, sizes: Mapping[str, int]) -> None:  # noqa: ARG002
+        return None
+
+
+def _run_reference(program: Compiled, threads: int | None, limit: int | None) -> Runner:  # noqa: ARG001
     assert isinstance(program, TensorProgram)
-    return partial(interpret.run, program)
+    return _Interpreted(program)
 
 
 def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: Tell) -> Compiled:
@@ -67,13 +115,19 @@ def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: 
     return compile_program(program, sections, cache, partial(tell, "generating code"))
 
 
-def _run_on_cpu(program: Compiled, threads: int | None) -> Runner:
+def _run_on_cpu(program: Compiled, threads: int | None, limit: int | None) -> Runner:
     assert isinstance(program, CompiledProgram)
-    return Executable(program, threads or machine.usable_cores()).run
+    return Executable(program, threads or machine.usable_cores(), limit=limit)
+
+
+def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:
+    assert isinstance(program, CompiledProgram)
+    count = threads or machine.usable_cores()
+    return Recorder(recorder(program, count), count, known_peak(count))
 
 
 _ENGINES: dict[str, Engine] = {
-    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity),
+    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity, _record_on_cpu),
     "reference": Engine(lambda program, *_: program, _run_reference, None),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.ir.compiled import CompiledProgram
-from weft.ir.program import Host, Late, Scan, Step, TensorProgram, bodies
+from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.work import HostSection, Section
 from weft.kernels.reasons import host_by_nature, missing_kernel
 
@@ -45,24 +45,14 @@ def _explain_sections(sections: Sequence[Section]) -> Iterator[HostStep]:
 def _explain_step(step: Step, inner: Sequence[HostStep]) -> HostStep:
     reason = host_by_nature(step)
     if reason is not None:
-        return HostStep(step.origin, _describe(step), reason, by_nature=True)
+        return HostStep(step.origin, step_name(step), reason, by_nature=True)
     if isinstance(step.primitive, Scan):
         nature = bool(inner) and all(found.by_nature for found in inner)
         reason = "its body needs the host" if inner else "its body is not a single stretch of native code"
-        return HostStep(step.origin, _describe(step), reason, by_nature=nature)
-    return HostStep(step.origin, _describe(step), missing_kernel(step), by_nature=False)
+        return HostStep(step.origin, step_name(step), reason, by_nature=nature)
+    return HostStep(step.origin, step_name(step), missing_kernel(step), by_nature=False)
 
 
 def _explain_interpreted(program: TensorProgram) -> Iterator[HostStep]:
     for step in program.steps:
-        yield HostStep(step.origin, _describe(step), "this device interprets every step", by_nature=False)
-
-
-def _describe(step: Step) -> str:
-    match step.primitive:
-        case Host(function):
-            return function
-        case Late(_, op):
-            return f"{op}, traced late"
-        case _:
-            return type(step.primitive).__name__.lower()
+        yield HostStep(step.origin, step_name(step), "this device interprets every step", by_nature=False)

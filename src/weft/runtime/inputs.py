@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from weft.errors import InputError, UnsupportedModelError
 from weft.ir.dtypes import DType, from_numpy
@@ -13,6 +14,8 @@ from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from weft.runtime.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
+PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
+REMEMBERED_SHAPES = 256  # sets of them
 
 
 class Bound(NamedTuple):
@@ -27,58 +30,47 @@ class Bound(NamedTuple):
 
 
 class Binder:
-    """Checks the inputs of one model: quickly where they are arrays as declared, else at length."""
+    """Checks the inputs of one model: quickly where they are arrays of shapes that were checked before."""
 
     def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str) -> None:
         self.specs = tuple(specs)
         self.optional = tuple(optional)
         self.file = file
-        self._declared = tuple(_Declared.of(spec) for spec in specs)
-        names = [dim for spec in (*specs, *optional) for dim in _dims(spec) if not isinstance(dim, int)]
-        self._may_clash = len(set(names)) < len(names)
+        self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
+        self._fitting: set[PlainShapes | None] = set()
 
-    def __call__(self, given: Mapping[str, Any]) -> Bound:
-        """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit."""
-        if len(given) == len(self._declared) and not self._may_clash:
-            for declared in self._declared:
-                if declared is None or not declared.fits(given.get(declared.name)):
-                    break
-            else:
-                return Bound(dict(given), None)
-        return bind_inputs(self.specs, self.optional, given, self.file)
+    def __call__(self, given: Mapping[str, Any], shapes: PlainShapes | None) -> Bound:
+        """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit.
 
+        `shapes` are those of `plain`'s arrays, if it gave any.
+        """
+        if shapes in self._fitting:
+            return Bound(dict(given), None)
+        bound = bind_inputs(self.specs, self.optional, given, self.file)
+        if shapes is not None and bound.clash is None:
+            if len(self._fitting) >= REMEMBERED_SHAPES:
+                self._fitting.clear()
+            self._fitting.add(shapes)
+        return bound
 
-class _Declared(NamedTuple):
-    """A tensor input, in the form that is checked fastest."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] | None  # where all sizes are fixed
-    rank: int
-    fixed: tuple[tuple[int, int], ...]  # axis and size
-
-    @staticmethod
-    def of(spec: TensorSpec) -> _Declared | None:
-        type = spec.type
-        if not isinstance(type, TensorType) or type.shape is None or type.dtype is DType.string:
+    def plain(self, given: Mapping[str, Any]) -> list[Array] | None:
+        """The inputs in order where all are arrays of the declared dtypes; their shapes are not checked."""
+        if len(given) != len(self._dtypes):
             return None
-        fixed = tuple((axis, dim) for axis, dim in enumerate(type.shape) if isinstance(dim, int))
-        shape = tuple(dim for _, dim in fixed) if len(fixed) == len(type.shape) else None
-        return _Declared(spec.name, type.dtype.numpy, shape, len(type.shape), fixed)
-
-    def fits(self, content: Any) -> bool:
-        if type(content) is not np.ndarray or content.dtype != self.dtype:
-            return False
-        shape = content.shape
-        if self.shape is not None:
-            return bool(shape == self.shape)
-        if len(shape) != self.rank:
-            return False
-        return all(shape[axis] == size for axis, size in self.fixed) if self.fixed else True
+        arrays = []
+        for name, dtype in self._dtypes:
+            array = given.get(name)
+            if type(array) is not ndarray or array.dtype is not dtype:
+                return None
+            arrays.append(array)
+        return arrays
 
 
-def _dims(spec: TensorSpec) -> tuple[Any, ...]:
-    return (spec.type.shape or ()) if isinstance(spec.type, TensorType) else ()
+def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
+    """What an array must have to need no conversion; None where it may always need one."""
+    if not isinstance(spec.type, TensorType) or spec.type.dtype is DType.string:
+        return None
+    return spec.type.dtype.numpy
 
 
 def bind_inputs(

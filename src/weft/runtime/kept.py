@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from weft.backends.cpu.code_cache import key_of, package_digest
 from weft.errors import WeftError
@@ -24,6 +25,10 @@ class KeptModel:
 
     signature: Signature
     program: Compiled
+
+
+_LOADED: WeakValueDictionary[str, CompiledProgram] = WeakValueDictionary()  # in use in this process: weights are shared
+_SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
 
 
 class Shelf:
@@ -46,15 +51,24 @@ class Shelf:
         except WeftError:  # to be said by whoever reads the model
             return None
         files = [self._opened.view, *(file.view for file in external)]
-        kept = self._cache.get(self._full_key([self._digest(file) for file in external]), files)
+        key = self._full_key([self._digest(file) for file in external])
+        loaded = _LOADED.get(key)
+        if loaded is not None:
+            return KeptModel(_SIGNATURES[loaded], loaded)
+        kept = self._cache.get(key, files)
         if isinstance(kept, tuple) and len(kept) == 2:
             signature, program = kept
             if isinstance(signature, Signature) and isinstance(program, CompiledProgram):
+                _SIGNATURES[program] = signature
+                _LOADED[key] = program
                 return KeptModel(signature, program)
         return None
 
-    def put(self, kept: KeptModel, model: Graph) -> KeptModel:
-        """Keep the model, if that can be done; the one returned has its arrays mapped from there."""
+    def put(self, kept: KeptModel, model: Graph) -> KeptModel | None:
+        """Keep the model, if that can be done; the one returned has its arrays mapped from there.
+
+        None where the disk failed half way, after arrays that were still to be packed had been given away.
+        """
         if self._key is None:
             return kept
         locations = sorted(model.external)
@@ -65,8 +79,8 @@ class Shelf:
             return kept
         if locations:
             self._cache.put_locations(self._key, locations)
-        self._cache.put(self._full_key([digest(file) for file in external]), saved)
-        return self.get() or kept
+        tried = self._cache.put(self._full_key([digest(file) for file in external]), saved)
+        return self.get() if tried else kept
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None

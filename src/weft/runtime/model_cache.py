@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.code_cache import STALE, UNFINISHED, cache_folder, write_file
+from weft.ir.packing import pieces_of
 from weft.runtime import saving
 from weft.runtime.digests import digest, identity
 
@@ -69,18 +70,24 @@ class ModelCache:
         self._note_use(key)
         return value
 
-    def put(self, key: str, saved: saving.Saved) -> None:
-        """Keep a value under this name, unless it is too large or the disk does not allow it."""
+    def put(self, key: str, saved: saving.Saved) -> bool:
+        """Keep a value under this name, unless it is too large or the disk does not allow it.
+
+        Whether that was tried: then what had still to be packed is used up.
+        """
         size = _PAGE + len(saved.structure) + saved.array_bytes
         if self.folder is None or size > self.most_bytes // LARGEST_SHARE:
-            return
+            return False
+        tried = False
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if shutil.disk_usage(self.folder).free < 2 * size:
-                return
+                return False
             self._make_room(size)
+            tried = True
             self._write(self._path(key), saved)
             self._note(key, self._path(key).stat())
+        return tried
 
     def locations(self, key: str) -> list[str]:
         """The names of external files that a model is known to have."""
@@ -124,9 +131,10 @@ class ModelCache:
             with os.fdopen(handle, "w+b") as file:
                 file.truncate(start + saved.array_bytes)
                 file.seek(start)
-                for array in saved.arrays:
-                    file.write(array.reshape(-1).view(np.uint8).data)
-                    file.seek(saving.aligned(array.nbytes) - array.nbytes, os.SEEK_CUR)
+                for constant in saved.arrays:
+                    for piece in pieces_of(constant):
+                        file.write(piece.view(np.uint8).data)
+                    file.seek(saving.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
                 file.flush()
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as written:
                     view = memoryview(written)

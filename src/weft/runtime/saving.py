@@ -20,6 +20,7 @@ from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, type
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
+from weft.ir.packing import Constant, Packing
 from weft.ir.work import Reference
 from weft.runtime import specs
 
@@ -30,10 +31,13 @@ OWN = -1  # where an array lies among the saved ones; other numbers are those of
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT."""
+    """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT.
+
+    Those that are still to be packed can be had only once: with them the value that was saved is used up.
+    """
 
     structure: bytes
-    arrays: tuple[Array, ...]
+    arrays: tuple[Constant, ...]
 
     @property
     def array_bytes(self) -> int:
@@ -64,7 +68,7 @@ class _Writer(pickle.Pickler):
         super().__init__(stream, protocol=5)
         self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
         self._share = share
-        self.arrays: list[Array] = []
+        self.arrays: list[Constant] = []
         self._places: dict[Any, Any] = {}
         self._kept: list[Array] = []
         self._end = 0
@@ -73,6 +77,8 @@ class _Writer(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         if self._share and isinstance(value, (Expr, Reference)):
             return self.shared.setdefault(value, len(self.shared))
+        if isinstance(value, Packing):
+            return ("array", *self._place_packing(value))
         if isinstance(value, np.generic):
             return ("scalar", *self._place(np.asarray(value)))
         if isinstance(value, np.ndarray) and value.dtype != object:
@@ -104,8 +110,17 @@ class _Writer(pickle.Pickler):
             for number, (start, size) in enumerate(self._files):
                 if start <= array.ctypes.data and array.ctypes.data + array.nbytes <= start + size:
                     return number, array.ctypes.data - start
+        return self._append(np.ascontiguousarray(array))
+
+    def _place_packing(self, packing: Packing) -> Any:
+        if id(packing) not in self._places:  # the list of arrays keeps it alive
+            kind = from_numpy(packing.dtype).value
+            self._places[id(packing)] = (*self._append(packing), kind, packing.shape)
+        return self._places[id(packing)]
+
+    def _append(self, array: Constant) -> tuple[int, int]:
         start = self._end
-        self.arrays.append(np.ascontiguousarray(array))
+        self.arrays.append(array)
         self._end += aligned(array.nbytes)
         return OWN, start
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from weft.backends.reference.interpret import GuardError
-from weft.errors import ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
+from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
+from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.passes.drop import with_outputs
-from weft.runtime.devices import Compiled, Runner
+from weft.plan.program import ProgramPlan, weight_bytes
+from weft.runtime.devices import Compiled, Recorder, Runner, Shortcut
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.inputs import Binder, Bound
+from weft.runtime.inputs import Binder, Bound, PlainShapes, bind_inputs
+from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
+from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
+REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Workshop:
     compile: Callable[[Shapes | None, Sequence[str]], TensorProgram]  # one for given shapes and overridden defaults
     prepare: Callable[[TensorProgram], Prepared]
     eager: Callable[[Mapping[str, Any]], list[Any]]  # a run without a program
+    record: Callable[[Compiled], Recorder]  # runs a compiled program and tells how that went
 
 
 class Model:
@@ -55,11 +62,13 @@ class Model:
         self.inputs = signature.inputs
         self.defaults = signature.defaults
         self.outputs = signature.outputs
+        self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._bind = Binder(signature.inputs, signature.defaults, file)
         self._whole = whole
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
+        self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = Lock()
 
     @property
@@ -78,10 +87,26 @@ class Model:
         Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, or Python numbers and lists. Arrays must
         have the dtype that `inputs` states. A sequence is a list, an empty optional None.
         """
+        given = {} if inputs is None else inputs
+        arrays = self._bind.plain(given)
+        shapes = None if arrays is None else tuple([array.shape for array in arrays])
+        if arrays is not None and outputs is None:
+            shortcut = self._shortcuts.get(shapes)
+            if shortcut is not None:
+                try:
+                    return dict(zip(self._names, shortcut(arrays)))
+                except (WeftError, MemoryError):
+                    pass  # it is raised again, with what there is to say about it
+        return self._run_checked(given, shapes, outputs)
+
+    def _run_checked(
+        self, inputs: Mapping[str, Any], shapes: PlainShapes | None, outputs: Sequence[str] | None
+    ) -> dict[str, Any]:
+        """A run that may be the first for these shapes, which are None where the inputs are not plain arrays."""
         wanted = self._names if outputs is None else self._wanted(outputs)
-        bound = self._bind(inputs or {})
+        bound = self._bind(inputs, shapes)
         try:
-            results = self._run(bound, wanted)
+            results = self._run(bound, shapes, wanted)
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -89,6 +114,9 @@ class Model:
             if isinstance(error, (ExecutionError, OutOfMemoryError)) and error.node is None:
                 self._find_fault(bound)
             raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
+            raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
         others = list(bound.arrays.values())
         owned: dict[str, Any] = {}
         for name, result in zip(wanted, results):
@@ -112,6 +140,67 @@ class Model:
         """The steps that did not become native code: the node each came from, and why; empty if all did."""
         return explain(self._whole.program)
 
+    def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
+        """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.
+
+        Dynamic dims that are not given get usual sizes, which the answer states.
+        """
+        plan, sizes = self.plan(shapes)
+        given = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        return summarize(plan, sizes, [name for name in sizes if name not in given])
+
+    def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
+        """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
+        inputs = self._whole.program.inputs
+        given = bind_shapes(inputs, shapes or {}, self.file)
+        failed: Exception | None = None
+        for sizes in usual_sizes(inputs, given):
+            try:
+                plan = self._whole.runner.plan(sizes)
+            except OutOfMemoryError as error:
+                raise error.at(file=self.file) from None
+            except (GuardError, ArithmeticError, ExecutionError) as error:
+                failed = failed or error
+                continue
+            if plan is None:
+                hint = "choose a device that compiles: see weft.devices()"
+                raise DeviceError(f"device {self.device!r} plans no memory", file=self.file, hint=hint)
+            return plan, sizes
+        hint = "give sizes for which the model makes sense"
+        raise InputError(f"there is no plan for these shapes: {failed}", file=self.file, hint=hint)
+
+    def check_limit(self, limit: int) -> None:
+        """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""
+        program = self._whole.program
+        if not isinstance(program, CompiledProgram):
+            hint = "choose a device that compiles: see weft.devices()"
+            raise DeviceError(f"device {self.device!r} knows no memory_limit", file=self.file, hint=hint)
+        weights = weight_bytes(program)
+        if weights > limit:
+            problem = f"the weights take {weights:,} bytes, more than the memory_limit of {limit:,}"
+            raise OutOfMemoryError(problem, file=self.file, hint="allow more")
+        if not dynamic_dims(program.inputs):
+            self.plan()
+
+    def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
+        """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
+        if not isinstance(repeat, int) or repeat < 1:
+            raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
+        self.run(inputs)  # what is wrong with the inputs shows here
+        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file)
+        overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
+        shapes = {name: content.shape for name, content in given.items() if isinstance(content, np.ndarray)}
+        for sizes in (shapes,) if clash else (None, shapes):
+            prepared = self._program(sizes, overridden, self._names)
+            recorder = self._workshop.record(prepared.program)
+            record = partial(recorder.run, [given[name] for name in prepared.inputs])
+            try:
+                return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
+            except GuardError:
+                continue
+        hint = "sizes that depend on data differ from what the model's graph says"
+        raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
+
     def __repr__(self) -> str:
         takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
         return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
@@ -126,15 +215,20 @@ class Model:
                 raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
         return tuple(outputs)
 
-    def _run(self, bound: Bound, wanted: tuple[str, ...]) -> list[Any]:
+    def _run(self, bound: Bound, plain: PlainShapes | None, wanted: tuple[str, ...]) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
         given, clash = bound
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
         if clash is None:
             try:
-                return self._execute(self._program(None, overridden, wanted), given)
+                prepared = self._program(None, overridden, wanted)
+                results = self._execute(prepared, given)
             except GuardError:
                 pass
+            else:
+                if plain is not None and prepared is self._whole:
+                    self._remember(given, plain)
+                return results
         shapes = {name: content.shape for name, content in given.items() if isinstance(content, np.ndarray)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given)
@@ -144,8 +238,8 @@ class Model:
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
         except GuardError:  # sizes that depend on data break an assumption
-            results = dict(zip(self._names, self._workshop.eager(given)))
-            return [results[name] for name in wanted]
+            found = dict(zip(self._names, self._workshop.eager(given)))
+            return [found[name] for name in wanted]
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
@@ -157,8 +251,16 @@ class Model:
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
 
+    def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
+        """Keep the short way for inputs like these, which the program for any shapes has run."""
+        if shapes in self._shortcuts or self._whole.inputs != self._order:
+            return
+        if len(self._shortcuts) >= REMEMBERED_SHORTCUTS:
+            self._shortcuts.clear()
+        self._shortcuts[shapes] = self._whole.runner.shortcut([given[name] for name in self._order])
+
     def _execute(self, prepared: Prepared, given: Mapping[str, Any]) -> list[Any]:
-        return prepared.runner([given[name] for name in prepared.inputs])
+        return prepared.runner.run([given[name] for name in prepared.inputs])
 
     def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> Prepared:
         names = self._names

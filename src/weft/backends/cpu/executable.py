@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from weft.backends.cpu.codegen import load_code
 from weft.backends.cpu.compile import kernel_names
-from weft.backends.cpu.memory import Arenas
+from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import SectionRunner
 from weft.backends.reference import interpret
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Guard, TensorProgram, Value, bodies
 from weft.ir.work import HostSection, NativeSection, Section
+from weft.plan.limits import Room
+from weft.plan.program import ProgramPlan, local_bytes, plan_program, weight_bytes
+from weft.plan.sections import Plan
 
-REMEMBERED_SHAPES = 256  # of inputs, for which a program keeps the sizes that they bind
+Array = np.ndarray[Any, Any]
+REMEMBERED_SHAPES = 256  # sets of them, for which a program keeps the sizes that they bind
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What runs the parts of a program: makes the runner of a native section, and runs a host step."""
+
+    section: Callable[..., SectionRunner] = SectionRunner
+    step: Callable[..., list[Any]] = interpret.run_step
 
 
 class Executable:
     """Runs one program. Several threads may call `run` at once."""
 
-    def __init__(self, program: CompiledProgram, threads: int) -> None:
+    def __init__(
+        self,
+        program: CompiledProgram,
+        threads: int,
+        parts: Parts = Parts(),  # noqa: B008
+        limit: int | None = None,
+    ) -> None:
+        """`limit`: the bytes that weights, arena, workspace and outputs may take together."""
         self.program = program
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
         self._code = load_code(program.objects, names) if names else None
         addresses = self._code.addresses if self._code is not None else {}
-        self._whole = _Sections(program, program.sections, addresses, threads, Arenas())
-        self._shapes: OrderedDict[tuple[Any, ...], tuple[dict[str, int], tuple[Guard, ...]]] = OrderedDict()
+        self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
+        room = Room() if limit is None else Room(limit, weight_bytes(program), self.workspace)
+        self._whole = _Sections(program, program.sections, addresses, threads, Arenas(room), parts)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
-        key = tuple([getattr(content, "shape", None) for content in inputs])
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._shapes[key] = self._whole.bind(inputs, {})
-            if len(self._shapes) > REMEMBERED_SHAPES:
-                self._shapes.popitem(last=False)
-        return self._whole.run_bound(inputs, *found)
+        return self._whole.run_bound(inputs, *self._whole.bind(inputs, {}))
+
+    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
+        """The memory of a run with these sizes; GuardError where the program does not apply to them."""
+        interpret.check_guards(self._whole.guards, sizes)
+        runners = {id(r.section): r for r in self._whole.runners if isinstance(r, SectionRunner)}
+
+        def make(section: NativeSection, _: Mapping[Value, Array], sizes: Mapping[str, int]) -> Plan:
+            return runners[id(section)].make_plan(sizes)
+
+        return plan_program(self.program, sizes, self.workspace, make)
+
+    def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:
+        """What gives the outputs for contiguous arrays of the dtypes and shapes of these, which ran before.
+
+        All outputs are new arrays. None where that takes more than native code.
+        """
+        if not self._whole.single:
+            return None
+        runner = self._whole.runners[0]
+        assert isinstance(runner, SectionRunner)
+        return runner.prepared(self._whole.bind(inputs, {})[0]).run
 
 
 class _Sections:
@@ -52,24 +89,27 @@ class _Sections:
         addresses: Mapping[str, int],
         threads: int,
         arenas: Arenas,
+        parts: Parts,
     ) -> None:
         self.program = program
+        self.parts = parts
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
         self.inside: dict[int, _Sections] = {}  # by the id of the body
         self.runners: list[SectionRunner | HostSection] = []
         for section in sections:
             if isinstance(section, NativeSection):
-                self.runners.append(SectionRunner(section, program.constants, addresses, threads, arenas))
+                self.runners.append(parts.section(section, program.constants, addresses, threads, arenas))
                 continue
             self.runners.append(section)
             inner = [body for step in section.steps for body in bodies(step.primitive)]
-            for body, parts in zip(inner, section.bodies, strict=True):
-                self.inside[id(body)] = _Sections(body, parts, addresses, threads, arenas)
+            for body, inside in zip(inner, section.bodies, strict=True):
+                self.inside[id(body)] = _Sections(body, inside, addresses, threads, arenas, parts)
         self.has_host_steps = any(isinstance(runner, HostSection) for runner in self.runners)
         self.releases = _releases(program, sections) if self.has_host_steps else [[] for _ in sections]
         seen = _seen_on_host(program, sections)
         self.constants = {value: content for value, content in program.constants.items() if value in seen}
         self.single = _is_single(program, sections)
+        self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
 
     def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
         """The outputs of a body inside one of the host steps; `sizes` are those known around it."""
@@ -78,10 +118,18 @@ class _Sections:
 
     def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> tuple[dict[str, int], tuple[Guard, ...]]:
         """The sizes that inputs show, and the guards that cannot be checked yet."""
+        key = (tuple([getattr(content, "shape", None) for content in inputs]), tuple(outer.items()))
+        found = self._bound.get(key)
+        if found is not None:
+            return found
         sizes = dict(outer)
         for value, content in zip(self.program.inputs, inputs, strict=True):
             interpret.bind_sizes(value.type, content, sizes, rebind=True)
-        return sizes, interpret.check_guards(self.guards, sizes) if self.guards else ()
+        found = sizes, interpret.check_guards(self.guards, sizes)
+        if len(self._bound) >= REMEMBERED_SHAPES:
+            self._bound.clear()
+        self._bound[key] = found
+        return found
 
     def run_bound(self, inputs: Sequence[Any], sizes: dict[str, int], pending: tuple[Guard, ...]) -> list[Any]:
         """The outputs, once sizes are bound."""
@@ -106,7 +154,7 @@ class _Sections:
         self, section: HostSection, values: dict[Value, Any], sizes: dict[str, int], pending: tuple[Guard, ...]
     ) -> tuple[Guard, ...]:
         for step in section.steps:
-            results = interpret.run_step(step, [values[operand] for operand in step.operands], sizes, self.run)
+            results = self.parts.step(step, [values[operand] for operand in step.operands], sizes, self.run)
             for value, content in zip(step.results, results, strict=True):
                 interpret.bind_sizes(value.type, content, sizes, rebind=False)
                 values[value] = content

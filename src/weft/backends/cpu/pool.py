@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+import numpy as np
+
 from weft.backends.cpu.code_cache import shared_cache
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
@@ -27,7 +29,7 @@ from weft.errors import DeviceError
 MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll
 
 _PATIENCE = 50e-6  # seconds that a thread without work stays awake
-_FUNCTIONS = ("weft_run", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
+_FUNCTIONS = ("weft_run", "weft_call", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
 _WORKERS_AT = 72  # byte offsets in runner.ll's %Pool
 _PAUSES_AT = 88
 
@@ -37,6 +39,7 @@ class Runner:
     """The native functions; ctypes releases the GIL around each."""
 
     run: Callable[[int, bytes, int, int, int], None]  # tape, regions, pool, threads, times
+    call: Callable[[int], int]  # all of these in memory; whether the data is at fault
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]
@@ -55,6 +58,7 @@ def runner() -> Runner:
 
     return Runner(
         run=function("weft_run", None, pointer, pointer, pointer, word, pointer),
+        call=function("weft_call", ctypes.c_int32, pointer),
         worker=function("weft_worker", None, pointer, word),
         stop=function("weft_stop", None, pointer),
         pool_bytes=function("weft_pool_bytes", word),
@@ -69,7 +73,7 @@ def runner_text(system: str, arm: bool | None = None) -> str:
     if not arm and platform.machine().lower() not in ("x86_64", "amd64"):
         raise DeviceError(f"native code is made for x86-64 and 64-bit ARM, not for {platform.machine()}")
     systems = {"darwin": "macos", "win32": "windows"}
-    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "runner")
+    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner")
     folder = Path(__file__).parent / "native"
     return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)
 
@@ -80,8 +84,8 @@ class Pool:
     def __init__(self) -> None:
         native = runner()
         size = native.pool_bytes()
-        self._memory = ctypes.create_string_buffer(size + CACHE_LINE)
-        self.address = -(-ctypes.addressof(self._memory) // CACHE_LINE) * CACHE_LINE
+        self._memory = np.zeros(size + CACHE_LINE, np.uint8)  # the system gives it page by page, as it is used
+        self.address = -(-self._memory.ctypes.data // CACHE_LINE) * CACHE_LINE
         ctypes.c_int64.from_address(self.address + _PAUSES_AT).value = _pauses()
         self._native = native
         self._threads: list[Thread] = []

@@ -4,35 +4,84 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy import empty, ndarray
 
-from weft.backends.cpu.memory import Arenas, address, contiguous
+from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arenas, word
+from weft.backends.cpu.peak import assumed_peak
+from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Launch, Repeat, Tape
 from weft.backends.reference.interpret import physical_memory
-from weft.errors import ExecutionError, OutOfMemoryError
+from weft.errors import ExecutionError
 from weft.ir import dims
-from weft.ir.compiled import read_values
+from weft.ir.compiled import section_constants
+from weft.ir.numbers import Numbers
 from weft.ir.program import Value
+from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, ScanTask
-from weft.plan.sections import make_plan, shape_of
+from weft.plan.cost import is_worth_sharing, is_worth_waking, joined
+from weft.plan.limits import check_fits
+from weft.plan.schedule import side_by_side
+from weft.plan.sections import FIRST_FREE, Plan, make_plan, shape_of
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
 REMEMBERED_LAUNCHES = 1 << 18  # in all of them together
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A section for one set of sizes."""
+class PreparedSection:
+    """A section for one set of sizes. Several threads may call `run` at once."""
 
-    tape: Tape
-    arena_bytes: int
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
+    __slots__ = ("_call", "_outputs", "arena_bytes", "arenas", "regions", "tape", "threads")
+
+    def __init__(
+        self,
+        tape: Tape,
+        arena_bytes: int,
+        inputs: int,
+        outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],  # shape and dtype of each
+        arenas: Arenas,
+        threads: int,
+    ) -> None:
+        self.tape = tape
+        self.arena_bytes = arena_bytes
+        self.arenas = arenas
+        self.threads = min(threads, MOST_THREADS) if tape.parallel else 1
+        self.regions = FIRST_FREE + inputs + len(outputs)
+        first = FIRST_REGION + FIRST_FREE + inputs
+        self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(outputs))
+        self._call = runner().call
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The section's outputs."""
+        arena = self.arenas.take(self.arena_bytes, self.regions)
+        call = arena.call
+        call[0] = self.tape.address
+        if self.threads > 1:
+            call[1] = shared_pool(self.threads).address
+        call[2] = self.threads
+        place = FIRST_REGION + FIRST_FREE
+        copies = []
+        for array in inputs:
+            if array.flags.num & IN_ORDER != IN_ORDER:
+                array = np.array(array, order="C")
+                copies.append(array)
+            call[place] = word(array)
+            place += 1
+        outputs = []
+        for place, shape, dtype in self._outputs:
+            array = empty(shape, dtype)
+            call[place] = word(array)
+            outputs.append(array)
+        failed = self._call(arena.call_at)
+        self.arenas.give(arena)
+        if failed:
+            raise ExecutionError("an index is out of range")
+        return outputs
 
 
 class SectionRunner:
@@ -51,26 +100,17 @@ class SectionRunner:
         self.addresses = addresses
         self.arenas = arenas
         self.symbols = tuple(sorted(_section_symbols(section)))
-        self.constants = _gather_constants(section, constants)
-        self._plans: OrderedDict[tuple[int, ...], _Prepared] = OrderedDict()
+        self.constants = section_constants(section, constants)
+        self._plans: OrderedDict[tuple[int, ...], PreparedSection] = OrderedDict()
         self._lock = Lock()
 
     def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The section's outputs."""
-        plan = self._plan(sizes)
-        inputs = [contiguous(array) for array in inputs]
-        outputs = [np.empty(shape, dtype) for shape, dtype in plan.outputs]
-        arena = self.arenas.take(plan.arena_bytes)
-        plan.tape.run([0, arena.start, arena.errors_at, *map(address, inputs), *map(address, outputs)], self.threads)
-        failed = arena.errors.value
-        if failed:
-            arena.errors.value = 0
-        self.arenas.give(arena)
-        if failed:
-            raise ExecutionError("an index is out of range")
-        return outputs
+        arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
+        return self.prepared(sizes).run(arrays)
 
-    def _plan(self, sizes: Mapping[str, int]) -> _Prepared:
+    def prepared(self, sizes: Mapping[str, int]) -> PreparedSection:
+        """The section for given sizes."""
         key = tuple([sizes[name] for name in self.symbols])
         plan = self._plans.get(key)
         if plan is not None and len(self._plans) == 1:
@@ -86,41 +126,53 @@ class SectionRunner:
                 launches -= self._plans.popitem(last=False)[1].tape.count
             return plan
 
-    def _prepare(self, sizes: Mapping[str, int]) -> _Prepared:
+    def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
+        plan = self.make_plan(sizes)
+        count = len(self.section.inputs)
+        threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
+        return PreparedSection(self.make_tape(plan), plan.arena_bytes, count, plan.outputs, self.arenas, threads)
+
+    def make_plan(self, sizes: Mapping[str, int]) -> Plan:
+        """Memory and launches for given sizes."""
         try:
-            plan = make_plan(self.section, self.constants, sizes)
+            plan = self._side_by_side(make_plan(self.section, self.constants, sizes), sizes)
         except ArithmeticError as error:
             raise ExecutionError(f"sizes cannot be computed: {error}") from error
-        needed = plan.arena_bytes + sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
-        if needed > physical_memory():
-            raise OutOfMemoryError(
-                f"a run for these sizes needs {needed:,} bytes, more than this machine's memory of "
-                f"{physical_memory():,}",
-                hint="check the sizes of the inputs and the shapes in the model",
-            )
-        launches = [
-            Repeat(tuple(map(self._launch, entry.launches)), entry.shifts, entry.count)
-            if isinstance(entry, Repeated)
-            else self._launch(entry)
-            for entry in plan.launches
-        ]
-        return _Prepared(Tape(launches, keep=plan.constants), plan.arena_bytes, plan.outputs)
+        check_fits(plan, self.arenas.room, physical_memory())
+        return plan
 
-    def _launch(self, planned: PlannedLaunch) -> Launch:
-        function = self.addresses[planned.kernel.name]
-        return Launch(function, planned.blocks, planned.buffers, planned.parameters, parallel=planned.blocks > 1)
+    def _side_by_side(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
+        """A plan in which tasks run side by side, where that saves time and takes no more memory."""
+        if self.threads == 1:
+            return plan
+        order = [task for step in plan.steps for task in step]
+        steps = side_by_side(self.section, order, Numbers(sizes), assumed_peak(), self.threads)
+        if len(steps) == len(order):
+            return plan
+        other = make_plan(self.section, self.constants, sizes, steps)
+        return other if other.arena_bytes <= plan.arena_bytes else plan
 
+    def make_tape(self, plan: Plan) -> Tape:
+        """The launches of a plan, ready to run."""
+        peak = assumed_peak()
+        launches: list[Launch | Repeat] = []
+        for entry, follows in zip(plan.launches, joined(plan.launches, peak)):
+            if isinstance(entry, Repeated):
+                inside = tuple(self._launch(launch, peak) for launch in entry.launches)
+                launches.append(Repeat(inside, entry.shifts, entry.count))
+            else:
+                launches.append(replace(self._launch(entry, peak), joined=follows))
+        return Tape(launches, keep=plan.constants)
 
-def _gather_constants(section: NativeSection, constants: Mapping[Value, Any]) -> dict[Value, Array]:
-    """The constants that tasks read from memory, contiguous; those of scans' bodies too."""
-    gathered: dict[Value, Array] = {}
-    for task in section.tasks:
-        if isinstance(task, ScanTask):
-            gathered |= _gather_constants(task.body, task.program.constants)
-    for value in read_values(section):
-        if value in constants:
-            gathered[value] = np.ascontiguousarray(constants[value])
-    return gathered
+    def _launch(self, planned: PlannedLaunch, peak: Peak) -> Launch:
+        return Launch(
+            self.addresses[planned.kernel.name],
+            planned.blocks,
+            planned.buffers,
+            planned.parameters,
+            parallel=is_worth_sharing(planned, peak),
+            after=planned.after,
+        )
 
 
 def _section_symbols(section: NativeSection) -> set[str]:
@@ -138,6 +190,7 @@ def _section_symbols(section: NativeSection) -> set[str]:
             found.add(launch.blocks)
             found.update(launch.parameters)
         found.update(workspace.size for workspace in task.work.workspaces)
+        found.update((task.effort.flops, task.effort.bytes))
     found.update(dim for value in section.outputs for dim in shape_of(value))
     return inner | _names(found)
 

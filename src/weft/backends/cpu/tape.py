@@ -1,7 +1,10 @@
-"""A tape: the launches of a model in order, run by one native call.
+"""A tape: the launches of a model, run by one native call.
 
 A launch's buffers are places, (region, byte offset). A call passes the regions' addresses (arena, constants, inputs,
 outputs), so one tape serves any number of calls at the same time, each with an arena of its own.
+
+Threads walk along the tape in its order (native/walk.ll). A launch waits for those that it names, not for all before
+it, so that one thread may go on while others finish what went before.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.pool import runner, shared_pool
+from weft.backends.cpu.memory import DATA_AT
+from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.errors import InternalError
 from weft.ir.work import Place
 
@@ -24,7 +28,9 @@ Array = np.ndarray[Any, Any]
 class Launch:
     """Blocks 0..blocks-1 of a kernel.
 
-    A `parallel` one is spread over threads, `grain` blocks or more at a time.
+    A `parallel` one is spread over threads, `grain` blocks or more at a time. `after` are the numbers, among all that a
+    tape is made of, of those that must be done before it starts; None: all before it. One that is `joined` is run by
+    the same thread as the one before it, right after it, and neither is spread.
     """
 
     function: int  # the kernel's address
@@ -33,6 +39,13 @@ class Launch:
     parameters: tuple[int, ...] = ()
     parallel: bool = True
     grain: int = 1
+    after: tuple[int, ...] | None = None
+    joined: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Into how many it may be divided."""
+        return max(self.blocks // self.grain, 1) if self.parallel else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +62,22 @@ class Tape:
 
     def __init__(self, launches: Sequence[Launch | Repeat], keep: object = None) -> None:
         listed = [launch for entry in launches for launch in _once(entry)]
+        for launch in listed:
+            if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
+                raise InternalError(f"a launch of {launch.blocks} blocks with grains of {launch.grain}")
         self._parameters = np.array([number for launch in listed for number in launch.parameters], np.int64)
         rows, places = _rows(listed, self._parameters.ctypes.data)
         self._launches, self._places = _repeated(launches, rows, places)
+        self._steps = _steps(launches)
         self.count = len(self._launches)
         self.regions = 1 + int(places[:, 0].max()) if len(places) else 0
         most = max((len(launch.buffers) for launch in listed), default=0)
-        self._head = np.array([self._launches.ctypes.data, self.count, self._places.ctypes.data, most], np.int64)
+        tables = (self._steps.ctypes.data, len(self._steps), self._launches.ctypes.data, self._places.ctypes.data)
+        self._head = np.array([*tables, most, self.regions, DATA_AT], np.int64)
         self._keep = keep
         self._pack = Struct(f"{self.regions}Q").pack
-        self._address = self._head.ctypes.data
-        self._run = runner().run
+        self.address = self._head.ctypes.data
+        self.parallel = any(launch.parts > 1 for launch in listed)
 
     def run(self, addresses: Sequence[int], threads: int = 1) -> None:
         """Run all launches; `addresses` are those of the regions."""
@@ -67,6 +85,7 @@ class Tape:
 
     def run_timed(self, addresses: Sequence[int], threads: int = 1) -> Array:
         """The same, and when: int64 [launch, thread, (start, end)] in nanoseconds, 0 for a thread without work."""
+        threads = min(threads, MOST_THREADS)
         times = np.zeros((self.count, threads, 2), np.int64)
         self._call(addresses, threads, times.ctypes.data)
         return times
@@ -76,10 +95,13 @@ class Tape:
             raise InternalError(f"a tape over {self.regions} regions was given {len(addresses)}")
         regions = self._pack(*addresses[: self.regions])
         pool = shared_pool(threads).address if threads > 1 else 0
-        self._run(self._address, regions, pool, threads, times)
+        runner().run(self.address, regions, pool, threads, times)
 
 
+VISIBLE = 32  # steps that threads look at; a step can wait for those that are less than that many before it
+MOST_BLOCKS = 1 << 32
 _FIRST_PLACE = 2  # column of a launch's row
+_ALL = (1 << VISIBLE) - 1
 
 
 def _once(entry: Launch | Repeat) -> tuple[Launch, ...]:
@@ -91,15 +113,12 @@ def _rows(launches: Sequence[Launch], parameters_at: int) -> tuple[Array, Array]
     rows = []
     first_place = 0
     for launch in launches:
-        if launch.grain < 1:
-            raise InternalError(f"a launch with grains of {launch.grain} blocks")
-        parts = launch.blocks // launch.grain if launch.parallel else 1  # into how many it may be divided
         buffers = len(launch.buffers)
-        rows.append((launch.function, launch.blocks, first_place, buffers, parameters_at, launch.grain, parts))
+        rows.append((launch.function, launch.blocks, first_place, buffers, parameters_at))
         first_place += buffers
         parameters_at += 8 * len(launch.parameters)
     places = [(place.region, place.offset) for launch in launches for place in launch.buffers]
-    return np.array(rows, np.int64).reshape(-1, 7), np.array(places, np.int64).reshape(-1, 2)
+    return np.array(rows, np.int64).reshape(-1, 5), np.array(places, np.int64).reshape(-1, 2)
 
 
 def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) -> tuple[Array, Array]:
@@ -126,3 +145,52 @@ def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) ->
         all_places.append(spots)
         row, place, total = row + len(launches), place + count, total + len(spots)
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
+
+
+def _steps(entries: Sequence[Launch | Repeat]) -> Array:
+    """A row for each step: its first launch, how many it has, blocks, grain, parts, and what it waits for."""
+    steps: list[list[int]] = []
+    step_of: list[int] = []  # the step that each entry ends with
+    launches = 0
+    for entry in entries:
+        match entry:
+            case Launch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
+                steps[-1][1] += 1
+                steps[-1][5] |= _waits(entry, len(steps) - 1, step_of)
+                launches += 1
+            case Launch():
+                steps.append(_step(entry, launches, _waits(entry, len(steps), step_of)))
+                launches += 1
+            case Repeat():
+                steps += _repeated_steps(entry, launches)
+                launches += entry.count * len(entry.launches)
+        step_of.append(len(steps) - 1)
+    return np.array(steps, np.int64).reshape(-1, 6)
+
+
+def _step(launch: Launch, number: int, waits: int) -> list[int]:
+    if launch.parts == 1:
+        return [number, 1, 1, 1, 1, waits]
+    return [number, 1, launch.blocks, launch.grain, launch.parts, waits]
+
+
+def _waits(launch: Launch, step: int, step_of: Sequence[int]) -> int:
+    """The bits of earlier steps that a launch waits for: the highest is that of the one before it."""
+    if launch.after is None:
+        return _ALL
+    before = {step - step_of[number] for number in launch.after}
+    return sum(1 << (VISIBLE - distance) for distance in before if 0 < distance <= VISIBLE)
+
+
+def _repeated_steps(repeat: Repeat, number: int) -> list[list[int]]:
+    """Each launch waits for the one before it, and so for all; those that are not spread are joined."""
+    if all(launch.parts == 1 for launch in repeat.launches):
+        return [[number, repeat.count * len(repeat.launches), 1, 1, 1, _ALL]]
+    once: list[list[int]] = []
+    for index, launch in enumerate(repeat.launches):
+        if once and once[-1][4] == launch.parts == 1:
+            once[-1][1] += 1
+        else:
+            once.append(_step(launch, index, _ALL))
+    length = len(repeat.launches)
+    return [[number + time * length + first, *rest] for time in range(repeat.count) for first, *rest in once]

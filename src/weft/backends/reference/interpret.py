@@ -127,8 +127,9 @@ def evaluate(
 
     `run_body` runs the programs inside it; without one they are interpreted too.
     """
-    for type in types:
-        _check_memory(type, sizes)
+    if not isinstance(primitive, Branch):  # whose results are made by what is inside, and checked there
+        for type in types:
+            _check_memory(type, sizes)
     with np.errstate(all="ignore"):
         return _evaluate(primitive, operands, types, sizes, run if run_body is None else run_body)
 
@@ -236,9 +237,14 @@ def _scan(
 
 def _branch(primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int], run_body: RunBody) -> list[Any]:
     split = 1 + len(primitive.then.inputs)
-    if bool(np.all(operands[0])):
+    if _holds(operands[0]):
         return run_body(primitive.then, operands[1:split], sizes)
     return run_body(primitive.otherwise, operands[split:], sizes)
+
+
+def _holds(condition: Any) -> bool:
+    array = np.asarray(condition)
+    return bool(array.item() if array.size == 1 else array.all())
 
 
 def _loop(
@@ -249,7 +255,7 @@ def _loop(
     captures = operands[2 + primitive.carries :]
     rows: list[list[Any]] = []
     iteration = 0
-    while iteration < trips and bool(np.all(going)):
+    while iteration < trips and _holds(going):
         inputs = [np.asarray(iteration, np.int64), going.reshape(()), *carries, *captures]
         outputs = run_body(primitive.body, inputs, sizes)
         going = np.asarray(outputs[0])

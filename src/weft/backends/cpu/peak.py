@@ -1,40 +1,78 @@
 """What the machine can do at most, measured: multiply-adds in registers, and bytes read from memory.
 
-Both are a loop of vector instructions without any dependence that could slow it down, run by all threads at once.
+Both are a loop of vector instructions without any dependence that could slow it down, run by all threads at once. What
+was measured is kept on disk for some days; a busy machine measures less than it can, so the best of them counts.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from threading import Barrier
 
 import numpy as np
 
+from weft.backends.cpu.code_cache import cache_folder, key_of, write_file
 from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
-from weft.ir.target import Target
+from weft.ir.target import Peak, Target
 
 ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
 BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
 READ_VECTORS = 8
+GOOD_FOR = 7 * 86_400.0  # seconds that a measurement is used for
+USUAL_CLOCK = 3e9  # multiply-adds of a vector in a second
+USUAL_BANDWIDTH = 2e10  # bytes a second
+MOST = 1e18  # operations or bytes a second that no machine does
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Of all threads together: float32 operations and bytes read, per second."""
+@cache
+def known_peak(threads: int) -> Peak:
+    """The machine's peak as measured not long ago, or now."""
+    path = _path(threads)
+    if path is None:
+        return measure_peak(threads)
+    kept, when = _read_peak(path)
+    if kept is not None and 0 <= time.time() - when < GOOD_FOR:
+        return kept
+    peak = measure_peak(threads)
+    if kept is not None:
+        peak = Peak(max(peak.flops, kept.flops), max(peak.bandwidth, kept.bandwidth))
+    with suppress(OSError):
+        write_file(path, json.dumps([peak.flops, peak.bandwidth, time.time()]).encode())
+    return peak
 
-    flops: float
-    bandwidth: float
 
-    def roofline(self, flops: float, bytes: float) -> float:
-        """The fewest seconds that so much work can take."""
-        return max(flops / self.flops, bytes / self.bandwidth)
+@cache
+def assumed_peak() -> Peak:
+    """One thread's peak as it was measured at any time, or what is usual for such a processor: nothing is measured."""
+    path = _path(1)
+    kept = None if path is None else _read_peak(path)[0]
+    return kept or Peak(USUAL_CLOCK * 2 * _lanes(host().target), USUAL_BANDWIDTH)
+
+
+def _path(threads: int) -> Path | None:
+    """Where what was measured on so many threads is kept, if anything is."""
+    machine = host()
+    folder = cache_folder()
+    name = key_of(machine.triple, machine.processor, machine.features, str(usable_cores()), str(threads))
+    return None if folder is None else folder / "peaks" / f"{name}.json"
+
+
+def _read_peak(path: Path) -> tuple[Peak | None, float]:
+    """What was measured, and when; None where nothing that makes sense is kept."""
+    with suppress(OSError, ValueError, TypeError):
+        flops, bandwidth, when = map(float, json.loads(path.read_bytes()))
+        if 0 < flops < MOST and 0 < bandwidth < MOST:
+            return Peak(flops, bandwidth), when
+    return None, 0.0
 
 
 def measure_peak(threads: int) -> Peak:

@@ -1,0 +1,115 @@
+"""Runs that are recorded: an executable whose sections and host steps note when they ran.
+
+In: a compiled program and its inputs. Out: one `RunRecord` a run. Nothing of it is in the way of other runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from weft.backends.cpu.executable import Executable, Parts
+from weft.backends.cpu.memory import ALIGNMENT, Arenas, address, contiguous
+from weft.backends.cpu.section import SectionRunner
+from weft.backends.cpu.tape import Tape
+from weft.backends.reference.interpret import RunBody, run_step
+from weft.errors import ExecutionError
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import Step, Value, step_name
+from weft.ir.record import HostRecord, NativeRecord, RunRecord
+from weft.ir.work import NativeSection, PlannedLaunch, unrolled
+from weft.plan.sections import Plan
+
+Array = np.ndarray[Any, Any]
+
+
+def recorder(program: CompiledProgram, threads: int) -> Callable[[Sequence[Any]], RunRecord]:
+    """A function that runs a program on inputs and tells how it went."""
+    notes = _Notes()
+    executable = Executable(program, threads, Parts(notes.section_runner, notes.run_step))
+
+    def record(inputs: Sequence[Any]) -> RunRecord:
+        notes.parts.clear()
+        start = perf_counter_ns()
+        executable.run(inputs)
+        return RunRecord(start, perf_counter_ns(), tuple(notes.parts))
+
+    return record
+
+
+class _Notes:
+    """What happened in the present run, in the order in which it ended."""
+
+    def __init__(self) -> None:
+        self.parts: list[NativeRecord | HostRecord] = []
+        self.sections = 0
+
+    def section_runner(
+        self,
+        section: NativeSection,
+        constants: Mapping[Value, Any],
+        addresses: Mapping[str, int],
+        threads: int,
+        arenas: Arenas,
+    ) -> SectionRunner:
+        self.sections += 1
+        return _RecordedSection(self, self.sections - 1, section, constants, addresses, threads, arenas)
+
+    def run_step(self, step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
+        before = len(self.parts)
+        start = perf_counter_ns()
+        results = run_step(step, operands, sizes, run_body)
+        end = perf_counter_ns()
+        inside = sum(_own_time(part) for part in self.parts[before:])
+        self.parts.append(HostRecord(step.origin, step_name(step), start, end, inside))
+        return results
+
+
+class _RecordedSection(SectionRunner):
+    """A section that notes the times of its launches, on memory of its own."""
+
+    def __init__(
+        self,
+        notes: _Notes,
+        number: int,
+        section: NativeSection,
+        constants: Mapping[Value, Any],
+        addresses: Mapping[str, int],
+        threads: int,
+        arenas: Arenas,
+    ) -> None:
+        super().__init__(section, constants, addresses, threads, arenas)
+        self.notes = notes
+        self.number = number
+        self._known: tuple[tuple[int, ...], Plan, tuple[PlannedLaunch, ...], Tape] | None = None
+
+    def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+        plan, launches, tape = self._planned(sizes)
+        given = [contiguous(array) for array in inputs]
+        outputs = [np.empty(shape, dtype) for shape, dtype in plan.outputs]
+        memory = np.zeros(plan.arena_bytes + 2 * ALIGNMENT, np.uint8)
+        errors = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        places = [0, errors + ALIGNMENT, errors, *map(address, given), *map(address, outputs)]
+        start = perf_counter_ns()
+        times = tape.run_timed(places, self.threads)
+        end = perf_counter_ns()
+        if memory[errors - memory.ctypes.data :][:4].any():
+            raise ExecutionError("an index is out of range")
+        record = NativeRecord(self.number, launches, times, plan.allocations, plan.arena_bytes, start, end)
+        self.notes.parts.append(record)
+        return outputs
+
+    def _planned(self, sizes: Mapping[str, int]) -> tuple[Plan, tuple[PlannedLaunch, ...], Tape]:
+        key = tuple([sizes[name] for name in self.symbols])
+        if self._known is None or self._known[0] != key:
+            plan = self.make_plan(sizes)
+            self._known = (key, plan, tuple(unrolled(plan.launches)), self.make_tape(plan))
+        return self._known[1:]
+
+
+def _own_time(part: NativeRecord | HostRecord) -> int:
+    """The time of a record that no record inside of it shows."""
+    return part.end - part.start - (part.inside if isinstance(part, HostRecord) else 0)

@@ -1,0 +1,162 @@
+"""`weft plan`: the memory that a model needs, known before it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.plan.program import ProgramPlan
+    from weft.runtime.memory import Memory
+
+SHOWN_TENSORS = 12
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "plan",
+        help="the memory that a model needs, known before it runs",
+        description="Plan the memory of a run without running: weights, the arena of intermediate values, what is in "
+        "it at the peak. Dynamic dims that are not given get usual sizes, which are said.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    parser.add_argument("--device", default="auto", metavar="D", help="device to plan for (default: the best one here)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads to plan for (default: all cores)")
+    parser.add_argument("--verify", action="store_true", help="prove that no two values disturb each other")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the arena over time as .svg or .png")
+
+
+def run(args: argparse.Namespace) -> int:
+    import weft
+    from weft.cli import inputs, output
+
+    if args.picture is not None and args.picture.suffix.lower() not in (".svg", ".png"):
+        raise InputError(f"--picture {args.picture}: neither .svg nor .png")
+    sizes = inputs.parse_sizes(args.shape)
+    model = weft.load(args.model, device=args.device, threads=args.threads)
+    inputs.check_sizes(model.inputs, sizes)
+    memory = model.memory(sizes)
+    plan, _ = model.plan(sizes)
+    if args.verify:
+        _verify(plan, memory)
+    if args.picture is not None:
+        _draw(plan, model.file, args.picture)
+    if args.json:
+        output.print_json(_record(plan, memory, args.verify))
+        return 0
+    console = output.console()
+    _print(plan, memory, args.verify, console)
+    if args.picture is not None:
+        console.print(f"picture: {output.printable(str(args.picture))}")
+    return 0
+
+
+def _verify(plan: ProgramPlan, memory: Memory) -> None:
+    from weft.plan.verify import verify_plan
+
+    for part in plan.sections:
+        verify_plan(part.section, part.plan, part.constants, memory.sizes)
+
+
+def _draw(plan: ProgramPlan, file: str, path: Path) -> None:
+    from weft.plan.limits import alive_at_peak
+    from weft.plan.program import launch_count
+    from weft.report.arena_map import ArenaMap, png, svg
+
+    part = plan.busiest
+    if part is None:
+        raise InputError("there is no arena to draw: nothing of this model is native code with known sizes")
+    peak = max((one.first for one in alive_at_peak(part.plan)), default=0)
+    title = f"{Path(file).name}: arena of {part.plan.arena_bytes:,} bytes"
+    drawing = ArenaMap(title, part.plan.allocations, part.plan.arena_bytes, launch_count(part.plan), peak)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(drawing), encoding="utf-8")
+    else:
+        path.write_bytes(png(drawing))
+
+
+def _record(plan: ProgramPlan, memory: Memory, verified: bool) -> dict[str, Any]:
+    """Everything that `weft plan` tells, as plain data."""
+    from weft.plan.limits import alive_at_peak
+
+    part = plan.busiest
+    return {
+        "sizes": dict(memory.sizes),
+        "guessed": list(memory.guessed),
+        "weights_bytes": memory.weights,
+        "arena_bytes": memory.arena,
+        "lower_bound_bytes": memory.lower_bound,
+        "sum_bytes": memory.without_reuse,
+        "workspace_bytes": memory.workspace,
+        "inputs_bytes": memory.inputs,
+        "outputs_bytes": memory.outputs,
+        "peak_bytes": memory.peak,
+        "unplanned": list(memory.unplanned),
+        "verified": verified,
+        "peak": [_describe(one) for one in alive_at_peak(part.plan)] if part is not None else [],
+        "allocations": [
+            {"section": number, **_describe(one)}
+            for number, section in enumerate(plan.sections)
+            for one in section.plan.allocations
+        ],
+    }
+
+
+def _describe(one: Any) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "nodes": one.origin,
+        "offset": one.offset,
+        "bytes": one.size,
+        "first": one.first,
+        "last": one.last,
+    }
+
+
+def _print(plan: ProgramPlan, memory: Memory, verified: bool, console: Console) -> None:
+    from weft.cli import output
+    from weft.plan.limits import alive_at_peak
+
+    def amount(number: int) -> str:
+        return f"{output.format_bytes(number)} ({number:,})"
+
+    rows: list[tuple[str, object]] = []
+    if memory.sizes:
+        said = [
+            f"{name} = {size}{' (a guess)' if name in memory.guessed else ''}" for name, size in memory.sizes.items()
+        ]
+        rows.append(("sizes", ", ".join(said)))
+    ratio = f", {memory.arena / memory.lower_bound:.3f} × the lower bound" if memory.lower_bound else ""
+    rows += [
+        ("weights", amount(memory.weights)),
+        ("arena", amount(memory.arena) + ratio),
+        ("lower bound", amount(memory.lower_bound)),
+        ("without reuse", amount(memory.without_reuse)),
+        ("workspace", amount(memory.workspace)),
+        ("inputs", f"{amount(memory.inputs)}, the caller's"),
+        ("outputs", amount(memory.outputs)),
+        ("peak", amount(memory.peak)),
+    ]
+    if memory.unplanned:
+        rows.append(("not counted", f"{len(memory.unplanned)} nodes whose sizes the data decide"))
+    if verified:
+        rows.append(("verified", f"{len(plan.sections)} section{'s' if len(plan.sections) != 1 else ''}"))
+    console.print(output.facts(rows))
+    part = plan.busiest
+    alive = alive_at_peak(part.plan) if part is not None else []
+    if alive:
+        shown = [
+            (output.printable(one.name), output.format_bytes(one.size), one.origin) for one in alive[:SHOWN_TENSORS]
+        ]
+        console.print()
+        console.print(output.table("in the arena at the peak", ("tensor", "bytes", "nodes"), shown, right=("bytes",)))
+        if len(alive) > SHOWN_TENSORS:
+            console.print(f"and {len(alive) - SHOWN_TENSORS} smaller ones")

@@ -1,0 +1,125 @@
+"""`weft profile`: where a model's time and memory go, as a table, a trace and a page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.runtime.profile import Profile
+
+SHOWN_KERNELS = 25
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "profile",
+        help="where a model's time and memory go: kernels, threads, the arena",
+        description="Run a model a few times and tell what each kernel took, which nodes it came from and how near it "
+        "is to what the machine can do. Inputs that are not given are random; dims that nothing gives a size are 1.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=SOURCE", help="data for one input, as in weft run"
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random data (default 0)")
+    parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="runs that are timed (default 10)")
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=SHOWN_KERNELS,
+        metavar="N",
+        help=f"list the slowest N kernels (default {SHOWN_KERNELS})",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, arena map and kernels")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or Chrome's tracing")
+    parser.add_argument("--json", metavar="FILE", help="write the profile as JSON; - prints it instead of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    import weft
+    from weft.cli import inputs, output
+    from weft.cli.kernel_table import print_kernels
+    from weft.report.nodes import ops_by_node
+    from weft.report.page import profile_page
+    from weft.report.trace import trace_json
+
+    sizes = inputs.parse_sizes(args.shape)
+    model = weft.load(args.model, device=args.device, threads=args.threads)
+    asked = set(sizes)
+    given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
+    profile = model.profile({item.name: item.array for item in given}, repeat=args.repeat)
+    ops = ops_by_node(model.source.graph)
+    files = []
+    if args.html is not None:
+        files.append(("page", args.html, profile_page(profile, ops)))
+    if args.trace is not None:
+        files.append(("trace", args.trace, trace_json(profile, ops)))
+    if args.json not in (None, "-"):
+        files.append(("profile", Path(args.json), _json(profile)))
+    for _, path, text in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    if args.json == "-":
+        print(_json(profile))
+        return 0
+    console = output.console()
+    print_kernels(profile, ops, max(args.top, 0), console)
+    _print_rest(profile, {name: size for name, size in sizes.items() if name not in asked}, console)
+    for what, path, _ in files:
+        console.print(f"{what}: {output.printable(str(path))}")
+    return 0
+
+
+def profile_data(profile: Profile) -> dict[str, Any]:
+    """A profile as plain data."""
+    kernels = [
+        {
+            **asdict(kernel),
+            "flops_per_second": kernel.flops_per_second,
+            "bytes_per_second": kernel.bytes_per_second,
+        }
+        for kernel in profile.kernels
+    ]
+    peak = profile.peak_memory
+    return {
+        **asdict(profile),
+        "kernels": kernels,
+        "seconds": profile.seconds,
+        "peak_memory": None if peak is None else asdict(peak),
+    }
+
+
+def _json(profile: Profile) -> str:
+    import json
+
+    return json.dumps(profile_data(profile), indent=2, allow_nan=False)
+
+
+def _print_rest(profile: Profile, guessed: Mapping[str, int], console: Console) -> None:
+    from rich.text import Text
+
+    from weft.cli import output
+
+    threads = ", ".join(f"{part:.0%}" for part in profile.occupancy)
+    facts = [("threads busy", threads)]
+    peak = profile.peak_memory
+    if peak is not None:
+        where = profile.kernels[peak.kernel]
+        nodes = f" ({', '.join(where.nodes[:2])})" if where.nodes else ""
+        live = f"{output.format_bytes(peak.bytes)} at most, in {where.name}{nodes}"
+        facts.append(("live bytes", f"{live}; arena {output.format_bytes(profile.arena_bytes)}"))
+    console.print(output.facts(facts))
+    if guessed:
+        sizes = ", ".join(f"{name} = {size}" for name, size in guessed.items())
+        console.print(Text(f"not given, so made up: {output.printable(sizes)} (--shape sets them)", "yellow"))

@@ -1,0 +1,77 @@
+"""What lies in memory, byte for byte, as labels: for the replay of a plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Label = Any  # what tells one content from all others
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes of a labelled whole, from `start` on."""
+
+    label: Label
+    start: int
+    size: int
+
+
+class Memory:
+    """The labels of one region's bytes, as stretches without overlap."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.stretches: list[tuple[int, Content]] = []  # end, and what is there
+
+    def write(self, start: int, content: Content) -> None:
+        end = start + content.size
+        if not content.size:
+            return
+        first = max(bisect_right(self.starts, start) - 1, 0)
+        kept: list[tuple[int, int, Content]] = []
+        last = first
+        while last < len(self.starts) and self.starts[last] < end:
+            at, (stop, old) = self.starts[last], self.stretches[last]
+            if at < start:
+                kept.append((at, min(stop, start), Content(old.label, old.start, min(stop, start) - at)))
+            if stop > end:
+                kept.append((end, stop, Content(old.label, old.start + end - at, stop - end)))
+            last += 1
+        if last == first and first < len(self.starts) and self.starts[first] < start:
+            first = last = first + 1
+        kept.append((start, end, content))
+        kept.sort(key=lambda entry: entry[0])
+        self.starts[first:last] = [at for at, _, _ in kept]
+        self.stretches[first:last] = [(stop, content) for _, stop, content in kept]
+
+    def find(self, start: int, size: int) -> Iterator[tuple[int, Content | None]]:
+        """What lies in a stretch of memory: pieces with the number of their bytes, in order."""
+        end = start + size
+        number = max(bisect_right(self.starts, start) - 1, 0)
+        while start < end:
+            if number >= len(self.starts) or self.starts[number] >= end:
+                yield end - start, None
+                return
+            at, (stop, content) = self.starts[number], self.stretches[number]
+            if at > start:
+                yield at - start, None
+                start = at
+            if stop > start:
+                length = min(stop, end) - start
+                yield length, Content(content.label, content.start + start - at, length)
+                start += length
+            number += 1
+
+
+def part_of(content: Sequence[Content], start: int, size: int) -> Iterator[Content]:
+    """Some bytes of a content."""
+    end = start + size
+    at = 0
+    for part in content:
+        low, high = max(start, at), min(end, at + part.size)
+        if low < high:
+            yield Content(part.label, part.start + low - at, high - low)
+        at += part.size

@@ -1,0 +1,62 @@
+"""How long launches take, by a model: arithmetic and memory traffic at the rates of a device, and what sharing costs.
+
+It is right within a factor of two for most kernels, which is enough to tell what is worth dividing, or waking another
+thread for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from weft.ir.target import Peak
+from weft.ir.work import PlannedLaunch, Repeated
+
+EFFICIENCY = 0.6  # of the arithmetic that a device can do, about what kernels reach
+CACHED_BYTES = 1 << 20  # of a launch, up to which they come from caches
+CACHE_SPEED = 4.0  # of caches, in that of memory
+START = 1e-7  # seconds before a kernel does anything
+
+WORTH_SHARING = 2e-6  # seconds that a launch must take to be spread over threads
+WORTH_WAKING = 30e-6  # seconds that launches worth sharing must take in all, for a run to ask for other threads
+MOST_JOINED = 10e-6  # seconds that launches may take which one thread runs in a row
+
+
+def seconds(flops: float, bytes: float, peak: Peak) -> float:
+    """How long one thread, whose peak is given, takes for so much work."""
+    speed = peak.bandwidth * (CACHE_SPEED if bytes <= CACHED_BYTES else 1.0)
+    return START + max(flops / (EFFICIENCY * peak.flops), bytes / speed)
+
+
+def launch_seconds(launch: PlannedLaunch, peak: Peak) -> float:
+    """How long one thread takes for a launch; infinite where nothing is known of it."""
+    return seconds(launch.flops, launch.bytes, peak) if launch.flops or launch.bytes else inf
+
+
+def is_worth_sharing(launch: PlannedLaunch, peak: Peak) -> bool:
+    return launch.blocks > 1 and launch_seconds(launch, peak) >= WORTH_SHARING
+
+
+def is_worth_waking(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
+    """Whether a run is long enough for other threads to be of help."""
+    total = 0.0
+    for entry in launches:
+        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        total += times * sum(launch_seconds(launch, peak) for launch in inside if is_worth_sharing(launch, peak))
+    return total >= WORTH_WAKING
+
+
+def joined(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> list[bool]:
+    """Which launches one thread should run right after the one before: short ones that need its result."""
+    result: list[bool] = []
+    row = inf  # seconds of the present row
+    for number, entry in enumerate(launches):
+        if isinstance(entry, Repeated) or is_worth_sharing(entry, peak):
+            row = inf
+            result.append(False)
+            continue
+        taken = launch_seconds(entry, peak)
+        follows = entry.after is None or number - 1 in entry.after
+        result.append(follows and row + taken <= MOST_JOINED)
+        row = row + taken if result[-1] else taken
+    return result

@@ -1,0 +1,449 @@
+"""Proof that a plan is sound, without trust in what made it: its launches are replayed on memory that knows contents.
+
+Every byte of every region is labelled with what was written there last: which value, and which byte of it. A launch
+that reads a value must find all its bytes at the place that it is given. So memory that is taken too early, read too
+early, written too late or shared shows as a label that is not the one wanted. Places must lie inside their regions.
+Launches may run side by side unless one waits for the other, be it by way of others: where two use the same bytes and
+one of them writes, it must. So must those of different steps of a plan that has no waits.
+
+A value that equals a stretch of another one (a reshape, a slice, a part of a concatenation) has the other's labels.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.numbers import Numbers
+from weft.ir.program import Value
+from weft.ir.types import TensorType
+from weft.ir.work import (
+    Copy,
+    Launch,
+    NativeSection,
+    Place,
+    PlannedLaunch,
+    Reference,
+    Repeated,
+    ScanTask,
+    Task,
+    Work,
+    unrolled,
+)
+from weft.plan.contents import Content, Memory, part_of
+from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+
+Array = np.ndarray[Any, Any]
+CONSTANT = "a constant"  # the label of what lies at an address, whichever value it belongs to
+
+
+class PlanError(InternalError):
+    """A plan in which launches would disturb each other."""
+
+
+def verify_plan(section: NativeSection, plan: Plan, constants: Mapping[Value, Array], sizes: Mapping[str, int]) -> None:
+    """Raise PlanError unless the plan computes what the section says, whatever the kernels compute."""
+    if sorted(number for step in plan.steps for number in step) != list(range(len(section.tasks))):
+        raise PlanError("a plan must run every task once")
+    _Replay(section, plan, constants, Numbers(sizes)).run(plan.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A use of memory by an entry of the plan."""
+
+    place: Place
+    size: int
+    written: bool
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A launch's use of memory, and what should be or will be there."""
+
+    reference: Reference
+    place: Place
+    content: tuple[Content, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A task while its launches are replayed: what they have written, and over which operands."""
+
+    task: Task
+    operands: Sequence[tuple[Content, ...]]
+    results: Sequence[tuple[Content, ...]]
+    step: int
+    number: int | None  # as launches know it; None inside of a scan
+    places: dict[Reference, Place] = field(default_factory=dict)
+    written: set[Reference] = field(default_factory=set)
+    overwritten: dict[tuple[Reference, Place], tuple[Content, ...]] = field(default_factory=dict)
+
+
+class _Replay:
+    def __init__(self, section: NativeSection, plan: Plan, constants: Mapping[Value, Array], number: Numbers) -> None:
+        self.section, self.plan, self.constants, self.number = section, plan, constants, number
+        self.pending = [(number, launch) for number, entry in enumerate(plan.launches) for launch in unrolled([entry])][
+            ::-1
+        ]
+        self.running = 0  # the number of the entry of the plan that is being replayed
+        self.memory: dict[int, Memory] = {}
+        self.accesses: list[Access] = []
+        self.contents: dict[Value, tuple[Content, ...]] = {}
+        self.regions = {ARENA: plan.arena_bytes, ERRORS: 4}
+        for count, value in enumerate((*section.inputs, *section.outputs)):
+            self.regions[FIRST_FREE + count] = self.bytes(value)
+        self.arrays = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in plan.constants)
+        for count, value in enumerate(section.inputs):
+            self.contents[value] = (Content(value, 0, self.bytes(value)),)
+            self.write(Place(FIRST_FREE + count), self.contents[value])
+        for value, array in constants.items():
+            self.contents[value] = (Content(CONSTANT, array.ctypes.data, array.nbytes),)
+
+    def run(self, steps: Sequence[Sequence[int]]) -> None:
+        for step in steps:
+            for number in step:
+                self.replay(self.section, number, number, self.contents)
+        if self.pending:
+            raise PlanError(f"a launch that belongs to no task: {self.pending[-1][1].kernel.name}")
+        _check_waits(self.accesses, _waits(self.plan.launches, steps))
+        for count, value in enumerate(self.section.outputs):
+            place = Place(FIRST_FREE + len(self.section.inputs) + count)
+            self.expect(place, self.content(value, self.section, self.contents), f"output {value}")
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    def replay(
+        self, section: NativeSection, number: int, step: int, contents: dict[Value, tuple[Content, ...]]
+    ) -> None:
+        """The launches of a task. `contents` are what the values around it consist of."""
+        task = section.tasks[number]
+        if isinstance(task, ScanTask):
+            self.replay_scan(task, section, step, contents)
+            return
+        operands = [self.content(value, section, contents) for value in task.operands]
+        results = [self.result(task, value, operands) for value in task.results]
+        contents.update(zip(task.results, results))
+        own = number if section is self.section else None
+        self.replay_work(_Running(task, operands, results, step, own))
+
+    def result(self, task: Task, value: Value, operands: list[tuple[Content, ...]]) -> tuple[Content, ...]:
+        """What a result consists of: the contents of operands where it is made of copies, else something new."""
+        size = self.bytes(value)
+        item = _itemsize(value)
+        parts: list[tuple[int, tuple[Content, ...]]] = []
+        for copy in task.work.copies:
+            if self.number(copy.pieces) == 1:
+                start, length = self.number(copy.source) * item, self.number(copy.size) * item
+                parts.append((self.number(copy.target) * item, tuple(part_of(operands[copy.operand], start, length))))
+        found: list[Content] = []
+        at = 0
+        for start, part in sorted(parts, key=lambda entry: entry[0]):
+            if start > at:
+                found.append(Content(value, at, start - at))
+            found += part
+            at = start + sum(content.size for content in part)
+        if at < size:
+            found.append(Content(value, at, size - at))
+        if sum(content.size for content in found) != size:
+            raise PlanError(f"copies that do not fit the result {value} of {task.origin}")
+        return tuple(found)
+
+    def replay_work(self, running: _Running) -> None:
+        work = running.task.work
+        copies = {copy.launch: copy for copy in work.copies if self.number(copy.pieces) == 1}
+        for number, (launch, references) in enumerate(work.launches):
+            planned = self.next_launch(launch, running.number)
+            if planned is not None:
+                self.replay_launch(running, planned, references, copies.get(number))
+            elif number not in copies:
+                raise PlanError(f"launch {number} of {running.task.origin} is missing")
+
+    def next_launch(self, launch: Launch, task: int | None) -> PlannedLaunch | None:
+        """The next planned launch, if it is this one, of this task."""
+        if not self.pending:
+            return None
+        number, planned = self.pending[-1]
+        same = planned.kernel is launch.kernel or planned.kernel == launch.kernel
+        if not same or (task is not None and planned.task != task) or planned.blocks != self.number(launch.blocks):
+            return None
+        if planned.parameters != tuple(map(self.number, launch.parameters)):
+            return None
+        self.running = number
+        return self.pending.pop()[1]
+
+    def replay_launch(
+        self, running: _Running, planned: PlannedLaunch, references: Sequence[Reference], copy: Copy | None
+    ) -> None:
+        origin = running.task.origin
+        buffers = [buffer for buffer in planned.kernel.buffers if buffer.local_size is None]
+        if not len(buffers) == len(references) == len(planned.buffers):
+            raise PlanError(f"{planned.kernel.name} of {origin} has {len(planned.buffers)} places")
+        reads: list[Use] = []
+        writes: list[Use] = []
+        for reference, place, buffer in zip(references, planned.buffers, buffers):
+            content = self.referred(running, reference, place)
+            if content is None:
+                continue
+            use = Use(reference, place, content)
+            if running.places.setdefault(reference, place) != place:
+                raise PlanError(f"{origin} has its {reference.kind} {reference.number} in two places")
+            if copy is not None:
+                use = self.copied(running.task, use, copy)
+            if not buffer.written:
+                if reference.kind != "operand" and reference not in running.written:
+                    raise PlanError(f"{origin} reads {reference.kind} {reference.number} before it is written")
+                reads.append(use)
+            elif reference.kind == "operand":
+                raise PlanError(f"{origin} writes to its operand {reference.number}")
+            else:
+                writes.append(use)
+        self.touch(running, reads, writes)
+
+    def copied(self, task: Task, use: Use, copy: Copy) -> Use:
+        """What a launch that only copies uses: a part of the operand, and the same of the result."""
+        item = _itemsize(task.results[0])
+        start = self.number(copy.source if use.reference.kind == "operand" else copy.target) * item
+        part = tuple(part_of(use.content, start, self.number(copy.size) * item))
+        return Use(use.reference, Place(use.place.region, use.place.offset + start), part)
+
+    def referred(self, running: _Running, reference: Reference, place: Place) -> tuple[Content, ...] | None:
+        """The content that a reference stands for; None for what is checked by its place alone."""
+        task = running.task
+        match reference.kind:
+            case "errors":
+                if place.region != ERRORS:
+                    raise PlanError(f"{task.origin} reports errors to {place}")
+                return None
+            case "constant":
+                self.check_range(place, task.work.constants[reference.number].nbytes, task.origin)
+                return None
+            case "operand":
+                return running.operands[reference.number]
+            case "result":
+                return running.results[reference.number]
+            case "workspace":
+                return (self.workspace(task.work, reference.number, running.step),)
+
+    def touch(self, running: _Running, reads: Sequence[Use], writes: Sequence[Use]) -> None:
+        """One launch's reads, then its writes; they overlap only where an operand may be overwritten."""
+        task = running.task
+        for use in reads:
+            # of an operand that was overwritten in part, only the kernel knows that the rest is what it still reads
+            content = running.overwritten.get((use.reference, use.place), use.content)
+            self.expect(use.place, content, f"{use.reference.kind} {use.reference.number} of {task.origin}")
+        for written in writes:
+            self.check_range(written.place, written.size, task.origin)
+            for other in (*reads, *writes):
+                if other.reference == written.reference or not _overlap(written, other):
+                    continue
+                same = written.place == other.place and written.size == other.size
+                allowed = other.reference.kind == "operand" and other.reference.number in task.work.overwritable
+                if not (same and allowed and written.reference.kind == "result"):
+                    what, over = written.reference, other.reference
+                    raise PlanError(f"{task.origin} writes {what.kind} {what.number} over {over.kind} {over.number}")
+                running.overwritten[other.reference, other.place] = written.content
+        for written in writes:
+            self.write(written.place, written.content)
+            running.written.add(written.reference)
+        self.accesses += [Access(use.place, use.size, False, self.running) for use in reads]
+        self.accesses += [Access(use.place, use.size, True, self.running) for use in writes]
+
+    def workspace(self, work: Work, number: int, step: int) -> Content:
+        space = work.workspaces[number]
+        size = self.number(space.size) * space.dtype.numpy.itemsize
+        return Content((id(work), number, step), 0, size)
+
+    # -- scans -------------------------------------------------------------------------------------------------------
+
+    def replay_scan(
+        self, task: ScanTask, section: NativeSection, step: int, contents: dict[Value, tuple[Content, ...]]
+    ) -> None:
+        """All iterations: sequences are cut, carries are what the iteration before made, outputs are stacked."""
+        primitive, program = task.primitive, task.program
+        operands = [self.content(value, section, contents) for value in task.operands]
+        self.bind_body(task)
+        length = self.number(primitive.length)
+        carries = operands[: primitive.carries]
+        stop = primitive.carries + primitive.sequences
+        sequences, captured = operands[primitive.carries : stop], operands[stop:]
+        stacked: list[list[Content]] = [[] for _ in program.outputs[primitive.carries :]]
+        for iteration in range(length):
+            inner = {**{value: found for value, found in self.contents.items() if value in self.constants}}
+            inner.update(zip(program.inputs[: primitive.carries], carries))
+            for value, sequence in zip(program.inputs[primitive.carries : stop], sequences):
+                inner[value] = tuple(part_of(sequence, iteration * self.bytes(value), self.bytes(value)))
+            inner.update(zip(program.inputs[stop:], captured))
+            known = dict(inner)
+            for number in range(len(task.body.tasks)):
+                self.replay(task.body, number, step, inner)
+            made = {value: content for value, content in inner.items() if value not in known}
+            fresh = {value: _fresh(content, made, (step, iteration)) for value, content in made.items()}
+            self.relabel(fresh, made)
+            outputs = [
+                fresh.get(value) or self.content(value, task.body, {**inner, **fresh}) for value in program.outputs
+            ]
+            carries = outputs[: primitive.carries]
+            for parts, content in zip(stacked, outputs[primitive.carries :]):
+                parts.extend(content)
+        results = [*carries, *map(tuple, stacked)]
+        for copy, value, content in zip(task.copies, task.results, carries):
+            if self.pending and self.next_is(copy):
+                moved = Task(copy, (value,), (value,), task.origin)
+                self.replay_work(_Running(moved, [content], [content], step, None))
+        contents.update(zip(task.results, results))
+
+    def next_is(self, work: Work) -> bool:
+        (_, planned), (launch, _) = self.pending[-1], work.launches[0]
+        return planned.kernel == launch.kernel and planned.parameters == tuple(map(self.number, launch.parameters))
+
+    def relabel(self, fresh: Mapping[Value, tuple[Content, ...]], made: Mapping[Value, tuple[Content, ...]]) -> None:
+        """Give what an iteration made labels of its own, so that the next one's are told apart from them."""
+        labels = {old.label: new.label for value in made for old, new in zip(made[value], fresh[value]) if old != new}
+        for memory in self.memory.values():
+            memory.stretches = [
+                (end, Content(labels[c.label], c.start, c.size) if c.label in labels else c)
+                for end, c in memory.stretches
+            ]
+
+    def bind_body(self, task: ScanTask) -> None:
+        primitive = task.primitive
+        for number, (inner, outer) in enumerate(zip(task.program.inputs, task.operands)):
+            shape = self.shape(outer)
+            is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
+            assert isinstance(inner.type, TensorType)
+            for dim, size in zip(inner.type.shape or (), shape[1:] if is_sequence else shape):
+                symbol = dims.as_symbol(dim)
+                if symbol is not None:
+                    self.number.bind(symbol.name, size)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def content(
+        self, value: Value, section: NativeSection, contents: Mapping[Value, tuple[Content, ...]]
+    ) -> tuple[Content, ...]:
+        while value not in contents and value in section.aliases:
+            value = section.aliases[value]
+        if value not in contents:  # never read from memory: a packed constant, or an operand that only has a size
+            return (Content(value, 0, self.bytes(value)),)
+        return contents[value]
+
+    def expect(self, place: Place, content: Sequence[Content], what: str) -> None:
+        """Raise PlanError unless a place holds a content."""
+        size = sum(part.size for part in content)
+        self.check_range(place, size, what)
+        if place.region == ABSOLUTE:
+            wanted = [Content(CONSTANT, place.offset, size)]
+            if size and list(content) != wanted:
+                raise PlanError(f"{what}: another constant is at {place.offset}")
+            return
+        memory = self.memory.setdefault(place.region, Memory())
+        at = place.offset
+        for part in content:
+            done = 0
+            for length, found in memory.find(at, part.size):
+                if found != Content(part.label, part.start + done, length):
+                    there = "nothing was written there" if found is None else f"{found.label} is there"
+                    raise PlanError(f"{what}: at byte {at + done} of region {place.region}, {there}")
+                done += length
+            at += part.size
+
+    def write(self, place: Place, content: Sequence[Content]) -> None:
+        at = place.offset
+        for part in content:
+            self.memory.setdefault(place.region, Memory()).write(at, part)
+            at += part.size
+
+    def check_range(self, place: Place, size: int, what: str) -> None:
+        if not size:
+            return
+        if place.region == ABSOLUTE:
+            number = bisect_right(self.arrays, (place.offset, 1 << 63)) - 1
+            inside = number >= 0 and any(
+                start <= place.offset and place.offset + size <= end for start, end in self.arrays[: number + 1]
+            )
+        else:
+            inside = place.offset >= 0 and place.offset + size <= self.regions.get(place.region, 0)
+        if not inside:
+            raise PlanError(f"{what}: {size} bytes from {place.offset} on leave region {place.region}")
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        assert isinstance(value.type, TensorType)
+        return tuple(map(self.number, value.type.shape or ()))
+
+    def bytes(self, value: Value) -> int:
+        return prod(self.shape(value)) * _itemsize(value)
+
+
+def _waits(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[Sequence[int]]) -> list[int]:
+    """For each entry, a number whose bits say which others are done before it starts."""
+    numbers = {task: number for number, step in enumerate(steps) for task in step}
+    at = [numbers.get(entry.task, -1) if isinstance(entry, PlannedLaunch) else -1 for entry in entries]
+    done: list[int] = []
+    for number, entry in enumerate(entries):
+        all_before = (1 << number) - 1
+        if isinstance(entry, Repeated):
+            done.append(all_before)
+        elif entry.after is not None:
+            bits = 0
+            for other in entry.after:
+                if not 0 <= other < number:
+                    raise PlanError(f"launch {number} waits for {other}")
+                bits |= done[other] | 1 << other
+            done.append(bits)
+        else:
+            beside = sum(1 << other for other in range(number) if at[other] == at[number] >= 0)
+            own = sum(1 << other for other in range(number) if _same_task(entries[other], entry))
+            done.append(all_before & ~beside | own)
+    return done
+
+
+def _same_task(one: PlannedLaunch | Repeated, other: PlannedLaunch) -> bool:
+    return isinstance(one, PlannedLaunch) and one.task == other.task
+
+
+def _check_waits(accesses: Sequence[Access], done: Sequence[int]) -> None:
+    """Of two entries that use the same bytes, and not only read, the later one must wait for the other."""
+    found = sorted(dict.fromkeys(access for access in accesses if access.size), key=_start)
+    for number, one in enumerate(found):
+        end = one.place.offset + one.size
+        for other in found[number + 1 :]:
+            if other.place.region != one.place.region or other.place.offset >= end:
+                break
+            first, second = sorted((one.entry, other.entry))
+            if first != second and (one.written or other.written) and not done[second] >> first & 1:
+                raise PlanError(f"launches {first} and {second} may run side by side and share bytes at {other.place}")
+
+
+def _start(access: Access) -> tuple[int, int]:
+    return access.place.region, access.place.offset
+
+
+def _overlap(one: Use, other: Use) -> bool:
+    if one.place.region != other.place.region or not one.size or not other.size:
+        return False
+    return one.place.offset < other.place.offset + other.size and other.place.offset < one.place.offset + one.size
+
+
+def _fresh(content: Sequence[Content], made: Mapping[Value, Any], iteration: tuple[int, int]) -> tuple[Content, ...]:
+    """The content with the labels of what one iteration made."""
+    return tuple(
+        Content((part.label, iteration), part.start, part.size) if part.label in made else part for part in content
+    )
+
+
+def _itemsize(value: Value) -> int:
+    assert isinstance(value.type, TensorType)
+    return value.type.dtype.numpy.itemsize

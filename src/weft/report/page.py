@@ -1,0 +1,108 @@
+"""A profile as one HTML page that needs nothing else: no network, no server, any screen.
+
+The page is a fixed template with its style and script, and the profile as JSON inside. Names in a profile come from
+files that nobody has checked: they are in the page only as escaped JSON, the script shows them as text, and the page's
+content policy runs no script but its own.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from weft.report.nodes import labelled
+from weft.runtime.profile import Profile
+
+MOST_SPANS = 60_000  # drawn; of more, the longest
+
+
+def profile_page(profile: Profile, ops: Mapping[str, str] | None = None) -> str:
+    """The page; `ops` are the operators of nodes, by name."""
+    style, script = _asset("profile.css"), _asset("profile.js")
+    title = Path(profile.file).name or profile.file
+    parts = {
+        "@TITLE@": escape(title),
+        "@POLICY@": f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}",
+        "@STYLE@": style,
+        "@SCRIPT@": script,
+        "@DATA@": _inside_script(_data(profile, title, ops or {})),
+    }
+    pieces = _asset("profile.html").split("|")
+    return "".join(parts.get(piece, piece) for piece in pieces)
+
+
+def _asset(name: str) -> str:
+    return (files("weft.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """What a content policy calls exactly this text."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _inside_script(data: Any) -> str:
+    """JSON in which nothing can end the element around it or start a comment."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any]:
+    """What the script draws. Times are microseconds."""
+    names: dict[str, int] = {}
+    spans = sorted(profile.spans, key=lambda span: span.start - span.end)[:MOST_SPANS]
+    spans.sort(key=lambda span: span.start)
+    peak = profile.peak_memory
+    return {
+        "title": title,
+        "device": profile.device,
+        "threads": profile.threads,
+        "runs": len(profile.runs),
+        "length": _micro(profile.seconds),
+        "flops": profile.flops,
+        "peakFlops": profile.machine.flops,
+        "peakBandwidth": profile.machine.bandwidth,
+        "occupancy": [round(part, 4) for part in profile.occupancy],
+        "kernels": [
+            {
+                "name": kernel.name,
+                "nodes": labelled(kernel.nodes, ops),
+                "launches": kernel.launches,
+                "time": _micro(kernel.seconds),
+                "busy": _micro(kernel.busy),
+                "share": kernel.share,
+                "flops": kernel.flops_per_second,
+                "bytes": kernel.bytes_per_second,
+                "roofline": kernel.roofline,
+                "bound": kernel.bound,
+            }
+            for kernel in profile.kernels
+        ],
+        "spans": [
+            [
+                span.kernel,
+                names.setdefault(span.name, len(names)),
+                span.thread,
+                _micro(span.start),
+                _micro(span.end - span.start),
+            ]
+            for span in spans
+        ],
+        "names": list(names),
+        "leftOut": len(profile.spans) - len(spans),
+        "tensors": [
+            [t.name, labelled(t.nodes, ops), t.offset, t.size, _micro(t.start), _micro(t.end)] for t in profile.tensors
+        ],
+        "memory": [[_micro(point.start), point.bytes, point.kernel] for point in profile.memory],
+        "arena": profile.arena_bytes,
+        "peak": None if peak is None else [_micro(peak.start), peak.bytes, peak.kernel],
+    }
+
+
+def _micro(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

@@ -1,0 +1,133 @@
+"""How much memory a model needs: for which shapes, what for, and how users state a limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.errors import InputError
+from weft.ir import dims
+from weft.ir.dims import Symbol
+from weft.ir.program import Value
+from weft.ir.types import TensorType
+from weft.plan.program import ProgramPlan
+
+Shape = tuple[int, ...]
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZES = (128, 224, 640, 320, 64, 48, 32, 16, 8, 4, 2, 1)  # for a dynamic dim that nothing gives a size, in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a model needs for one run at a time.
+
+    weights: constants, as the device reads them. arena: all intermediate values and the workspaces of kernels, on the
+    same memory by turns. workspace: what threads and the run itself need beside it. inputs belong to the caller;
+    outputs and what passes between native code and the host are arrays of their own. The peak is all but the inputs.
+
+    `sizes` are those of the dynamic dims; `guessed` the names of those that were not given. `unplanned` are nodes
+    whose sizes depend on the data: they are not counted.
+    """
+
+    weights: int
+    arena: int
+    workspace: int
+    inputs: int
+    outputs: int
+    peak: int
+    lower_bound: int
+    without_reuse: int
+    sizes: Mapping[str, int]
+    guessed: tuple[str, ...]
+    unplanned: tuple[str, ...]
+
+
+def summarize(plan: ProgramPlan, sizes: Mapping[str, int], guessed: Sequence[str]) -> Memory:
+    return Memory(
+        weights=plan.weights,
+        arena=plan.arena,
+        workspace=plan.workspace,
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+        peak=plan.weights + plan.arena + plan.workspace + max(plan.beside, plan.outputs),
+        lower_bound=max((part.plan.lower_bound for part in plan.sections), default=0),
+        without_reuse=sum(part.plan.sum_bytes for part in plan.sections),
+        sizes=dict(sizes),
+        guessed=tuple(guessed),
+        unplanned=plan.unplanned,
+    )
+
+
+def parse_bytes(text: int | str) -> int:
+    """200_000_000, "200MB", "190 MiB" or "1.5G" as a number of bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
+    if found is None or isinstance(text, bool):
+        raise InputError(f"memory_limit {text!r} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
+    number, prefix, binary = found.groups()
+    amount = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
+    if amount < 1:
+        raise InputError(f"memory_limit {text!r} must be positive")
+    return int(amount)
+
+
+def dynamic_dims(inputs: Sequence[Value]) -> dict[str, tuple[Symbol, int]]:
+    """The symbols of inputs' shapes by name, each with the first axis where it stands alone."""
+    found: dict[str, tuple[Symbol, int]] = {}
+    for value in inputs:
+        shape = value.type.shape if isinstance(value.type, TensorType) else None
+        for axis, dim in enumerate(shape or ()):
+            symbol = dims.as_symbol(dim)
+            if symbol is not None and (symbol.name not in found or axis < found[symbol.name][1]):
+                found[symbol.name] = (symbol, axis)
+    return found
+
+
+def bind_shapes(inputs: Sequence[Value], shapes: Mapping[str, int | Sequence[int]], file: str) -> dict[str, int]:
+    """Sizes of dynamic dims from dims by name, and from inputs' shapes by name."""
+    known = dynamic_dims(inputs)
+    by_name = {value.name: value for value in inputs}
+    sizes: dict[str, int] = {}
+    for name, given in shapes.items():
+        if isinstance(given, int):
+            if name not in known:
+                hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+                raise InputError(f"the inputs have no dynamic dim {name!r}", file=file, hint=hint)
+            sizes[name] = given
+            continue
+        if name not in by_name:
+            hint = f"it has {', '.join(by_name)}"
+            raise InputError(f"the model has no input {name!r}", file=file, hint=hint)
+        sizes.update(_sizes_of(by_name[name], tuple(given), file))
+    for name, size in sizes.items():
+        if size < 0:
+            raise InputError(f"a dim {name!r} of negative size {size}", file=file)
+    return sizes
+
+
+def _sizes_of(value: Value, shape: Shape, file: str) -> Iterator[tuple[str, int]]:
+    declared = value.type.shape if isinstance(value.type, TensorType) else None
+    if declared is None:
+        return
+    fits = len(declared) == len(shape)
+    if not fits or any(isinstance(dim, int) and dim != size for dim, size in zip(declared, shape)):
+        raise InputError(f"input {value.name!r} is a {value.type}, which {shape} is no shape of", file=file)
+    for dim, size in zip(declared, shape):
+        symbol = dims.as_symbol(dim)
+        if symbol is not None:
+            yield symbol.name, size
+
+
+def usual_sizes(inputs: Sequence[Value], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for all dynamic dims, the likeliest first: what is given, 1 for batches, one usual size for all others."""
+    known = dynamic_dims(inputs)
+    seen: list[dict[str, int]] = []
+    for size in _SIZES:
+        sizes = {}
+        for name, (symbol, axis) in known.items():
+            usual = 1 if axis == 0 or "batch" in name.lower() else size
+            low, high = symbol.low or 0, symbol.high
+            sizes[name] = given.get(name, max(usual, low) if high is None else min(max(usual, low), high))
+        if sizes not in seen:
+            seen.append(sizes)
+            yield sizes

@@ -1,0 +1,58 @@
+"""The allocator: no two blocks that live together share a byte, and arenas are as small as they can be."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from weft.plan.arena import Block, most_alive, place
+
+
+def random_blocks(seed: int, count: int) -> list[Block]:
+    chooser = random.Random(seed)
+    blocks = []
+    for _ in range(count):
+        first = chooser.randrange(count)
+        last = min(count - 1, first + int(chooser.expovariate(1 / chooser.choice([1, 3, 10]))))
+        blocks.append(Block(int(2 ** chooser.uniform(0, 22)), first, last))
+    return blocks
+
+
+@given(seed=st.integers(0, 1 << 30), count=st.integers(0, 60), alignment=st.sampled_from([1, 64, 256]))
+@settings(max_examples=200)
+def test_no_byte_is_shared(seed: int, count: int, alignment: int) -> None:
+    note(f"seed {seed}")
+    blocks = random_blocks(seed, count)
+    arena = place(blocks, alignment)
+    assert arena == place(blocks, alignment)
+    assert arena.size >= arena.lower_bound
+    for number, (block, start) in enumerate(zip(blocks, arena.offsets)):
+        assert start % alignment == 0
+        assert start >= 0
+        assert start + block.size <= arena.size
+        for other, begin in list(zip(blocks, arena.offsets))[:number]:
+            together = block.first <= other.last and other.first <= block.last
+            assert not together or start + block.size <= begin or begin + other.size <= start
+
+
+@pytest.mark.parametrize("count", [20, 60, 200, 1000])
+def test_close_to_the_lower_bound(count: int) -> None:
+    for seed in range(5):
+        arena = place(random_blocks(seed, count), 64)
+        assert arena.size <= 1.01 * arena.lower_bound, seed
+
+
+def test_a_thousand_blocks_take_little_time() -> None:
+    blocks = random_blocks(3, 1000)
+    start = time.thread_time()
+    place(blocks, 64)
+    assert time.thread_time() - start < 0.3  # a few times more than it takes
+
+
+def test_the_busiest_step() -> None:
+    assert most_alive([]) == (0, 0)
+    assert most_alive([Block(5, 0, 2), Block(7, 2, 3), Block(6, 3, 3)]) == (13, 3)

@@ -1,0 +1,263 @@
+"""Passes for recurrent cells written out in ops: products leave scans, siblings join, counters become positions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from peers import onnxruntime_run
+
+import weft
+from weft.errors import ExecutionError
+from weft.ir.program import Contract, Map, Scan, TensorProgram
+from weft.ir.scalar import Apply, Load, walk
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(23)
+
+
+def random(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def parsed(text: str, **weights: Array) -> onnx.ModelProto:
+    built = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    built.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return built
+
+
+def check(built: onnx.ModelProto, *runs: dict[str, Array]) -> TensorProgram:
+    """The program after all passes, once both devices agree with onnxruntime for each of the inputs."""
+    devices = [weft.load(built, device=device) for device in ("reference", "cpu")]
+    for feeds in runs:
+        expected = onnxruntime_run(built, feeds)
+        for loaded in devices:
+            for found, wanted in zip(loaded.run(feeds).values(), expected, strict=True):
+                assert found.shape == wanted.shape
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    return devices[0].program
+
+
+def products(program: TensorProgram) -> int:
+    return sum(isinstance(step.primitive, Contract) for step in program.steps)
+
+
+def scans(program: TensorProgram) -> list[Scan]:
+    return [step.primitive for step in program.steps if isinstance(step.primitive, Scan)]
+
+
+def functions(program: TensorProgram) -> Counter[str]:
+    expressions = [step.primitive.expression for step in program.steps if isinstance(step.primitive, Map)]
+    return Counter(part.function for tree in expressions for part in walk(tree) if isinstance(part, Apply))
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+
+GATES = """
+    i1 = MatMul(xt, wi)
+    i2 = MatMul(h, ui)
+    i3 = Add(i1, bi)
+    i4 = Add(i3, i2)
+    i = Sigmoid(i4)
+    g1 = MatMul(xt, wg)
+    g2 = MatMul(h, ug)
+    g3 = Add(g1, g2)
+    g = Tanh(g3)
+    f1 = MatMul(h, uf)
+    f = Sigmoid(f1)
+    fc = Mul(f, c)
+    ig = Mul(i, g)
+    cn = Add(fc, ig)
+    ct = Tanh(cn)
+    hn = Mul(i, ct)
+    shown = Identity(hn)
+"""
+SCAN_CELL = f"""
+agraph (float[T, B, 5] x, float[B, 7] h0, float[B, 7] c0) => (float[B, 7] h1, float[B, 7] c1, float[T, B, 7] all) {{
+  h1, c1, all = Scan <num_scan_inputs = 1, body = step (float[B, 7] h, float[B, 7] c, float[B, 5] xt)
+                                        => (float[B, 7] hn, float[B, 7] cn, float[B, 7] shown) {{ {GATES} }}>(h0, c0, x)
+}}
+"""
+LOOP_CELL = f"""
+agraph (float[T, B, 5] x, float[B, 7] h0, float[B, 7] c0) => (float[B, 7] h1, float[B, 7] c1, float[T, B, 7] all) {{
+  shape = Shape<start = 0, end = 1>(x)
+  trips = Squeeze(shape)
+  yes = Constant<value = bool[1] {{1}}>()
+  going = Squeeze(yes)
+  h1, c1, all = Loop <body = step (int64 t, bool go, float[B, 7] h, float[B, 7] c)
+                                        => (bool go_on, float[B, 7] hn, float[B, 7] cn, float[B, 7] shown) {{
+    go_on = Identity(go)
+    counter = Cast<to = 6>(t)
+    place = Cast<to = 7>(counter)
+    xt = Gather(x, place)
+    {GATES} }}>(trips, going, h0, c0)
+}}
+"""
+
+
+def weights() -> dict[str, Array]:
+    inputs = {name: random(5, 7) for name in ("wi", "wg")}
+    return {**inputs, **{name: random(7, 7) for name in ("ui", "ug", "uf")}, "bi": random(7)}
+
+
+def cell_inputs(time: int, batch: int) -> dict[str, Array]:
+    return {"x": random(time, batch, 5), "h0": random(batch, 7), "c0": random(batch, 7)}
+
+
+@pytest.mark.parametrize("text", [SCAN_CELL, LOOP_CELL], ids=["scan", "loop"])
+def test_a_cell_written_out_has_one_product_in_its_body(text: str) -> None:
+    program = check(parsed(text, **weights()), *(cell_inputs(*sizes) for sizes in ((6, 2), (1, 3), (9, 1))))
+    (scan,) = scans(program)
+    assert products(scan.body) == 1
+    assert products(program) == 2
+    assert scan.carries == 2
+    assert scan.sequences == 2  # x @ wi + bi, and x @ wg: neither x nor a counter is read any more
+
+
+def test_a_gather_at_a_counter_is_a_slice() -> None:
+    program = check(parsed(LOOP_CELL, **weights()), cell_inputs(4, 2))
+    loads = [part for step in program.steps if isinstance(step.primitive, Map)
+             for part in walk(step.primitive.expression) if isinstance(part, Load)]  # fmt: skip
+    assert not any(load.checked for load in loads)
+    assert not functions(program)["select"]
+
+
+def test_a_body_that_runs_once_takes_the_place_of_its_scan() -> None:
+    text = SCAN_CELL.replace("float[T, B, 5] x", "float[1, B, 5] x").replace("float[T, B, 7] all", "float[1, B, 7] all")
+    program = check(parsed(text, **weights()), cell_inputs(1, 3), cell_inputs(1, 1))
+    assert not scans(program)
+
+
+def test_a_scan_over_nothing_computes_nothing() -> None:
+    text = SCAN_CELL.replace(
+        "float[B, 7] h1, float[B, 7] c1, float[T, B, 7] all)", "float[B, 7] h1, float[B, 7] c1)", 1
+    )
+    built = parsed(text, **weights())
+    feeds = cell_inputs(0, 2)
+    for device in ("reference", "cpu"):
+        found = weft.load(built, device=device).run(feeds)
+        np.testing.assert_array_equal(found["h1"], feeds["h0"])
+
+
+def test_products_of_what_is_carried_stay() -> None:
+    built = parsed(
+        """
+        agraph (float[T, B, 4] x, float[B, 4] h0) => (float[B, 4] h1, float[T, B, 4] all) {
+          h1, all = Scan <num_scan_inputs = 1, body = step (float[B, 4] h, float[B, 4] xt)
+                                                     => (float[B, 4] hn, float[B, 4] shown) {
+            a = Add(h, xt)
+            b = MatMul(a, w)
+            hn = Tanh(b)
+            shown = MatMul(xt, w)
+          }>(h0, x)
+        }
+        """,
+        w=random(4, 4),
+    )
+    (scan,) = scans(check(built, {"x": random(5, 2, 4), "h0": random(2, 4)}))
+    assert products(scan.body) == 2  # what is shown is an output, which the body itself must make
+
+
+def test_products_that_would_take_much_memory_stay() -> None:
+    built = parsed(
+        """
+        agraph (float[T, B, 2] x, float[B] h0) => (float[B] h1) {
+          h1 = Scan <num_scan_inputs = 1, body = step (float[B] h, float[B, 2] xt) => (float[B] hn) {
+            wide = MatMul(xt, w)
+            most = ReduceMax<keepdims = 0>(wide, last)
+            hn = Add(h, most)
+          }>(h0, x)
+        }
+        """,
+        w=random(2, 40),
+        last=np.int64([1]),
+    )
+    (scan,) = scans(check(built, {"x": random(5, 3, 2), "h0": random(3)}))
+    assert products(scan.body) == 1
+
+
+def test_what_does_not_change_is_computed_once() -> None:
+    built = parsed(
+        """
+        agraph (float[T, B, 4] x, float[4, 4] v, float[4, 4] w, float[B, 4] h0) => (float[B, 4] h1) {
+          h1 = Scan <num_scan_inputs = 1, body = step (float[B, 4] h, float[B, 4] xt) => (float[B, 4] hn) {
+            product = MatMul(v, w)
+            scaled = Tanh(product)
+            fed = MatMul(h, scaled)
+            hn = Add(fed, xt)
+          }>(h0, x)
+        }
+        """
+    )
+    feeds = {"x": random(5, 2, 4) / 9, "v": random(4, 4) / 4, "w": random(4, 4) / 4, "h0": random(2, 4)}
+    program = check(built, feeds)
+    (scan,) = scans(program)
+    assert products(program) == products(scan.body) == 1
+    assert functions(scan.body)["tanh"] == 0
+
+
+# -- siblings --------------------------------------------------------------------------------------------------------
+
+SIBLINGS = """
+agraph (float[ROWS, 6] x) => (float[ROWS, 4] y) {
+  a = MatMul(x, v)
+  b = MatMul(x, w)
+  c = Tanh(a)
+  d = Sigmoid(b)
+  y = Mul(c, d)
+}
+"""
+
+
+@pytest.mark.parametrize(("rows", "count"), [("2", 1), ("64", 2), ("N", 2)])
+def test_siblings_join_where_rows_are_few(rows: str, count: int) -> None:
+    built = parsed(SIBLINGS.replace("ROWS", rows), v=random(6, 4), w=random(6, 4))
+    sizes = [int(rows)] if rows.isdigit() else [1, 3, 70]
+    assert products(check(built, *({"x": random(size, 6)} for size in sizes))) == count
+
+
+def test_siblings_of_different_widths() -> None:
+    text = SIBLINGS.replace("ROWS", "1")
+    assert products(check(parsed(text, v=random(6, 4), w=random(6, 1)), {"x": random(1, 6)})) == 1
+
+
+def test_siblings_that_others_see_stay_apart() -> None:
+    built = parsed(SIBLINGS.replace("ROWS", "1"), v=random(6, 4), w=random(6, 4))
+    built.graph.output.append(onnx.helper.make_tensor_value_info("a", 1, [1, 4]))
+    assert products(check(built, {"x": random(1, 6)})) == 2
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "gone"),
+    [("Mul", 1.0, True), ("Div", 1.0, True), ("Sub", 0.0, True), ("Add", 0.0, False), ("Sub", -0.0, False),
+     ("Pow", 1.0, True), ("Mul", -1.0, False)],
+)  # fmt: skip
+def test_neutral_numbers_vanish(op: str, number: float, gone: bool) -> None:
+    built = parsed(f"agraph (float[N] x) => (float[N] y) {{ y = {op}(x, k) }}", k=np.float32(number).reshape(()))
+    x = np.array([0.0, -0.0, 1.5, -np.inf, np.nan], np.float32)
+    program = check(built, {"x": x})
+    assert (not functions(program)) == gone
+    found = weft.load(built, device="cpu").run({"x": x})["y"]
+    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(onnxruntime_run(built, {"x": x})[0][:4]))
+
+
+def test_a_square_is_a_product() -> None:
+    built = parsed("agraph (float[N] x) => (float[N] y) { y = Pow(x, k) }", k=np.float32(2).reshape(()))
+    x = np.array([-3.0, 1e-30, 1e30, np.inf], np.float32)
+    program = check(built, {"x": x})
+    assert functions(program) == {"multiply": 1}
+
+
+def test_indices_that_may_be_out_of_range_are_checked() -> None:
+    built = parsed("agraph (float[N, 3] x) => (float[3] y) { y = Gather(x, k) }", k=np.int64(2).reshape(()))
+    check(built, {"x": random(3, 3)}, {"x": random(8, 3)})
+    for device in ("reference", "cpu"):
+        with pytest.raises(ExecutionError):
+            weft.load(built, device=device).run({"x": random(2, 3)})
