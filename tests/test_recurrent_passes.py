@@ -13,7 +13,7 @@ from peers import onnxruntime_run
 
 import weft
 from weft.errors import ExecutionError
-from weft.ir.program import Contract, Map, Scan, TensorProgram
+from weft.ir.program import Contract, Map, Scan, TensorProgram, bodies
 from weft.ir.scalar import Apply, Load, walk
 
 Array = np.ndarray[Any, Any]
@@ -261,3 +261,29 @@ def test_indices_that_may_be_out_of_range_are_checked() -> None:
     for device in ("reference", "cpu"):
         with pytest.raises(ExecutionError):
             weft.load(built, device=device).run({"x": random(2, 3)})
+
+
+def test_values_of_different_bodies_have_different_numbers() -> None:
+    """Two branches that both fold scales into weights make constants of the same type."""
+    weights = {
+        name: random(4, 4, 1, 1) if name.startswith("w") else random(4, 1, 1) for name in ("w1", "w2", "s1", "s2")
+    }
+    built = parsed(
+        """weights (bool c, float[1,4,3,3] x) => (float[1,4,3,3] y) {
+            y = If (c) <
+                then_branch = yes () => (float[1,4,3,3] a) { b = Conv(x, w1) a = Mul(b, s1) },
+                else_branch = no () => (float[1,4,3,3] d) { e = Conv(x, w2) d = Mul(e, s2) }
+            >
+        }""",
+        **weights,
+    )
+    x = random(1, 4, 3, 3)
+    program = check(built, {"c": np.array(True), "x": x}, {"c": np.array(False), "x": x})
+    made: list[int] = []
+    pending = [program]
+    while pending:
+        current = pending.pop()
+        made += [value.number for value in (*current.inputs, *current.constants)]
+        made += [value.number for step in current.steps for value in step.results]
+        pending += [body for step in current.steps for body in bodies(step.primitive)]
+    assert len(made) == len(set(made))

@@ -22,6 +22,7 @@ from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.memory import parse_bytes
 from weft.runtime.progress import Stages, stages
+from weft.runtime.room import check_room_to_compile, check_room_to_start
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
 
@@ -55,6 +56,8 @@ def load(
     _check_options(threads, precision)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = choose(device).name
+    if device_engine(chosen).identity is not None:
+        check_room_to_start()
     with stages("loading") as progress:
         progress.stage("reading")
         opened = open_model(source)
@@ -86,6 +89,8 @@ def _load(
     shelf = Shelf(opened, engine, precision) if cache and dump is None else None
     kept = shelf.get() if shelf is not None else None
     if kept is None:
+        if engine.identity is not None:
+            check_room_to_compile(opened.file, len(opened.view))
         tell = partial(_tell, progress, (opened.view, *read().external.values()))
         make = partial(_make, read, compile, engine, precision, cache, tell)
         made = make(progress)
@@ -105,8 +110,8 @@ def _fitting(model: Model, limit: int, load_as: Callable[[str], Model], precisio
     try:
         model.check_limit(limit)
     except OutOfMemoryError as error:
-        lean = load_as(LEANEST) if precision != LEANEST else model
         try:
+            lean = load_as(LEANEST) if precision != LEANEST else model
             lean.check_limit(limit)
         except OutOfMemoryError:
             raise error from None

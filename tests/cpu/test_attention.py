@@ -18,8 +18,8 @@ from weft.ir import dims
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.attention import attention_parts
 from weft.kernels.attention_groups import find_attention, numbered
+from weft.kernels.attention_parts import attention_parts
 from weft.kernels.inline import inline_maps
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import row_major

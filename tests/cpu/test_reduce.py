@@ -190,3 +190,14 @@ def test_means_of_channels_last_images() -> None:
         )
         (ours,), _ = run_work(work, [(array, layout)], [result])
         np.testing.assert_allclose(ours, array.sum(axis=(2, 3), dtype=np.float64), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_long_rows_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None:
+    """A lane with a row of its own adds up stretches, so that the error does not grow with the row."""
+    x = (np.random.default_rng(7).random((1, 24, 160, 170)) + 1).astype(np.float32)
+    shape: tuple[Dim, ...] = (1, 24, dims.symbol("h"), dims.symbol("w")) if symbolic else x.shape
+    tensor, result = Tensor(F32, shape, channels_last(4)), Tensor(F32, (1, 24), row_major(2))
+    work = reduce_work(Reduce("sum", (2, 3)), plain(shape, F32), shape, [tensor], result, TARGET)
+    (found,), _ = run_work(work, [(x, channels_last(4))], [result], {"h": 160, "w": 170})
+    np.testing.assert_allclose(found, x.astype(np.float64).sum((2, 3)), rtol=1e-6)

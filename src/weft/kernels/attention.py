@@ -3,7 +3,7 @@
 A block has some tiles of queries of one head. It goes over the keys in pieces: products of a tile with a piece's keys
 go into memory of the block's own, become scores and then weights, and weigh the piece's values into the tile's results.
 The softmax is the running one: the largest score so far is subtracted, and where a piece has a larger one, what was
-summed up before is scaled down. Keys are packed into panels with neighbouring keys as lanes beforehand.
+summed up before is scaled down. Keys and values are packed beforehand, see key_panels.py.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from weft.ir.target import Target
 from weft.kernels.attention_groups import AT_HAND, Attention
 from weft.kernels.elements import axes_of_shape
 from weft.kernels.ending import Ending
-from weft.kernels.key_panels import key_panels, outer_axes, pack_keys, pack_values, value_panels
-from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work
+from weft.kernels.key_panels import outer_axes
+from weft.kernels.launch import Epilogue, Launch, Tensor
 from weft.kernels.lowering import Lowering, Operand
 from weft.kernels.merge import flatten_loads
 from weft.kernels.multiply import multiply_add
@@ -64,46 +64,12 @@ PADDING = 16  # elements between rows of scores, so that rows do not compete for
 UNROLL = 2  # steps of products
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Work on some of the operands, by their positions, that makes a tensor."""
-
-    work: Work
-    operands: tuple[int, ...]
-    result: Tensor
-
-
-def attention_parts(
-    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target
-) -> tuple[Part, Part, Part]:
-    """Keys packed, values packed, and the attention, whose operands are followed by both of these."""
-    lanes = VECTORS * target.vector_bytes // 4
-    shape = attention.shape
-    key_operands, value_operands = _used(attention.key), _used(attention.value)
-    key, value = _renumbered(attention.key, key_operands), _renumbered(attention.value, value_operands)
-    keys = key_panels(key, shape, attention.depth, lanes)
-    values = value_panels(value, shape, attention.width, lanes)
-    pack = pack_keys(key, shape, tuple(operands[n] for n in key_operands), keys, target)
-    first = Part(_single_work(pack, len(key_operands)), key_operands, keys)
-    pack = pack_values(value, shape, attention.width, tuple(operands[n] for n in value_operands), values)
-    second = Part(_single_work(pack, len(value_operands)), value_operands, values)
-    others = _used(attention.query, attention.score)
-    ended = () if attention.ending is None else _used(attention.ending)
-    launch = attention_launch(attention, tuple(operands), keys, values, result, target)
-    every = (*others, *ended)
-    return first, second, Part(_single_work(launch, len(every) + 2), every, result)
-
-
-def _single_work(launch: Launch, operands: int) -> Work:
-    return Work(((launch, (*(Reference("operand", number) for number in range(operands)), Reference("result", 0))),))
-
-
-def _used(*expressions: Scalar) -> tuple[int, ...]:
+def used_operands(*expressions: Scalar) -> tuple[int, ...]:
     """The operands that expressions load from, in order."""
     return tuple(sorted({load.operand for e in expressions for load in loads(e) if load.operand != AT_HAND}))
 
 
-def _renumbered(expression: Scalar, used: Sequence[int], first: int = 0) -> Scalar:
+def with_operands(expression: Scalar, used: Sequence[int], first: int = 0) -> Scalar:
     """The expression with its operands numbered by their places among those used."""
 
     def renumber(load: Load) -> Scalar:
@@ -161,10 +127,10 @@ class _Builder:
         assert isinstance(lanes, int)
         self.lanes = lanes
         self.last = len(attention.shape) - 1
-        used = _used(attention.query, attention.score)
+        used = used_operands(attention.query, attention.score)
         self.operands = [operands[number] for number in used]
         self.query, self.score = (
-            flatten_loads(_renumbered(e, used), self.operands) for e in (attention.query, attention.score)
+            flatten_loads(with_operands(e, used), self.operands) for e in (attention.query, attention.score)
         )
         self.ending = Ending(result, self.epilogue(operands, result), self.parameters)
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
@@ -184,9 +150,9 @@ class _Builder:
         ending = self.attention.ending
         if ending is None:
             return None
-        used = _used(ending)
+        used = used_operands(ending)
         here = Load(0, tuple(map(Index, axes_of_shape(result.shape))), FLOAT)
-        moved = rebuild(_renumbered(ending, used, 1), lambda load: here if load.operand == AT_HAND else load)
+        moved = rebuild(with_operands(ending, used, 1), lambda load: here if load.operand == AT_HAND else load)
         return Epilogue(moved, tuple(operands[number] for number in used))
 
     # -- the kernel --------------------------------------------------------------------------------------------------

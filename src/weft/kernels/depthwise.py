@@ -223,8 +223,8 @@ class _Builder:
             return Repeat("panel", first, end, 1, tuple(self.sum_up(tile, inner)))
 
         place = Let(f"in{last}", position)
-        if isinstance(self.channels, int) and self.channels % self.lanes == 0:
-            return (place, panels(0, self.panels, whole=True))
+        if not isinstance(window.count, int) or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
+            return (place, panels(0, self.panels, whole=False))
         whole = self.parameters.named("full", dims.floordiv(self.channels, self.lanes))
         return (place, panels(0, whole, whole=True), panels(whole, self.panels, whole=False))
 

@@ -48,7 +48,10 @@ def wide_dtype(kind: str, dtype: DType) -> DType:
 
 
 class Folding:
-    """The registers of one fold. `lanes`: how many lanes share a row; None where each has its own."""
+    """The registers of one fold. `lanes`: how many lanes share a row; None where each has its own.
+
+    A lane that has a row for itself adds up stretches of it first, and then those: as many lanes together would.
+    """
 
     def __init__(self, fold: Fold, name: str, lanes: int | None) -> None:
         self.fold = fold
@@ -60,6 +63,19 @@ class Folding:
         self.lanes = lanes
         self.total = Register(name, wide_dtype(kind, element), True)
         self.place = Register(f"{name}_place", DType.int32, True)
+        alone = lanes is None and kind == "sum" and self.total.dtype.is_float
+        self.taking = Register(f"{name}_stretch", self.total.dtype, True) if alone else self.total
+
+    @property
+    def has_stretches(self) -> bool:
+        return self.taking is not self.total
+
+    def start_stretch(self) -> list[Statement]:
+        return [Define(self.taking.name, neutral(self.kind, self.taking.dtype), True)] if self.has_stretches else []
+
+    def finish_stretch(self) -> list[Statement]:
+        total = Call(COMBINE["sum"], (self.total, self.taking), self.total.dtype)
+        return [Assign(self.total.name, total)] if self.has_stretches else []
 
     def start(self) -> list[Statement]:
         begin: list[Statement] = [Define(self.total.name, neutral(self.kind, self.total.dtype), True)]
@@ -78,7 +94,7 @@ class Folding:
         if mask is not None:
             value = Call("select", (mask, value, neutral(self.kind, dtype)), dtype)
         if self.fold.position is None:
-            return [Assign(self.total.name, Call(COMBINE[self.kind], (self.total, value), dtype))]
+            return [Assign(self.taking.name, Call(COMBINE[self.kind], (self.taking, value), dtype))]
         better = self._better(value)
         if mask is not None:
             better = Call("logical_and", (mask, better), DType.bool)

@@ -59,7 +59,7 @@ def spread(
     wanted = piece if isinstance(size * inner, int) else LARGE * piece
     units = dims.maximum(dims.ceildiv(dims.floordiv(wanted, inner), factor), 1)
     pieces = dims.maximum(dims.ceildiv(size, units * factor), 1)
-    units = dims.ceildiv(dims.ceildiv(size, pieces), factor)  # as many for each block as possible
+    units = dims.maximum(dims.ceildiv(dims.ceildiv(size, pieces), factor), 1)  # as many for each block as possible
     count = dims.ceildiv(size, units * factor)
     rest: Dim = block()
     own = Span(0, parameters.size(size))

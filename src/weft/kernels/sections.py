@@ -18,8 +18,8 @@ from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.algorithms import choose_tiles
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
-from weft.kernels.attention import attention_parts
 from weft.kernels.attention_groups import Attention, numbered
+from weft.kernels.attention_parts import attention_parts
 from weft.kernels.costs import copy_effort, effort
 from weft.kernels.group import Group, group_steps, single_groups
 from weft.kernels.inline import inline_maps

@@ -6,13 +6,13 @@ it and are combined at the end of a pass; otherwise they go along a kept axis, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Statement
+from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Repeat, Statement, variable
 from weft.ir.scalar import Scalar, loads
 from weft.ir.target import Target
 from weft.ir.types import Shape
@@ -27,6 +27,7 @@ from weft.kernels.remember import remembered
 
 COSTLY = 12
 MANY_REGISTERS = 32
+STRETCH = 128  # elements of a row that a lane adds up on their own
 ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
 
 
@@ -222,13 +223,32 @@ class _Builder:
                 ),
             )
         else:
-            inner = loops(spans, "r", lambda reduced: element(reduced, mask))
+            inner = self.in_stretches(foldings, spans, lambda reduced: element(reduced, mask))
         start = [statement for folding in foldings for statement in folding.start()]
         finish: list[Statement] = []
         for folding in foldings:
             statements, known[self.merged.count + folding.fold.number] = folding.finish()
             finish += statements
         return [*start, *inner, *finish]
+
+    def in_stretches(
+        self, foldings: Sequence[Folding], spans: Sequence[Span], element: Callable[[list[Dim]], Body]
+    ) -> Body:
+        """Loops over the reduced axes, the innermost one a stretch at a time where sums are to be exact."""
+        begin = tuple(statement for folding in foldings for statement in folding.start_stretch())
+        end = tuple(statement for folding in foldings for statement in folding.finish_stretch())
+        if not spans or not begin:
+            return (*begin, *loops(spans, "r", element), *end)
+        last = spans[-1]
+        assert last.stop is not None
+        first = variable("stretch")
+        part = Span(first, dims.minimum(first + STRETCH, last.stop))
+
+        def stretches(outer: list[Dim]) -> Body:
+            inner = loops([part], f"r{len(outer)}_", lambda place: element([*outer, *place]))
+            return (Repeat("stretch", last.start, last.stop or 0, STRETCH, (*begin, *inner, *end)),)
+
+        return loops(spans[:-1], "r", stretches)
 
     def reduced_span(self, group: int, piece: Dim | None) -> Span:
         end = self.parameters.size(self.merged.sizes[group])

@@ -1,8 +1,9 @@
 """The register-tiled kernel for sums of products: matrix products and convolutions are this, with other strides.
 
-A tile is some rows times the lanes of a block: one accumulator a row, whose lanes are neighbouring columns. Each step
-of the sums takes one vector from the right operand, one number a row from the left one, and multiplies them into the
-accumulators. Rows may lie anywhere in the left operand. The epilogue is applied to the accumulators.
+A tile is some rows times a panel, some vectors of neighbouring columns, with an accumulator for each row and vector.
+Each step of the sums takes the vectors from the right operand, one number a row from the left one, and multiplies them
+into the accumulators. Columns after the last whole panel go vector by vector, so that hardly a lane is idle. Rows may
+lie anywhere in the left operand. The epilogue is applied to the accumulators.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from weft.passes.drop import drop_unused
 from weft.passes.fold import fold_constants
 from weft.passes.hoist import hoist_products
 from weft.passes.quantized import multiply_bytes
+from weft.passes.renumber import number_values
 from weft.passes.rewrite import Pass
 from weft.passes.scales import fold_scales
 from weft.passes.shuffles import move_shuffles
@@ -32,6 +33,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scales,
     move_shuffles,
     drop_unused,
+    number_values,
 )
 
 __all__ = ["PIPELINE", "Pass"]

@@ -1,0 +1,64 @@
+"""Plans of the models of the list: arenas as small as the lower bound, never more than the file's order needs.
+
+`pytest tests/plan/test_catalog.py -s` prints the figures.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from models.catalog import CatalogModel, dim_groups, load_catalog, random_inputs
+
+import weft
+from weft.plan.sections import make_plan
+from weft.plan.verify import verify_plan
+
+LARGEST = 1.01  # times the lower bound
+SECONDS = 0.1  # for a thousand tasks; the test allows three times as much, since others use the machine too
+
+
+def sizes_of(entry: CatalogModel, model: weft.Model) -> dict[str, Any]:
+    """The sample shapes; files give some inputs one name for dims that differ, and then shapes say it all."""
+    del model
+    return {name: array.shape for name, array in random_inputs(entry).items()}
+
+
+@pytest.mark.models
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("entry", [pytest.param(model, id=model.name) for model in load_catalog()])
+def test_the_arena_is_as_small_as_it_can_be(entry: CatalogModel) -> None:
+    if entry.missing:
+        pytest.skip(entry.missing)
+    model = weft.load(entry.file, device="cpu")
+    memory = model.memory(sizes_of(entry, model))
+    plan, sizes = model.plan(sizes_of(entry, model))
+    assert memory.arena <= LARGEST * memory.lower_bound
+    assert memory.guessed == ()
+    file_bound = 0
+    for part in plan.sections:
+        own_order = [(number,) for number in range(len(part.section.tasks))]
+        file_bound = max(file_bound, make_plan(part.section, part.constants, sizes, own_order).lower_bound)
+        start = time.thread_time()
+        again = make_plan(part.section, part.constants, sizes)
+        spent = time.thread_time() - start
+        verify_plan(part.section, again, part.constants, sizes)
+        assert spent < 3 * SECONDS * max(len(part.section.tasks), 100) / 1000
+    assert memory.lower_bound <= file_bound
+    print(
+        f"\n{entry.name}: arena {memory.arena:,}, {memory.arena / max(memory.lower_bound, 1):.4f} × the lower bound, "
+        f"{memory.lower_bound / max(file_bound, 1):.3f} × the file's order, "
+        f"{memory.without_reuse / max(memory.arena, 1):.1f} × less than without reuse, peak {memory.peak:,}"
+    )
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("entry", [pytest.param(m, id=m.name) for m in load_catalog() if dim_groups(m)])
+def test_there_is_a_plan_for_usual_sizes(entry: CatalogModel) -> None:
+    """`weft plan MODEL` says something for every model, whatever sizes it must guess."""
+    if entry.missing:
+        pytest.skip(entry.missing)
+    memory = weft.load(entry.file, device="cpu").memory()
+    assert memory.guessed
+    assert memory.arena <= LARGEST * memory.lower_bound
