@@ -139,7 +139,9 @@ def expand(x: Tensor, shape: Sequence[Dim]) -> Tensor:
         raise InvalidModelError(f"{_text(x.shape)} has more dimensions than {_text(shape)}, to which it is expanded")
     for size, wanted in zip(x.shape, shape[aligned:]):
         if size != 1:
-            assume_equal(size, wanted, f"broadcast of {_text(x.shape)} to {_text(shape)}")
+            certain = isinstance(size, int) or dims.is_at_least(size, 2)  # else it may be 1 in a run
+            why = f"broadcast of {_text(x.shape)} to {_text(shape)}"
+            current_trace.get().assume_equal(size, wanted, why, certain=certain)
     return build(shape, lambda *i: x.at(*(0 if size == 1 else k for size, k in zip(x.shape, i[aligned:]))))
 
 

@@ -38,7 +38,7 @@ def place(blocks: Sequence[Block], alignment: int) -> Arena:
     search = _Search(blocks, sizes, lower_bound)
     for order in _orders(blocks, sizes, busiest):
         for fit in (_tightest_gap, _lowest_gap):
-            search.attempt(order, fit)
+            search.attempt(order, fit, give_up=True)
             if search.is_done:
                 return search.arena()
     search.improve()
@@ -99,8 +99,8 @@ class _Search:
     def arena(self) -> Arena:
         return Arena(tuple(self.best[1]), self.best[0], self.lower_bound)
 
-    def attempt(self, order: Sequence[int], fit: Callable[[Taken, int], int]) -> list[int]:
-        """Offsets that an order leads to."""
+    def attempt(self, order: Sequence[int], fit: Callable[[Taken, int], int], *, give_up: bool = False) -> list[int]:
+        """Offsets that an order leads to; only some of them where it may give up on an arena that is no smaller."""
         sizes, together = self.sizes, self.together
         offsets = [-1] * len(sizes)
         total = 0
@@ -108,6 +108,8 @@ class _Search:
             taken = sorted([(at, at + sizes[other]) for other in together[number] if (at := offsets[other]) >= 0])
             offset = offsets[number] = fit(taken, sizes[number])
             total = max(total, offset + sizes[number])
+            if give_up and total >= self.best[0]:
+                return offsets
         if total < self.best[0]:
             self.best, self.best_order, self.best_fit = (total, offsets), list(order), fit
         return offsets
