@@ -52,6 +52,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="cases that may fail, one 'name  # reason' a line; one that passes must leave the list",
     )
+    parser.add_argument(
+        "--native", action="store_true", help="a case fails, too, where a step that could be a kernel runs on the host"
+    )
     parser.add_argument("--verbose", action="store_true", help="list every op, not only those with failures")
 
 
@@ -78,6 +81,7 @@ def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) 
         "pattern": args.pattern,
         "workers": args.workers,
         "timeout": args.timeout,
+        "loader": "weft.compat.conformance.native:load_native" if args.native else "weft:load",
     }
     terminal = _error_console()
     if not terminal.is_terminal:
