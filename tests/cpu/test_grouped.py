@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cpu.endings import KINDS, Ending, assert_close, random_array
@@ -17,6 +19,7 @@ from weft.kernels.convolve import convolve_work
 from weft.kernels.depthwise import find_runs
 from weft.kernels.launch import Tensor
 from weft.kernels.layout import channels_last, row_major
+from weft.kernels.panels import Panels
 from weft.kernels.windows import Window
 
 F32 = DType.float32
@@ -115,10 +118,20 @@ def test_runs_of_pixels() -> None:
 @pytest.mark.parametrize("each", [3, 6, 17, 24, 34, 40])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_columns_in_parts(each: int, kernel: int) -> None:
-    """Features of a group that do not fill vectors: the rest is another launch with fewer lanes."""
+    """Features of a group that do not fill vectors: a rest is another launch with fewer lanes."""
     names = check(3 * 34, 3 * each, 3, (17, 19), (kernel, kernel), ending=KINDS[each % len(KINDS)])
-    if each in (34, 40):
+    if each == 34:
         assert names.count("convolve") == 2
+
+
+@pytest.mark.parametrize("halves", [3, 5])
+def test_columns_in_halves(halves: int) -> None:
+    """Columns that are an odd number of half vectors are one panel, if registers are many enough for its tiles."""
+    lanes = TARGET.vector_bytes // 8
+    (many,) = split_columns(halves * lanes, 1000, 100, replace(TARGET, vector_registers=32), DType.float32)
+    assert (many.first, many.panels) == (0, Panels(halves * lanes, lanes, halves))
+    few = split_columns(halves * lanes, 1000, 100, replace(TARGET, vector_registers=16), DType.float32)
+    assert all(part.panels.width <= 2 for part in few)
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,43 @@ def test_averages_by_epilogue(layout: Layout) -> None:
     (ours,), _ = run_work(work, [(array, layout), (bias, row_major(1))], [result])
     (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
     np.testing.assert_allclose(ours, total / 9 + bias[:, None, None], 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("kind", ["maximum", "sum"])
+@pytest.mark.parametrize(
+    ("window", "stride", "dilation", "pads"),
+    [
+        ((2, 2), 1, 1, ((0, 1), (0, 1))),
+        ((3, 3), 2, 1, ((1, 1), (1, 1))),
+        ((3, 3), 1, 2, ((2, 2), (2, 2))),
+        ((5, 5), 1, 1, ((2, 2), (2, 2))),
+        ((2, 7), 3, 1, ((0, 0), (3, 3))),
+        ((2, 2), 2, 1, ((0, 0), (0, 0))),
+    ],
+)
+def test_lines_of_pixels(
+    window: tuple[int, int],
+    stride: int,
+    dilation: int,
+    pads: tuple[tuple[int, int], tuple[int, int]],
+    kind: str,
+    symbolic: bool,
+) -> None:
+    """Channels as neighbours, lines long enough for several pixels at a time, against numpy."""
+    array = np.random.default_rng(7).normal(size=(2, 24, 11, 37)).astype(np.float32)
+    array[0, 3, 5, 6:9] = np.nan if kind == "maximum" else 0
+    sizes = {"h": 11, "w": 37}
+    spatial: tuple[Dim, ...] = (dims.symbol("h"), dims.symbol("w")) if symbolic else (11, 37)
+    reach = [dilation * (size - 1) + 1 for size in window]
+    counts = [dims.floordiv(s + sum(p) - r, stride) + 1 for s, p, r in zip(spatial, pads, reach)]
+    result = Tensor(F32, (2, 24, *counts), channels_last(4))
+    primitive = Pool(kind, window, (stride, stride), (dilation, dilation), pads)
+    work = pool_work(primitive, tensor_of(array, channels_last(4), (2, 24, *spatial)), result, TARGET)
+    (ours,), _ = run_work(work, [(array, channels_last(4))], [result], sizes)
+    nothing = -np.inf if kind == "maximum" else 0.0
+    padded = np.pad(array.astype(np.float64), ((0, 0), (0, 0), *pads), constant_values=nothing)
+    views = np.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
+    views = views[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    expected = views.max((4, 5)) if kind == "maximum" else views.sum((4, 5))
+    np.testing.assert_allclose(ours, expected, 1e-5, 1e-5)

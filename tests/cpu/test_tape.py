@@ -11,6 +11,7 @@ import pytest
 from cpu.native import Array, build, elementwise
 from cpu.test_emit import row_sums
 
+from weft.backends.cpu import pool
 from weft.backends.cpu.codegen import LoadedCode
 from weft.backends.cpu.machine import usable_cores
 from weft.backends.cpu.tape import Launch, Place, Tape
@@ -179,6 +180,20 @@ def test_many_callers_at_once() -> None:
 
     with ThreadPoolExecutor(6) as callers:
         assert all(callers.map(call, range(6)))
+
+
+def test_the_first_run_of_a_pool() -> None:
+    """It finds memory that nobody has used."""
+    values = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
+    expected = None
+    for threads in (1, 2, 3, 5, 64, 100):
+        pool._forget()
+        sums = np.zeros(64, np.float32)
+        tape = Tape([Launch(code().addresses["rows"], 64, (Place(0), Place(1)), (100,))] * 3, code())
+        times = tape.run_timed([values.ctypes.data, sums.ctypes.data], threads)
+        assert times.shape == (3, min(threads, pool.MOST_THREADS), 2)
+        expected = sums.tobytes() if expected is None else expected
+        assert sums.tobytes() == expected
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="one core runs one launch at a time")

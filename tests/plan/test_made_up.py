@@ -11,6 +11,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from plan.made_up import MadeUp, expected_outputs, launch, make_up, run_plan, size_of
 
+from weft.ir.program import Value
+from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Task, Work
 from weft.plan.sections import ARENA, Plan, make_plan
 from weft.plan.verify import PlanError, verify_plan
@@ -177,3 +179,42 @@ def test_outputs_must_be_where_they_belong() -> None:
     made, plan = chain()
     with pytest.raises(PlanError, match="output"):
         check(made, with_buffer(plan, 3, 1, Place(ARENA, 0)))
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+@given(seed=SEEDS)
+@settings(max_examples=60)
+def test_the_chosen_order_never_needs_more(seed: int) -> None:
+    note(f"seed {seed}")
+    made = make_up(seed, tasks=40)
+    own = [(number,) for number in range(len(made.section.tasks))]
+    chosen = make_plan(made.section, made.constants, {})
+    assert chosen.lower_bound <= make_plan(made.section, made.constants, {}, own).lower_bound
+    assert chosen == make_plan(made.section, made.constants, {})
+
+
+def test_branches_are_done_one_after_the_other() -> None:
+    """Of four branches that widen and narrow again, a breadth-first file has all wide values at the same time."""
+    made = make_up(0, tasks=1)
+    source = made.section.inputs[0]
+
+    def value(number: int, size: int) -> Value:
+        return Value(3000 + number, TensorType(source.type.dtype, (size,)), f"b{number}")  # type: ignore[union-attr]
+
+    def task(operands: tuple[Value, ...], result: Value) -> Task:
+        reads = [Reference("operand", number) for number in range(len(operands))]
+        return Task(Work((launch("mix", reads, [Reference("result", 0)]),)), operands, (result,), f"makes {result}")
+
+    wide, narrow = [value(n, 64_000) for n in range(4)], [value(10 + n, 64) for n in range(4)]
+    out = value(20, 64)
+    tasks = (
+        *(task((source,), w) for w in wide),
+        *(task((w,), n) for w, n in zip(wide, narrow)),
+        task(tuple(narrow), out),
+    )
+    section = NativeSection(tasks, {}, (source,), (out,))
+    own = make_plan(section, {}, {}, [(number,) for number in range(len(tasks))])
+    assert own.lower_bound > 4 * 64_000
+    assert make_plan(section, {}, {}).lower_bound < 1.1 * 64_000

@@ -9,10 +9,12 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import Target
 from weft.kernels.multiply import accumulator_type
-from weft.kernels.panels import Panels, panels_for
+from weft.kernels.panels import Panels, panels_for, tile_height
 
 _MOST_PARTS = 3
 _ENDS = 16  # multiplications that the start and the end of a sum cost as much as
+_HALVES = (3, 5)  # half vectors that are worth a panel of their own
+_LEAST_HEIGHT = 5  # of its tiles
 _LEAST = 10_000  # multiplications for each column, from which on a further part pays
 
 
@@ -26,6 +28,10 @@ class Columns:
 
 def split_columns(columns: int, rows: Dim, depth: int, target: Target, dtype: DType) -> tuple[Columns, ...]:
     """All columns of a product with so many rows, each a sum of `depth` products."""
+    lanes = target.vector_bytes * 8 // max(accumulator_type(dtype).bits, 32) // 2
+    for halves in _HALVES:
+        if columns == halves * lanes and tile_height(target, halves) >= _LEAST_HEIGHT:
+            return (Columns(0, Panels(columns, lanes, halves)),)
     work = rows * depth
     small = isinstance(work, int) and work < _LEAST
     return _split(columns, depth, target, dtype, 1 if small else _MOST_PARTS)

@@ -53,7 +53,7 @@ def depthwise_launch(
     phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
 ) -> Launch:
     """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
-    return _Builder(phase, x, result, epilogue, lanes, target).launch()
+    return Lines(phase, x, result, epilogue, lanes, target).launch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,11 @@ def find_runs(window: Window, size: Dim) -> list[Run] | None:
     return runs if len(runs) <= _MOST_RUNS and taps <= _WRITTEN_OUT else None
 
 
-class _Builder:
+class Lines:
+    """Sums of weighted taps; what else can be made of the taps of each channel by itself is a subclass."""
+
+    name = "depthwise"
+
     def __init__(
         self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
     ) -> None:
@@ -141,10 +145,17 @@ class _Builder:
         start = block() * named("lines_each", each)
         stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
         body = (*self.line(), *self.pixels())
-        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.ending.buffers)
+        buffers = (*(Buffer(name, self.x.dtype, False) for name in self.operands()), *self.ending.buffers)
         statements = (Repeat("line", start, stop, 1, body),)
-        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.lanes, statements)
+        kernel = Kernel(self.name, buffers, tuple(self.parameters.values), self.lanes, statements)
         return Launch(kernel, dims.ceildiv(lines, each), tuple(self.parameters.values.values()))
+
+    def operands(self) -> tuple[str, ...]:
+        return "x", "w"
+
+    def gathered(self, tile: Tile, taps: list[Statement]) -> list[Statement]:
+        """The sums of a tile, from statements for all taps."""
+        return [*(Define(name, Number(0, self.type), True) for name in tile.names), *taps]
 
     def line(self) -> list[Statement]:
         """The places of a line, and which taps of the outer axes stay inside."""
@@ -231,8 +242,7 @@ class _Builder:
     def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
         for axis in reversed(range(len(self.phase) - 1)):
             inner = [Repeat(f"t{axis}", variable(f"in{axis}_low"), variable(f"in{axis}_high", None), 1, tuple(inner))]
-        statements: list[Statement] = [Define(name, Number(0, self.type), True) for name in tile.names]
-        statements.extend(inner)
+        statements = self.gathered(tile, inner)
         for number, (pixel, panel) in enumerate(tile.elements):
             axes: dict[int, Dim] = {0: variable("o0"), 1: self.channel(panel)}
             places = [*(variable(f"o{axis + 1}") for axis in range(len(self.phase) - 1)), variable("pixel") + pixel]
@@ -244,8 +254,7 @@ class _Builder:
 
     def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile."""
-        last, window = len(self.phase) - 1, self.phase[-1]
-        taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
+        taps = [*(variable(f"t{axis}") for axis in range(len(self.phase) - 1)), tap]
         suffix = f"_{tap}" if isinstance(tap, int) else ""
         statements: list[Statement] = []
         for number, panel in enumerate(tile.panels):
@@ -257,17 +266,23 @@ class _Builder:
         for number, (pixel, panel) in enumerate(tile.elements):
             if (pixel, tap) in outside:
                 continue
-            places = [
-                variable(f"in{axis}", None) + position * window.dilation
-                for axis, (window, position) in enumerate(zip(self.phase, taps))
-            ]
-            places[-1] = places[-1] + pixel * window.advance
-            at = offset(self.strides, [variable("o0"), self.channel(panel), *places])
-            element = widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)), self.type)
             weight = Register(f"w{tile.panels.index(panel)}{suffix}", self.type, True)
             total = Register(f"sum{number}", self.type, True)
+            element = self.element(tile, pixel, panel, tap)
             statements.append(Assign(total.name, multiply_add(self.target, element, weight, total)))
         return statements
+
+    def element(self, tile: Tile, pixel: int, panel: Dim, tap: Dim) -> Code:
+        """What a pixel meets at a tap of the last axis, and at those of the others that loops are at."""
+        last = len(self.phase) - 1
+        taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
+        places = [
+            variable(f"in{axis}", None) + position * window.dilation
+            for axis, (window, position) in enumerate(zip(self.phase, taps))
+        ]
+        places[-1] = places[-1] + pixel * self.phase[-1].advance
+        at = offset(self.strides, [variable("o0"), self.channel(panel), *places])
+        return widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)), self.type)
 
     def channel(self, panel: Dim) -> Dim:
         return panel * self.lanes + lane(self.lanes)

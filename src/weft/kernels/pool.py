@@ -38,6 +38,7 @@ from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
 from weft.kernels.nest import Body, choose_lanes, estimate, lane_loop, loops, spread
 from weft.kernels.parameters import Parameters
+from weft.kernels.pool_lines import pooled_lines
 
 SMALL_WINDOW = 16  # elements
 MOST_VECTORS = 4
@@ -49,7 +50,10 @@ def pool_work(
     """References count the operand, then the epilogue's."""
     others = len(epilogue.operands) if epilogue is not None else 0
     references = (*(Reference("operand", number) for number in range(1 + others)), Reference("result", 0))
-    return Work(((_Pooling(primitive, operand, result, epilogue, target).launch(), references),))
+    launch = pooled_lines(primitive, operand, result, epilogue, target)
+    if launch is None:
+        launch = _Pooling(primitive, operand, result, epilogue, target).launch()
+    return Work(((launch, references),))
 
 
 class _Pooling:

@@ -38,6 +38,7 @@ from weft.kernels.convolve import convolve_work
 from weft.kernels.cumulate import cumulate_work
 from weft.kernels.dot_products import byte_convolve_work, dot_product_work
 from weft.kernels.group import Group
+from weft.kernels.interleave import interleave_work
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
@@ -154,11 +155,15 @@ def _convolve(
     size: int | None,
     order: Dim | None,
 ) -> Work:
-    """A convolution by bytes, on transformed tiles of a given size, or as sums of products."""
+    """A convolution by bytes, on transformed tiles of a given size, as rectangles, or as sums of products."""
     if x.dtype is not w.dtype:
         return byte_convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights)
     if size is not None and weights is not None:
         work = winograd_work(primitive, x, weights, result, epilogue, target, size)
+        if work is not None:
+            return work
+    if weights is not None:
+        work = interleave_work(primitive, x, weights, result, epilogue, target)
         if work is not None:
             return work
     return convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights, order=order)

@@ -16,6 +16,7 @@ from weft.ir.work import NativeSection, ScanTask
 from weft.plan.storage import Sizes
 
 MOST_MOVES = 40
+CHOICE = 24  # tasks that are ready, among which the next one is chosen
 MOST_VISITS = 40_000  # of tasks, in the search for a better order
 
 
@@ -120,7 +121,7 @@ def _forward(graph: _Graph) -> list[int]:
         return taken - freed, taken + node.workspace, number
 
     while ready:
-        number = min(ready, key=cost)
+        number = min(ready[:CHOICE], key=cost)
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]
@@ -147,7 +148,7 @@ def _backward(graph: _Graph) -> list[int]:
         return taken - freed, taken + node.workspace, -number
 
     while ready:
-        number = min(ready, key=cost)
+        number = min(ready[:CHOICE], key=cost)
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]

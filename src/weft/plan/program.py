@@ -6,7 +6,7 @@ arena, the largest that any of them needs; what one hands to another, and the ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from weft.ir.compiled import CompiledProgram, section_constants
 from weft.ir.dtypes import DType
 from weft.ir.numbers import Numbers
-from weft.ir.program import Value
+from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, Section, all_works
 from weft.plan.sections import Plan, make_plan
@@ -65,15 +65,15 @@ def plan_program(
     parts: list[SectionPlan] = []
     unplanned: list[str] = []
     held = _held(program)
-    for place, section in enumerate(program.sections):
-        if not isinstance(section, NativeSection):
-            continue
-        constants = section_constants(section, program.constants)
-        try:
-            beside = sum(_bytes(value, number) for value in held[place])
-            parts.append(SectionPlan(section, constants, make(section, constants, sizes), beside))
-        except KeyError:
-            unplanned += [task.origin for task in section.tasks]
+    for place, top in enumerate(program.sections):
+        for section, known in _native((top,), program.constants):
+            constants = section_constants(section, known)
+            try:
+                own = section.outputs if section is not top else ()
+                beside = sum(_bytes(value, number) for value in (*held[place], *own) if _is_tensor(value))
+                parts.append(SectionPlan(section, constants, make(section, constants, sizes), beside))
+            except KeyError:
+                unplanned += [task.origin for task in section.tasks]
     return ProgramPlan(
         tuple(parts),
         weight_bytes(program),
@@ -131,13 +131,22 @@ def weight_bytes(program: CompiledProgram) -> int:
 
 def _constants(constants: Mapping[Value, Any], sections: Iterable[Section]) -> Iterable[Any]:
     yield from constants.values()
+    for section, known in _native(sections, constants):
+        yield from section_constants(section, known).values()
+        yield from (constant for work in all_works(section) for constant in work.constants)
+
+
+def _native(
+    sections: Iterable[Section], constants: Mapping[Value, Any]
+) -> Iterator[tuple[NativeSection, Mapping[Value, Any]]]:
+    """Native sections with the constants around them, those inside of control flow too."""
     for section in sections:
         if isinstance(section, NativeSection):
-            yield from section_constants(section, constants).values()
-            yield from (constant for work in all_works(section) for constant in work.constants)
-        else:
-            for body in section.bodies:
-                yield from _constants({}, body)
+            yield section, constants
+            continue
+        inside = [body for step in section.steps for body in bodies(step.primitive)]
+        for body, parts in zip(inside, section.bodies):
+            yield from _native(parts, body.constants)
 
 
 def local_bytes(program: CompiledProgram) -> int:
@@ -156,6 +165,10 @@ def _local_bytes(section: Section) -> int:
         ),
         default=0,
     )
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype is not DType.string
 
 
 def _known_bytes(values: Iterable[Value], number: Numbers) -> Iterable[int]:

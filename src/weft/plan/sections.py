@@ -31,7 +31,7 @@ from weft.ir.work import (
     Task,
     Work,
 )
-from weft.plan.arena import Arena, Block, most_alive, place
+from weft.plan.arena import Arena, Block, place
 from weft.plan.order import choose_order
 from weft.plan.scans import UNROLLED, ScanPlaces, repeat
 from weft.plan.storage import Sizes, Storage, arrange
@@ -124,6 +124,7 @@ class _Planner:
         self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
         self.sizes = Sizes(number, self.bytes, self.scan_bytes)
+        self.known: tuple[Sequence[Sequence[int]], tuple[Storage, Arena]] | None = None
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -153,28 +154,27 @@ class _Planner:
         own = _one_by_one(section)
         elsewhere = given | self.constants.keys()
         steps = [(number,) for number in choose_order(section, self.sizes, elsewhere.__contains__)]
-        if steps == own or self.most_alive(section, elsewhere, steps) > self.most_alive(section, elsewhere, own):
+        if steps == own:
             return own
-        return steps
-
-    def most_alive(self, section: NativeSection, elsewhere: frozenset[Value], steps: Sequence[Sequence[int]]) -> int:
-        pieces = arrange(section, self.sizes, _spans(section, steps), elsewhere).pieces
-        return most_alive([Block(_aligned(piece.size), piece.first, piece.last) for piece in pieces])[0]
+        least = self.lay_out(section, given, own)[1].lower_bound
+        return steps if self.lay_out(section, given, steps)[1].lower_bound <= least else own
 
     def lay_out(
         self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
     ) -> tuple[Storage, Arena]:
-        """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory."""
-        spans = _spans(section, steps)
-        elsewhere = given | self.constants.keys()
-        storage = arrange(section, self.sizes, spans, elsewhere)
-        arena = _place(storage)
-        if len(storage.skipped) > 1:
-            apart = arrange(section, self.sizes, spans, elsewhere, join=False)
-            other = _place(apart)
-            if other.size < arena.size:
-                return apart, other
-        return storage, arena
+        """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory.
+
+        The answer for the same steps is kept.
+        """
+        if self.known is None or self.known[0] is not steps:
+            spans, elsewhere = _spans(section, steps), given | self.constants.keys()
+            storage = arrange(section, self.sizes, spans, elsewhere)
+            found = storage, _place(storage)
+            if len(storage.skipped) > 1:
+                apart = arrange(section, self.sizes, spans, elsewhere, join=False)
+                found = min(found, (apart, _place(apart)), key=lambda pair: pair[1].size)
+            self.known = steps, found
+        return self.known[1]
 
     def scan_bytes(self, task: ScanTask) -> int:
         """Memory for two sets of carries and for the inside of the body."""
@@ -228,8 +228,9 @@ class _Planner:
             yield from self.scan_launches(task, operands, results)
             return
         spaces = [layout.workspaces[number, index] for index in range(len(task.work.workspaces))]
-        skipped = {launch for owner, launch in layout.storage.skipped if owner == number}
-        yield from self.work_launches(task, _Memory(operands, results, spaces), skipped)
+        skipped = layout.storage.skipped
+        missing = {launch for launch in range(len(task.work.launches)) if (number, launch) in skipped}
+        yield from self.work_launches(task, _Memory(operands, results, spaces), missing)
 
     def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
         work = task.work

@@ -70,6 +70,7 @@ def arrange(
     work.find_slices()
     if join:
         work.find_parts()
+    work.reading = [work.read(number, task) for number, task in enumerate(section.tasks)]
     work.find_overwritten()
     return Storage(work.homes, tuple(work.pieces()), frozenset(work.skipped))
 
@@ -80,6 +81,7 @@ class _Arrangement:
         self.homes = {value: Home(base, 0) for value, base in section.aliases.items()}
         self.skipped: set[tuple[int, int]] = set()
         self.makers = {value for task in section.tasks for value in task.results}
+        self.reading: list[list[int]] = []  # the operands that tasks read, once it is known what is skipped
 
     def root(self, value: Value) -> Home:
         offset = 0
@@ -161,7 +163,7 @@ class _Arrangement:
         """For each value with memory of its own, the tasks that read from there, and as which operand."""
         found: dict[Value, list[tuple[int, int]]] = {}
         for number, task in enumerate(self.section.tasks):
-            for operand in self.read(number, task):
+            for operand in self.reading[number]:
                 found.setdefault(self.root(task.operands[operand]).base, []).append((number, operand))
         return found
 
@@ -190,7 +192,7 @@ class _Arrangement:
         for number, task in enumerate(self.section.tasks):
             start, end = self.spans[number]
             made = () if isinstance(task, Task) and self.is_skipped(number, task) else task.results
-            for value in (*(task.operands[operand] for operand in self.read(number, task)), *made):
+            for value in (*(task.operands[operand] for operand in self.reading[number]), *made):
                 base = self.root(value).base
                 first[base] = min(first.get(base, start), start)
                 last[base] = max(last.get(base, end), end)

@@ -53,21 +53,22 @@ def svg(drawing: ArenaMap) -> str:
             f'stroke="white" stroke-width="0.5"><title>{escape(tip)}</title></rect>'
         )
         if box.width >= _LABELLED[0] and box.height >= _LABELLED[1]:
-            text = escape(one.name[: int(box.width / 7)])
-            lines.append(f'<text font-size="12" x="{box.x + 3:.1f}" y="{box.y + 12:.1f}" pointer-events="none">{text}</text>')
+            lines.append(_text(box.x + 3, box.y + 12, one.name[: int(box.width / 7)], "start"))
     x = _column(drawing, drawing.peak) + _step_width(drawing) / 2
     lines.append(
         f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{HEIGHT - _BOTTOM}" stroke="#c00" stroke-dasharray="4 3"/>'
     )
     for part in range(5):
         y = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * part / 4
-        lines.append(
-            f'<text font-size="12" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(drawing.size * part / 4)}</text>'
-        )
-    lines.append(
-        f'<text font-size="12" x="{_LEFT}" y="{HEIGHT - 14}">launches 0 to {max(drawing.steps - 1, 0)}; peak at {drawing.peak}</text>'
-    )
+        lines.append(_text(_LEFT - 6, y + 4, _short(drawing.size * part / 4), "end"))
+    scale = f"launches 0 to {max(drawing.steps - 1, 0)}; peak at {drawing.peak}"
+    lines.append(_text(_LEFT, HEIGHT - 14, scale, "start"))
     return "\n".join((*lines, "</svg>", ""))
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text font-size="12" {place} pointer-events="none">{escape(text)}</text>'
 
 
 def png(drawing: ArenaMap) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.errors import InputError
 from weft.ir import dims
 from weft.ir.dims import Symbol
-from weft.ir.program import Value
+from weft.ir.program import Guard, Value
 from weft.ir.types import TensorType
 from weft.plan.program import ProgramPlan
 
@@ -83,11 +83,17 @@ def dynamic_dims(inputs: Sequence[Value]) -> dict[str, tuple[Symbol, int]]:
     return found
 
 
-def bind_shapes(inputs: Sequence[Value], shapes: Mapping[str, int | Sequence[int]], file: str) -> dict[str, int]:
-    """Sizes of dynamic dims from dims by name, and from inputs' shapes by name."""
+def bind_shapes(
+    inputs: Sequence[Value], shapes: Mapping[str, int | Sequence[int]], file: str
+) -> tuple[dict[str, int], bool]:
+    """Sizes of dynamic dims from dims by name, and from inputs' shapes by name; whether one has two sizes.
+
+    Some exporters give unrelated dims the same name.
+    """
     known = dynamic_dims(inputs)
     by_name = {value.name: value for value in inputs}
     sizes: dict[str, int] = {}
+    clash = False
     for name, given in shapes.items():
         if isinstance(given, int):
             if name not in known:
@@ -98,11 +104,12 @@ def bind_shapes(inputs: Sequence[Value], shapes: Mapping[str, int | Sequence[int
         if name not in by_name:
             hint = f"it has {', '.join(by_name)}"
             raise InputError(f"the model has no input {name!r}", file=file, hint=hint)
-        sizes.update(_sizes_of(by_name[name], tuple(given), file))
+        for dim, size in _sizes_of(by_name[name], tuple(given), file):
+            clash |= sizes.setdefault(dim, size) != size
     for name, size in sizes.items():
         if size < 0:
             raise InputError(f"a dim {name!r} of negative size {size}", file=file)
-    return sizes
+    return sizes, clash
 
 
 def _sizes_of(value: Value, shape: Shape, file: str) -> Iterator[tuple[str, int]]:
@@ -118,9 +125,24 @@ def _sizes_of(value: Value, shape: Shape, file: str) -> Iterator[tuple[str, int]
             yield symbol.name, size
 
 
-def usual_sizes(inputs: Sequence[Value], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Sizes for all dynamic dims, the likeliest first: what is given, 1 for batches, one usual size for all others."""
+def fixed_sizes(guards: Sequence[Guard]) -> dict[str, int]:
+    """The sizes of dims that a program works for only if they are these."""
+    found = {}
+    for guard in guards:
+        for one, other in ((guard.left, guard.right), (guard.right, guard.left)):
+            symbol = None if isinstance(one, int) else dims.as_symbol(one)
+            if symbol is not None and isinstance(other, int) and not guard.at_least:
+                found[symbol.name] = other
+    return found
+
+
+def usual_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for all dynamic dims, the likeliest first.
+
+    What is given, what must be, 1 for batches, and one usual size for all others.
+    """
     known = dynamic_dims(inputs)
+    given = {**fixed_sizes(guards), **given}
     seen: list[dict[str, int]] = []
     for size in _SIZES:
         sizes = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -146,28 +147,35 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        given, _ = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
-        inputs = self._whole.program.inputs
-        given = bind_shapes(inputs, shapes or {}, self.file)
+        program = self._whole.program
+        given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
         failed: Exception | None = None
-        for sizes in usual_sizes(inputs, given):
+        for sizes in () if clash else usual_sizes(program.inputs, program.guards, given):
             try:
-                plan = self._whole.runner.plan(sizes)
-            except OutOfMemoryError as error:
-                raise error.at(file=self.file) from None
+                return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-                continue
-            if plan is None:
-                hint = "choose a device that compiles: see weft.devices()"
-                raise DeviceError(f"device {self.device!r} plans no memory", file=self.file, hint=hint)
-            return plan, sizes
+        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
+        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
+            with suppress(GuardError, ArithmeticError, ModelError):
+                return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
         raise InputError(f"there is no plan for these shapes: {failed}", file=self.file, hint=hint)
+
+    def _planned(self, prepared: Prepared, sizes: Mapping[str, int]) -> ProgramPlan:
+        try:
+            plan = prepared.runner.plan(sizes)
+        except OutOfMemoryError as error:
+            raise error.at(file=self.file) from None
+        if plan is None:
+            hint = "choose a device that compiles: see weft.devices()"
+            raise DeviceError(f"device {self.device!r} plans no memory", file=self.file, hint=hint)
+        return plan
 
     def check_limit(self, limit: int) -> None:
         """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Executable:
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""
         interpret.check_guards(self._whole.guards, sizes)
-        runners = {id(r.section): r for r in self._whole.runners if isinstance(r, SectionRunner)}
+        runners = {id(runner.section): runner for runner in self._whole.all_runners()}
 
         def make(section: NativeSection, _: Mapping[Value, Array], sizes: Mapping[str, int]) -> Plan:
             return runners[id(section)].make_plan(sizes)
@@ -110,6 +110,12 @@ class _Sections:
         self.constants = {value: content for value, content in program.constants.items() if value in seen}
         self.single = _is_single(program, sections)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
+
+    def all_runners(self) -> Iterator[SectionRunner]:
+        """What runs native sections, those inside of control flow too."""
+        yield from (runner for runner in self.runners if isinstance(runner, SectionRunner))
+        for body in self.inside.values():
+            yield from body.all_runners()
 
     def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
         """The outputs of a body inside one of the host steps; `sizes` are those known around it."""

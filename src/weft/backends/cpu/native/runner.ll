@@ -306,11 +306,15 @@ end:
   ret void
 }
 
-; A run of a tape from its first step on.
+; A run of a tape from its first step on. Its tags are above those of all runs before, until there are none left.
 define internal void @begin(ptr %run, ptr %tape, ptr %regions, i64 %threads, ptr %times) nounwind {
 entry:
-  store atomic i64 0, ptr %run monotonic, align 8
   %tape.place = getelementptr %Run, ptr %run, i64 0, i32 5
+  %first.place = getelementptr %Run, ptr %run, i64 0, i32 9
+  %first = load i64, ptr %first.place
+  %steps.place = getelementptr %Run, ptr %run, i64 0, i32 10
+  %steps = load i64, ptr %steps.place
+  store atomic i64 0, ptr %run monotonic, align 8
   store ptr %tape, ptr %tape.place
   %regions.place = getelementptr %Run, ptr %run, i64 0, i32 6
   store ptr %regions, ptr %regions.place
@@ -320,17 +324,23 @@ entry:
   store i64 %threads, ptr %threads.place
   %count.from = getelementptr %Tape, ptr %tape, i64 0, i32 1
   %count = load i64, ptr %count.from
-  %visible = call i64 @llvm.smin.i64(i64 %count, i64 32)
-  br label %visit
-visit:
-  %index = phi i64 [ 0, %entry ], [ %index.next, %open ]
-  %more = icmp slt i64 %index, %visible
-  br i1 %more, label %open, label %end
-open:
-  call void @open_step(ptr %run, i64 %index)
-  %index.next = add i64 %index, 1
-  br label %visit
-end:
+  %sum = add i64 %first, %steps
+  %above = call i64 @llvm.umax.i64(i64 %sum, i64 1)           ; 0 is what unused memory holds
+  %last = add i64 %above, %count
+  %many = icmp ugt i64 %last, 4294967295
+  br i1 %many, label %clear, label %set
+clear:
+  %ring = getelementptr %Run, ptr %run, i64 0, i32 12
+  %ring.end = getelementptr %Run, ptr %run, i64 1
+  %from = ptrtoint ptr %ring to i64
+  %to = ptrtoint ptr %ring.end to i64
+  %bytes = sub i64 %to, %from
+  call void @llvm.memset.p0.i64(ptr %ring, i8 0, i64 %bytes, i1 false)
+  br label %set
+set:
+  %first.next = phi i64 [ %above, %entry ], [ 1, %clear ]
+  store i64 %first.next, ptr %first.place
+  store i64 %count, ptr %steps.place
   ret void
 }
 

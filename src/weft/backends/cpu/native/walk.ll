@@ -5,6 +5,9 @@
 ; what comes next depends on it. Steps become visible when the one 32 before them is done: the ring has an entry for
 ; each that is visible. Each thread begins with a seat's range of a step's blocks, the same ones in every step (its
 ; cache remembers them), then helps with those of other seats.
+;
+; A word of the ring says which step it is about, by a tag that grows from step to step and from run to run. Whoever
+; finds an older tag there is the first to use it for his step, so that nothing has to be prepared.
 
 %Tape = type {
   ptr,                                                  ; 0 steps
@@ -26,8 +29,8 @@
 %Launch = type { ptr, i64, i64, i64, ptr }              ; kernel, blocks, first place, buffers, parameters
 %Place = type { i64, i64 }                              ; region, byte offset
 
-%Seat = type { i64, [56 x i8] }                         ; number of the step << 32 | next block
-%Entry = type { i64, [56 x i8], [64 x %Seat] }          ; blocks that are done
+%Seat = type { i64, [56 x i8] }                         ; tag << 32 | next block
+%Entry = type { i64, [56 x i8], [64 x %Seat] }          ; tag << 32 | blocks that are done
 %Run = type {
   i64,                                                  ; 0 progress: steps before all that are not done << 32 | bit n:
   [56 x i8],                                            ;   the step n after these is done
@@ -38,23 +41,28 @@
   ptr,                                                  ; 6 regions: the addresses that places refer to
   ptr,                                                  ; 7 times [launches][threads][2], or null
   i64,                                                  ; 8 threads
-  [32 x i8],
-  [32 x %Entry]                                         ; 10 the ring
+  i64,                                                  ; 9 tag of the first step
+  i64,                                                  ; 10 steps
+  [16 x i8],
+  [32 x %Entry]                                         ; 12 the ring
 }
 
 ; -- one step ---------------------------------------------------------------------------------------------------------
 
 ; A quarter of what is left of a seat's range, at least `grain`: [first, last), empty where nothing is left.
-define internal { i64, i64 } @take(ptr %seat, i64 %number, i64 %end, i64 %grain) alwaysinline nounwind {
+define internal { i64, i64 } @take(ptr %seat, i64 %tag, i64 %start, i64 %end, i64 %grain) alwaysinline nounwind {
 entry:
+  %high = shl i64 %tag, 32
   br label %again
 again:
   %word = load atomic i64, ptr %seat monotonic, align 8
-  %owner = lshr i64 %word, 32
-  %same = icmp eq i64 %owner, %number
-  br i1 %same, label %look, label %none
+  %found = lshr i64 %word, 32
+  %over = icmp ugt i64 %found, %tag
+  br i1 %over, label %none, label %look
 look:
-  %first = and i64 %word, 4294967295
+  %same = icmp eq i64 %found, %tag
+  %next = and i64 %word, 4294967295
+  %first = select i1 %same, i64 %next, i64 %start
   %rest = sub i64 %end, %first
   %any = icmp sgt i64 %rest, 0
   br i1 %any, label %some, label %none
@@ -63,7 +71,7 @@ some:
   %large = call i64 @llvm.smax.i64(i64 %quarter, i64 %grain)
   %count = call i64 @llvm.smin.i64(i64 %large, i64 %rest)
   %last = add i64 %first, %count
-  %word.next = add i64 %word, %count
+  %word.next = or i64 %high, %last
   %swap = cmpxchg ptr %seat, i64 %word, i64 %word.next monotonic monotonic
   %got = extractvalue { i64, i1 } %swap, 1
   br i1 %got, label %mine, label %again
@@ -85,7 +93,7 @@ define internal ptr @step_at(ptr %run, i64 %number) alwaysinline nounwind {
 
 define internal ptr @entry_of(ptr %run, i64 %number) alwaysinline nounwind {
   %index = and i64 %number, 31
-  %entry = getelementptr %Run, ptr %run, i64 0, i32 10, i64 %index
+  %entry = getelementptr %Run, ptr %run, i64 0, i32 12, i64 %index
   ret ptr %entry
 }
 
@@ -99,29 +107,26 @@ define internal i64 @seats_of(ptr %run, ptr %step) alwaysinline nounwind {
   ret i64 %seats
 }
 
-; Give a step its entry of the ring, which no other needs any more.
-define internal void @open_step(ptr %run, i64 %number) nounwind {
+; Count blocks as done; how many are.
+define internal i64 @count_done(ptr %place, i64 %tag, i64 %more) alwaysinline nounwind {
 entry:
-  %step = call ptr @step_at(ptr %run, i64 %number)
-  %seats = call i64 @seats_of(ptr %run, ptr %step)
-  %blocks.from = getelementptr %Step, ptr %step, i64 0, i32 2
-  %blocks = load i64, ptr %blocks.from
-  %place = call ptr @entry_of(ptr %run, i64 %number)
-  store atomic i64 0, ptr %place monotonic, align 8
-  %tag = shl i64 %number, 32
-  br label %divide
-divide:
-  %index = phi i64 [ 0, %entry ], [ %index.next, %divide ]
-  %product = mul i64 %blocks, %index
-  %first = udiv i64 %product, %seats
-  %word = or i64 %tag, %first
-  %seat = getelementptr %Entry, ptr %place, i64 0, i32 2, i64 %index
-  store atomic i64 %word, ptr %seat monotonic, align 8
-  %index.next = add i64 %index, 1
-  %more = icmp slt i64 %index.next, %seats
-  br i1 %more, label %divide, label %end
+  %high = shl i64 %tag, 32
+  %known = load atomic i64, ptr %place monotonic, align 8
+  br label %again
+again:
+  %word = phi i64 [ %known, %entry ], [ %present, %again ]
+  %found = lshr i64 %word, 32
+  %same = icmp eq i64 %found, %tag
+  %low = and i64 %word, 4294967295
+  %before = select i1 %same, i64 %low, i64 0
+  %total = add i64 %before, %more
+  %word.next = or i64 %high, %total
+  %swap = cmpxchg ptr %place, i64 %word, i64 %word.next acq_rel monotonic
+  %present = extractvalue { i64, i1 } %swap, 0
+  %did = extractvalue { i64, i1 } %swap, 1
+  br i1 %did, label %end, label %again
 end:
-  ret void
+  ret i64 %total
 }
 
 define internal i64 @clock_if(i1 %wanted) alwaysinline nounwind {
@@ -212,7 +217,7 @@ finish:
 }
 
 ; Run what is left of a step's blocks, beginning at the thread's own seat; how many these were.
-define internal i64 @work(ptr %run, i64 %number, i64 %thread, ptr %buffers) nounwind {
+define internal i64 @work(ptr %run, i64 %number, i64 %tag, i64 %thread, ptr %buffers) nounwind {
 entry:
   %step = call ptr @step_at(ptr %run, i64 %number)
   %place = call ptr @entry_of(ptr %run, i64 %number)
@@ -237,7 +242,7 @@ entry:
 
 alone:
   %all.place = getelementptr %Entry, ptr %place, i64 0, i32 2, i64 0
-  %all = call { i64, i64 } @take(ptr %all.place, i64 %number, i64 1, i64 1)
+  %all = call { i64, i64 } @take(ptr %all.place, i64 %tag, i64 0, i64 1, i64 1)
   %all.last = extractvalue { i64, i64 } %all, 1
   %mine = icmp sgt i64 %all.last, 0
   br i1 %mine, label %row, label %nothing
@@ -269,13 +274,15 @@ visit:
   %index = urem i64 %beside, %seats
   %seat = getelementptr %Entry, ptr %place, i64 0, i32 2, i64 %index
   %index.next = add i64 %index, 1
-  %product = mul i64 %blocks, %index.next
-  %end = udiv i64 %product, %seats
+  %product = mul i64 %blocks, %index
+  %begin = udiv i64 %product, %seats
+  %product.next = mul i64 %blocks, %index.next
+  %end = udiv i64 %product.next, %seats
   br label %again
 again:
   %start = phi i64 [ %start.before, %visit ], [ %start.now, %blocks.run ]
   %done = phi i64 [ %done.before, %visit ], [ %done.next, %blocks.run ]
-  %range = call { i64, i64 } @take(ptr %seat, i64 %number, i64 %end, i64 %grain)
+  %range = call { i64, i64 } @take(ptr %seat, i64 %tag, i64 %begin, i64 %end, i64 %grain)
   %first = extractvalue { i64, i64 } %range, 0
   %last = extractvalue { i64, i64 } %range, 1
   %any = icmp slt i64 %first, %last
@@ -310,20 +317,13 @@ return:
 
 ; -- all steps --------------------------------------------------------------------------------------------------------
 
-; A step is done: its entry goes to the one that becomes visible, then all see that it is. The progress that is now.
-define internal i64 @finish_step(ptr %run, i64 %number, i64 %count) nounwind {
+; A step is done, and all are to see it. The progress that is now.
+define internal i64 @finish_step(ptr %run, i64 %number) nounwind {
 entry:
-  %later = add i64 %number, 32
-  %exists = icmp slt i64 %later, %count
-  br i1 %exists, label %open, label %set
-open:
-  call void @open_step(ptr %run, i64 %later)
-  br label %set
-set:
   %known = load atomic i64, ptr %run monotonic, align 8
   br label %again
 again:
-  %progress = phi i64 [ %known, %set ], [ %present, %again ]
+  %progress = phi i64 [ %known, %entry ], [ %present, %again ]
   %first = lshr i64 %progress, 32
   %mask = and i64 %progress, 4294967295
   %index = sub i64 %number, %first
@@ -411,6 +411,8 @@ entry:
   %threads.from = getelementptr %Run, ptr %run, i64 0, i32 8
   %threads = load i64, ptr %threads.from
   %thread = urem i64 %number, %threads
+  %tag.from = getelementptr %Run, ptr %run, i64 0, i32 9
+  %tag.first = load i64, ptr %tag.from
   %is.caller = icmp eq i64 %number, 0
   br label %look
 
@@ -457,24 +459,27 @@ check:
   %free = icmp eq i64 %blocking, 0
   br i1 %free, label %try, label %next
 try:
-  %ran = call i64 @work(ptr %run, i64 %current, i64 %thread, ptr %buffers)
+  %tag = add i64 %tag.first, %current
+  %ran = call i64 @work(ptr %run, i64 %current, i64 %tag, i64 %thread, ptr %buffers)
   %here = shl i64 1, %index
   %spent.mark = or i64 %spent.same, %here
   %some = icmp sgt i64 %ran, 0
-  br i1 %some, label %count.them, label %empty
+  br i1 %some, label %all.or.part, label %empty
 empty:
   br label %next
-count.them:
+all.or.part:
   %spent.more = or i64 %spent.same, %here
-  %entry.place = call ptr @entry_of(ptr %run, i64 %current)
-  %before = atomicrmw add ptr %entry.place, i64 %ran acq_rel
-  %total = add i64 %before, %ran
   %blocks.from = getelementptr %Step, ptr %step, i64 0, i32 2
   %blocks = load i64, ptr %blocks.from
+  %whole = icmp eq i64 %ran, %blocks
+  br i1 %whole, label %finish, label %part
+part:
+  %entry.place = call ptr @entry_of(ptr %run, i64 %current)
+  %total = call i64 @count_done(ptr %entry.place, i64 %tag, i64 %ran)
   %complete = icmp eq i64 %total, %blocks
   br i1 %complete, label %finish, label %worked
 finish:
-  %progress.now = call i64 @finish_step(ptr %run, i64 %current, i64 %count)
+  %progress.now = call i64 @finish_step(ptr %run, i64 %current)
   call void @call_absent(ptr %pool, ptr %slot, ptr %run, i64 %progress.now, i64 %count)
   br label %worked
 worked:
