@@ -60,7 +60,7 @@ class Binder:
         arrays = []
         for name, dtype in self._dtypes:
             array = given.get(name)
-            if type(array) is not ndarray or array.dtype is not dtype:
+            if type(array) is not ndarray or (array.dtype is not dtype and array.dtype != dtype):
                 return None
             arrays.append(array)
         return arrays
