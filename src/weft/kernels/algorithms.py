@@ -18,7 +18,7 @@ from weft.ir.types import TensorType
 from weft.kernels.winograd import SIZES, applies, tile_sides
 
 _SHARE = 2  # transformed weights may add one part in so many to the bytes of all weights
-_ALWAYS = 8 << 20  # bytes that they may add in any case
+_ALWAYS = 4 << 20  # bytes that they may add in any case
 _WORTH = 0.9  # of the time that it took before, at most, or a choice is not worth its memory
 _WEIGHT_BYTE = 9  # operations that take as long as reading a byte of weights from memory, which goes on beside them
 _TILE_BYTE = 6  # and as moving a byte of transformed elements, which does not

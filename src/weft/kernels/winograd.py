@@ -60,6 +60,8 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
 _TAPS = 3
+_MOST_STRIPS = 8  # where only a run will tell how many tiles there are; the last ones are empty where these are few
+_USUAL_COUNT = 32  # tiles along an axis of unknown size
 _LINE_WORK = 32768  # elements that a block transforms, about
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 SIZES = tuple(_POINTS)  # of tiles, along an axis
@@ -226,7 +228,7 @@ def _is_mirrored(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
 class Strip:
     """Some of all tiles, one after the other."""
 
-    first: int
+    first: Dim
     count: Dim
 
 
@@ -277,10 +279,21 @@ class _Builder:
         points = 4 * self.points
         room = 4 * max(self.target.cache_bytes, points * self.channels * self.features)
         most = max(room // (points * (self.channels + self.features)), 1)
-        if not isinstance(self.tiles, int) or self.tiles <= most:
+        if not isinstance(self.tiles, int):
+            parts = min(max(-(-self.usual_tiles() // most), 1), _MOST_STRIPS)
+            some = dims.maximum(dims.ceildiv(self.tiles, parts), most)
+            firsts = [number * some for number in range(parts)]
+            return [Strip(first, dims.minimum(dims.maximum(self.tiles - first, 0), some)) for first in firsts]
+        if self.tiles <= most:
             return [Strip(0, self.tiles)]
         each = -(-self.tiles // -(-self.tiles // most))
         return [Strip(first, min(each, self.tiles - first)) for first in range(0, self.tiles, each)]
+
+    def usual_tiles(self) -> int:
+        """How many tiles there are, about, where only a run will tell: those of one large image."""
+        counts = [count if isinstance(count, int) else _USUAL_COUNT for count in self.counts]
+        batch = self.result.shape[0]
+        return prod(counts) * (batch if isinstance(batch, int) else 1)
 
     def packing(self, w: Array) -> Packing:
         """Transformed weights: packed ones for each point."""

@@ -30,6 +30,8 @@ def seconds(flops: float, bytes: float, peak: Peak) -> float:
 
 def launch_seconds(launch: PlannedLaunch, peak: Peak) -> float:
     """How long one thread takes for a launch; infinite where nothing is known of it."""
+    if launch.blocks == 0:
+        return 0.0
     return seconds(launch.flops, launch.bytes, peak) if launch.flops or launch.bytes else inf
 
 

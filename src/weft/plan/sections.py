@@ -235,13 +235,14 @@ class _Planner:
     def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
         work = task.work
         own = self.tasks.setdefault(id(work), len(self.tasks))
-        count = max(len(work.launches) - len(skipped), 1)
-        flops, moved = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
-        for number, (launch, references) in enumerate(work.launches):
+        all_blocks = [self.number(launch.blocks) for launch, _ in work.launches]
+        count = max(sum(1 for number, blocks in enumerate(all_blocks) if blocks and number not in skipped), 1)
+        share = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
+        for number, ((launch, references), blocks) in enumerate(zip(work.launches, all_blocks)):
             if number not in skipped:
                 buffers = tuple(self.locate(reference, work, memory) for reference in references)
                 parameters = tuple(map(self.number, launch.parameters))
-                blocks = self.number(launch.blocks)
+                flops, moved = share if blocks else (0.0, 0.0)
                 sizes = tuple(
                     self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0
                     for reference, buffer in zip(references, buffers)
