@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
+from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +52,10 @@ def _read_constants(program: TensorProgram, sections: tuple[Section, ...]) -> di
 def _lean(sections: tuple[Section, ...]) -> tuple[Section, ...]:
     """Sections without the steps of the programs inside, which have sections of their own."""
     return tuple(
-        _without_bodies(section) if isinstance(section, NativeSection) else _lean_host(section) for section in sections
+        replace(_without_bodies(section), symbols=section_symbols(section))
+        if isinstance(section, NativeSection)
+        else _lean_host(section)
+        for section in sections
     )
 
 
@@ -107,3 +113,41 @@ def _lean_scan(task: ScanTask) -> ScanTask:
     program = replace(task.program, steps=(), constants=constants)
     primitive = replace(task.primitive, body=replace(program, constants={}))
     return replace(task, primitive=primitive, program=program, body=_without_bodies(task.body))
+
+
+def section_symbols(section: NativeSection) -> tuple[str, ...]:
+    """The sizes that a section's plan depends on."""
+    return tuple(sorted(_symbols(section)))
+
+
+def _symbols(section: NativeSection) -> set[str]:
+    found: set[Dim] = set()
+    inner: set[str] = set()
+    for task in section.tasks:
+        for value in (*task.operands, *task.results):
+            found.update(_shape(value))
+        if isinstance(task, ScanTask):
+            found.add(task.primitive.length)
+            inner |= _symbols(task.body) - _bound_inside(task)
+            continue
+        for launch, _ in task.work.launches:
+            found.add(launch.blocks)
+            found.update(launch.parameters)
+        found.update(workspace.size for workspace in task.work.workspaces)
+        found.update((task.effort.flops, task.effort.bytes))
+    found.update(dim for value in section.outputs for dim in _shape(value))
+    return inner | _names(found)
+
+
+def _bound_inside(task: ScanTask) -> set[str]:
+    """The sizes that a scan's body learns from its inputs."""
+    return _names({dim for value in task.program.inputs for dim in _shape(value)})
+
+
+def _names(found: set[Dim]) -> set[str]:
+    return {symbol.name for dim in found for symbol in dims.symbols(dim)}
+
+
+def _shape(value: Value) -> tuple[Dim, ...]:
+    assert isinstance(value.type, TensorType)
+    return value.type.shape or ()

@@ -120,6 +120,7 @@ class NativeSection:
     aliases: Mapping[Value, Value]  # values that lie where another does
     inputs: tuple[Value, ...]  # from outside of the section, without constants
     outputs: tuple[Value, ...]
+    symbols: tuple[str, ...] | None = None  # the sizes that its plan depends on, once they were looked for
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,8 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from weft.backends.cpu.code_cache import CodeCache, key_of
+from weft.backends.cpu.elf import MalformedError, UnsupportedError
+from weft.backends.cpu.image import load_image
 from weft.backends.cpu.machine import Machine, host, usable_cores
 from weft.errors import InternalError
 
@@ -33,7 +35,7 @@ class LoadedCode:
     """Functions in memory, for as long as this object lives."""
 
     addresses: dict[str, int]
-    owner: Any  # llvmlite's tracker; the code is unmapped with it
+    owner: Any  # the code is unmapped with it
 
 
 def compile_modules(
@@ -146,19 +148,30 @@ def _concurrent(name: str) -> Any:
 
 def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:
     """Bring object code into memory and find the functions of these names."""
+    wanted = list(names)
+    try:
+        image = load_image(objects, wanted)
+    except MalformedError as error:
+        raise InternalError(f"compiled code cannot be loaded: {error}") from error
+    except UnsupportedError:
+        return link_code(objects, wanted)
+    return LoadedCode(image.addresses, image)
+
+
+def link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
+    """The same by LLVM's linker, which knows every system and takes some megabytes for itself."""
     library = llvm.JITLibraryBuilder().add_current_process()
     for code in objects:
         library.add_object_img(code)
     for name, address in _system_functions().items():
         library.import_symbol(name, address)
-    wanted = list(names)
-    for name in wanted:
+    for name in names:
         library.export_symbol(name)
     try:
         tracker = library.link(_linker(), f"weft.{next(_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"compiled code cannot be loaded: {error}") from error
-    return LoadedCode({name: tracker[name] for name in wanted}, tracker)
+    return LoadedCode({name: tracker[name] for name in names}, tracker)
 
 
 _numbers = itertools.count()

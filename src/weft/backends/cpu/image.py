@@ -12,12 +12,12 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, Symbol, UnsupportedError, read_object
+from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, Relocation, UnsupportedError, read_object
 
 _STUB_BYTES = 16
 _STUBS = {
@@ -37,66 +37,197 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class LoadedImage:
     """Functions in memory, for as long as this object lives."""
 
     addresses: dict[str, int]
     memory: mmap.mmap
 
 
-def load_image(objects: Sequence[bytes], names: Iterable[str]) -> Mapping:
-    """Bring objects into memory and find the functions of these names."""
-    machine = host_machine()
+def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
+    """Bring objects into memory and find the functions of these names; MalformedError or UnsupportedError."""
+    machine = _host_machine()
     flush = _cache_flush(machine)
     image = build_image(objects, machine, find_function)
     missing = [name for name in names if name not in image.places]
     if missing:
-        raise MalformedError(f"it has no function {missing[0]}")
-    memory = mmap.mmap(-1, len(image.data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # type: ignore[attr-defined,unused-ignore]
-    memory[:] = image.data
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    _protect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
-    _protect(start + image.code_bytes, len(image.data) - image.code_bytes, mmap.PROT_READ)
+        raise MalformedError(f"there is no function {missing[0]}")
+    try:
+        memory = mmap.mmap(-1, len(image.data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:] = image.data
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        _protect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
+        _protect(start + image.code_bytes, len(image.data) - image.code_bytes, mmap.PROT_READ)
+    except OSError as error:
+        raise UnsupportedError(f"memory for code: {error}") from error
     flush(start, start + image.code_bytes)
-    return Mapping({name: start + image.places[name] for name in names}, memory)
+    return LoadedImage({name: start + image.places[name] for name in names}, memory)
 
 
 # -- building --------------------------------------------------------------------------------------------------------
 
 
-def build_image(objects: Sequence[bytes], machine: int, find: Find, page: int = mmap.PAGESIZE) -> Image:
-    """All objects in one image, complete but for its address. `find` gives the addresses of the system's functions."""
+def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
+    """All objects in one image, complete wherever it will lie. `find` gives the addresses of the system's functions."""
     files = [read_object(content) for content in objects]
     if any(file.machine != machine for file in files):
         raise UnsupportedError("code for another machine")
-    offsets: dict[tuple[int, int], int] = {}  # by the numbers of file and section
-    code_end = _place(files, True, 0, offsets)
-    stubs = -(-code_end // _STUB_BYTES) * _STUB_BYTES
-    exports = _exports(files, offsets)
-    unknown = {r.symbol.name: 0 for file in files for r in file.relocations if not r.symbol.section}
-    outside = [name for name in unknown if name not in exports]
-    code_bytes = max(1, -(-(stubs + len(outside) * _STUB_BYTES) // page)) * page
-    end = _place(files, False, code_bytes, offsets)
-    exports = _exports(files, offsets)
-    data = bytearray(-(-end // page) * page)
-    for number, file in enumerate(files):
-        for index, section in file.sections.items():
-            start = offsets[number, index]
-            data[start : start + len(section.data)] = section.data
+    defined = [name for file in files for name in file.exports]
+    if len(set(defined)) != len(defined):
+        raise MalformedError("two functions have the same name")
+    used = dict.fromkeys(r.symbol.name for file in files for r in file.relocations if not r.symbol.section)
+    outside = list(used.keys() - set(defined))
+    starts: list[dict[int, int]] = [{} for _ in files]  # of each file's sections
+    stubs = _aligned(_place(files, starts, True, 0), _STUB_BYTES)
+    code_bytes = max(mmap.PAGESIZE, _aligned(stubs + len(outside) * _STUB_BYTES, mmap.PAGESIZE))
+    data = bytearray(_aligned(_place(files, starts, False, code_bytes), mmap.PAGESIZE))
+    places: dict[str, int] = {}
+    for file, start in zip(files, starts, strict=True):
+        for number, section in file.sections.items():
+            data[start[number] : start[number] + len(section.data)] = section.data
+        places.update((name, start[symbol.section] + symbol.value) for name, symbol in file.exports.items())
     calls = {name: stubs + number * _STUB_BYTES for number, name in enumerate(outside)}
     for name, place in calls.items():
         data[place : place + _STUB_BYTES] = _STUBS[machine] + struct.pack("<Q", find(name))
-    for number, file in enumerate(files):
-        _relocate(data, file, number, offsets, exports, calls)
-    return Image(data, code_bytes, exports)
+    for file, start in zip(files, starts, strict=True):
+        for relocation in file.relocations:
+            _complete(data, machine, relocation, start, places, calls)
+    return Image(data, code_bytes, places)
 
 
-def _place(files: Sequence[ElfObject], code: bool, end: int, offsets: dict[tuple[int, int], int]) -> int:
+def _aligned(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _place(files: Sequence[ElfObject], starts: Sequence[dict[int, int]], code: bool, end: int) -> int:
     """Give the sections of one sort their places from `end` on; the new end."""
-    for number, file in enumerate(files):
-        for index, section in file.sections.items():
+    for file, start in zip(files, starts, strict=True):
+        for number, section in file.sections.items():
             if section.code == code:
-                start = -(-end // section.alignment) * section.alignment
-                offsets[number, index] = start
-                end = start + len(section.data)
+                start[number] = _aligned(end, section.alignment)
+                end = start[number] + len(section.data)
     return end
+
+
+def _complete(
+    data: bytearray,
+    machine: int,
+    relocation: Relocation,
+    start: Mapping[int, int],
+    places: Mapping[str, int],
+    calls: Mapping[str, int],
+) -> None:
+    """Write what an instruction has to know about the place of a symbol."""
+    section, offset, kind, symbol, addend = relocation
+    if symbol.section in start:
+        target = start[symbol.section] + symbol.value
+    elif symbol.section or not symbol.name:
+        raise UnsupportedError("a symbol without a place")
+    elif symbol.name in places:
+        target = places[symbol.name]
+    elif (machine, kind) in _CALLS:
+        target = calls[symbol.name]
+    else:
+        raise UnsupportedError(f"data of the system: {symbol.name}")
+    complete = _RELOCATIONS.get((machine, kind))
+    if complete is None:
+        raise UnsupportedError(f"relocations of type {kind}")
+    place = start[section] + offset
+    (word,) = _WORD.unpack_from(data, place)
+    _WORD.pack_into(data, place, complete(word, place, target + addend))
+
+
+# -- relocations -----------------------------------------------------------------------------------------------------
+
+
+def _signed(value: int, bits: int) -> int:
+    """The lowest bits of a number that has no more."""
+    if not -1 << bits - 1 <= value < 1 << bits - 1:
+        raise MalformedError("a place is too far away")
+    return value & (1 << bits) - 1
+
+
+def _distance(word: int, place: int, target: int) -> int:  # noqa: ARG001
+    return _signed(target - place, 32)
+
+
+def _branch(word: int, place: int, target: int) -> int:
+    if (target - place) & 3:
+        raise MalformedError("a jump into an instruction")
+    return word & 0xFC000000 | _signed(target - place >> 2, 26)
+
+
+def _page(word: int, place: int, target: int) -> int:
+    pages = _signed((target >> 12) - (place >> 12), 21)
+    return word & 0x9F00001F | (pages & 3) << 29 | pages >> 2 << 5
+
+
+def _within_page(unit: int) -> Callable[[int, int, int], int]:
+    """The place in a page as an instruction tells it that reads or writes so many bytes."""
+
+    def complete(word: int, place: int, target: int) -> int:  # noqa: ARG001
+        if target % unit:
+            raise MalformedError("data is not aligned")
+        return word & 0xFFC003FF | (target & 0xFFF) // unit << 10
+
+    return complete
+
+
+_WORD = struct.Struct("<I")
+_RELOCATIONS: dict[tuple[int, int], Callable[[int, int, int], int]] = {
+    (X86_64, 2): _distance,  # PC32
+    (X86_64, 4): _distance,  # PLT32
+    (AARCH64, 261): _distance,  # PREL32
+    (AARCH64, 275): _page,  # ADR_PREL_PG_HI21
+    (AARCH64, 277): _within_page(1),  # ADD_ABS_LO12_NC, and LDSTn_ABS_LO12_NC:
+    (AARCH64, 278): _within_page(1),
+    (AARCH64, 284): _within_page(2),
+    (AARCH64, 285): _within_page(4),
+    (AARCH64, 286): _within_page(8),
+    (AARCH64, 299): _within_page(16),
+    (AARCH64, 282): _branch,  # JUMP26
+    (AARCH64, 283): _branch,  # CALL26
+}
+_CALLS = {(X86_64, 4), (AARCH64, 282), (AARCH64, 283)}
+
+
+# -- the system ------------------------------------------------------------------------------------------------------
+
+
+def _host_machine() -> int:
+    """The machine of this process, if it runs Linux on one that we know."""
+    machines = {"x86_64": X86_64, "aarch64": AARCH64}
+    if sys.platform != "linux" or struct.calcsize("P") != 8 or os.uname().machine not in machines:
+        raise UnsupportedError("images are made for Linux on x86-64 and 64-bit ARM")
+    return machines[os.uname().machine]
+
+
+@cache
+def find_function(name: str) -> int:
+    """The address of a function of the system."""
+    for library in (None, "libm.so.6"):
+        try:
+            return ctypes.cast(ctypes.CDLL(library)[name], ctypes.c_void_p).value or 0
+        except (OSError, AttributeError):
+            continue
+    raise UnsupportedError(f"no function {name}")
+
+
+@cache
+def _cache_flush(machine: int) -> Callable[[int, int], Any]:
+    """What lets a processor see new instructions between two addresses; x86-64 always does."""
+    if machine == X86_64:
+        return lambda _start, _end: None
+    try:
+        flush = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except (OSError, AttributeError):
+        raise UnsupportedError("no way to flush the instruction cache") from None
+    flush.argtypes, flush.restype = (ctypes.c_void_p, ctypes.c_void_p), None
+    return flush
+
+
+def _protect(start: int, size: int, access: int) -> None:
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if protect(start, size, access):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -17,16 +17,15 @@ from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Launch, Repeat, Tape
 from weft.backends.reference.interpret import physical_memory
 from weft.errors import ExecutionError
-from weft.ir import dims
-from weft.ir.compiled import section_constants
+from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.target import Peak
-from weft.ir.work import NativeSection, PlannedLaunch, Repeated, ScanTask
+from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.cost import is_worth_sharing, is_worth_waking, joined
 from weft.plan.limits import check_fits
 from weft.plan.schedule import side_by_side
-from weft.plan.sections import FIRST_FREE, Plan, make_plan, shape_of
+from weft.plan.sections import FIRST_FREE, Plan, make_plan
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
@@ -99,7 +98,7 @@ class SectionRunner:
         self.threads = threads
         self.addresses = addresses
         self.arenas = arenas
-        self.symbols = tuple(sorted(_section_symbols(section)))
+        self.symbols = section_symbols(section) if section.symbols is None else section.symbols
         self.constants = section_constants(section, constants)
         self._plans: OrderedDict[tuple[int, ...], PreparedSection] = OrderedDict()
         self._lock = Lock()
@@ -173,32 +172,3 @@ class SectionRunner:
             parallel=is_worth_sharing(planned, peak),
             after=planned.after,
         )
-
-
-def _section_symbols(section: NativeSection) -> set[str]:
-    """The sizes that a section's plan depends on."""
-    found: set[dims.Dim] = set()
-    inner: set[str] = set()
-    for task in section.tasks:
-        for value in (*task.operands, *task.results):
-            found.update(shape_of(value))
-        if isinstance(task, ScanTask):
-            found.add(task.primitive.length)
-            inner |= _section_symbols(task.body) - _bound_inside(task)
-            continue
-        for launch, _ in task.work.launches:
-            found.add(launch.blocks)
-            found.update(launch.parameters)
-        found.update(workspace.size for workspace in task.work.workspaces)
-        found.update((task.effort.flops, task.effort.bytes))
-    found.update(dim for value in section.outputs for dim in shape_of(value))
-    return inner | _names(found)
-
-
-def _bound_inside(task: ScanTask) -> set[str]:
-    """The sizes that a scan's body learns from its inputs."""
-    return _names({dim for value in task.program.inputs for dim in shape_of(value)})
-
-
-def _names(found: set[dims.Dim]) -> set[str]:
-    return {symbol.name for dim in found for symbol in dims.symbols(dim)}
