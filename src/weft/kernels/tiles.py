@@ -144,6 +144,7 @@ class _Builder:
         self.row_sizes = [self.parameters.named(f"rows{n}", walk.size) for n, walk in enumerate(self.rows)]
         self.height = self.most_rows()
         self.grid_places: list[Dim] = []
+        self.chains = 1  # the same for all rows, so that each sums up in the same order
 
     def most_rows(self) -> int:
         """Rows of a tile; half as many where all of them would share one set of the first cache."""
@@ -165,6 +166,7 @@ class _Builder:
         count = dims.product(walk.size for walk in self.rows)
         parts = sections(count, self.height)
         height = parts[0].height if parts else 1
+        self.chains = max(1, _CHAINS // height)
         tiles = parts[-1].first + parts[-1].count if parts else 0
         panels = self.panels.whole + self.panels.singles
         made = self.cut(height, dims.ceildiv(count, height), panels)
@@ -280,7 +282,7 @@ class _Builder:
         start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
         row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
         splits = splits and self.product.order is None
-        shape = Shape(part.height, max(width, 1), max(1, _CHAINS // part.height) if splits else 1, width == 0)
+        shape = Shape(part.height, max(width, 1), self.chains if splits else 1, width == 0)
         return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, self.tile(row, shape))
 
     def tile(self, row: Dim, shape: Shape) -> tuple[Statement, ...]:

@@ -24,7 +24,7 @@ from llvmlite.binding import ffi
 from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
-from weft.backends.cpu.machine import Machine, host, usable_cores
+from weft.backends.cpu.machine import Machine, host, initialize_compiler, usable_cores
 from weft.errors import InternalError
 
 PIPELINE = "always-inline,sroa,instcombine,simplifycfg"  # part of the name of cached code
@@ -125,6 +125,7 @@ def _pipeline() -> Any:
 
 
 def _target_machine(machine: Machine) -> Any:
+    initialize_compiler()
     return llvm.Target.from_triple(machine.triple).create_target_machine(
         cpu=machine.processor, features=machine.features, opt=2, reloc="pic", codemodel="small"
     )

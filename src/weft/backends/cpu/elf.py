@@ -41,22 +41,11 @@ class Section(NamedTuple):
     alignment: int
 
 
-class Symbol(NamedTuple):
-    """A place in a section, or, for section 0, a name that others define. Only global ones have their names."""
+Symbol = tuple[str, int, int]
+"""The name, if others may know it; the section, 0 for what others define; the place in it."""
 
-    name: str
-    section: int
-    value: int
-
-
-class Relocation(NamedTuple):
-    """A place in a section that depends on where a symbol is."""
-
-    section: int
-    offset: int
-    kind: int
-    symbol: Symbol
-    addend: int
+Relocation = tuple[int, int, int, Symbol, int]
+"""A place that depends on where a symbol is: section, place in it, kind, symbol, addend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +65,7 @@ def read_object(content: bytes) -> ElfObject:
     if tuple(ident) != _OBJECT or kind != 1 or size != _SECTION.size or count >= _RESERVED:
         raise MalformedError("it is not an object file for 64-bit little-endian machines")
     headers = list(_SECTION.iter_unpack(_slice(data, start, count * size)))
+    titles = _strings(data, headers, names)
     sections: dict[int, Section] = {}
     symbols: list[Symbol] = []
     exports: dict[str, Symbol] = {}
@@ -91,18 +81,15 @@ def read_object(content: bytes) -> ElfObject:
                 raise UnsupportedError("several tables of symbols")
             table = number
             symbols = _symbols(_slice(data, at, length), _strings(data, headers, link))
-        elif flags & _LOADED and kind != _UNWINDING and _name(_strings(data, headers, names), name) != ".eh_frame":
-            if kind != _CONTENT or flags & ~(_LOADED | _EXECUTABLE | _MERGEABLE | _TEXT):
-                raise UnsupportedError(f"a section of type {kind:#x} with flags {flags:#x}")
-            alignment = max(1, alignment)
-            if alignment > LARGEST_ALIGNMENT or alignment & (alignment - 1):
-                raise MalformedError(f"a section is aligned to {alignment} bytes")
-            sections[number] = Section(bool(flags & _EXECUTABLE), _slice(data, at, length), alignment)
+        elif flags & _LOADED and kind != _UNWINDING and _name(titles, name) != ".eh_frame":
+            sections[number] = _section(kind, flags, alignment, _slice(data, at, length))
     for symbol in symbols:
-        if symbol.section in sections and symbol.value > len(sections[symbol.section].data):
-            raise MalformedError("a symbol is outside of its section")
-        if symbol.name and symbol.section in sections:
-            exports[symbol.name] = symbol
+        title, section, value = symbol
+        if section in sections:
+            if value > len(sections[section].data):
+                raise MalformedError("a symbol is outside of its section")
+            if title:
+                exports[title] = symbol
     relocations: list[Relocation] = []
     for section, link, entries in tables:
         if section in sections:
@@ -110,6 +97,14 @@ def read_object(content: bytes) -> ElfObject:
                 raise MalformedError("relocations without symbols")
             relocations += _relocations(section, len(sections[section].data), entries, symbols)
     return ElfObject(machine, sections, exports, relocations)
+
+
+def _section(kind: int, flags: int, alignment: int, data: memoryview) -> Section:
+    if kind != _CONTENT or flags & ~(_LOADED | _EXECUTABLE | _MERGEABLE | _TEXT):
+        raise UnsupportedError(f"a section of type {kind:#x} with flags {flags:#x}")
+    if alignment > LARGEST_ALIGNMENT or alignment & (alignment - 1):
+        raise MalformedError(f"a section is aligned to {alignment} bytes")
+    return Section(bool(flags & _EXECUTABLE), data, max(1, alignment))
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:
@@ -141,7 +136,7 @@ def _symbols(entries: memoryview, strings: bytes) -> list[Symbol]:
     for name, info, _, section, value, _ in _SYMBOL.iter_unpack(entries):
         if info >> 4 > _GLOBAL:
             raise UnsupportedError("weak symbols")
-        found.append(Symbol(_name(strings, name) if info >> 4 == _GLOBAL else "", section, value))
+        found.append((_name(strings, name) if info >> 4 == _GLOBAL else "", section, value))
     return found
 
 
@@ -152,5 +147,5 @@ def _relocations(section: int, size: int, entries: memoryview, symbols: Sequence
     for offset, kind, symbol, addend in _RELOCATION.iter_unpack(entries):
         if symbol >= len(symbols) or offset + 4 > size:
             raise MalformedError("a relocation is outside of its section")
-        found.append(Relocation(section, offset, kind, symbols[symbol], addend))
+        found.append((section, offset, kind, symbols[symbol], addend))
     return found

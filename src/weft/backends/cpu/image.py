@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
+import platform
 import struct
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, Relocation, UnsupportedError, read_object
+from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, UnsupportedError, read_object
 
+_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
 _STUB_BYTES = 16
 _STUBS = {
     X86_64: b"\xff\x25\x02\x00\x00\x00\x90\x90",  # jmp [rip + 2]: to the address behind
@@ -29,39 +31,45 @@ Find = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Bytes that may lie at any page, the first `code_bytes` of them to be run, with the places of functions in them."""
+    """Bytes that may lie at any page, the first of them code, and the places of functions in them."""
 
     data: bytearray
     code_bytes: int
     places: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class LoadedImage:
-    """Functions in memory, for as long as this object lives."""
+    """Functions in memory, for as long as this object lives; without slots it can be referred to weakly."""
 
     addresses: dict[str, int]
-    memory: mmap.mmap
 
 
 def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
     """Bring objects into memory and find the functions of these names; MalformedError or UnsupportedError."""
+    if sys.platform != "linux":
+        raise UnsupportedError("images are made for Linux")
     machine = _host_machine()
     flush = _cache_flush(machine)
     image = build_image(objects, machine, find_function)
-    missing = [name for name in names if name not in image.places]
+    missing = [name for name in names if image.places.get(name, image.code_bytes) >= image.code_bytes]
     if missing:
         raise MalformedError(f"there is no function {missing[0]}")
-    try:
-        memory = mmap.mmap(-1, len(image.data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory[:] = image.data
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        _protect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
-        _protect(start + image.code_bytes, len(image.data) - image.code_bytes, mmap.PROT_READ)
-    except OSError as error:
-        raise UnsupportedError(f"memory for code: {error}") from error
+    system, size = _system(), len(image.data)
+    start = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if start == _FAILED:
+        raise UnsupportedError("no memory for code")
+    loaded = LoadedImage({name: start + image.places[name] for name in names})
+    # Not when the interpreter ends: threads that nobody waits for may still run.
+    weakref.finalize(loaded, system.munmap, start, size).atexit = False
+    ctypes.memmove(start, ctypes.addressof(ctypes.c_char.from_buffer(image.data)), size)
+    constants = size - image.code_bytes
+    if system.mprotect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC) or (
+        system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)
+    ):
+        raise UnsupportedError("the system allows no new code")
     flush(start, start + image.code_bytes)
-    return LoadedImage({name: start + image.places[name] for name in names}, memory)
+    return loaded
 
 
 # -- building --------------------------------------------------------------------------------------------------------
@@ -75,8 +83,8 @@ def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
     defined = [name for file in files for name in file.exports]
     if len(set(defined)) != len(defined):
         raise MalformedError("two functions have the same name")
-    used = dict.fromkeys(r.symbol.name for file in files for r in file.relocations if not r.symbol.section)
-    outside = list(used.keys() - set(defined))
+    used = {name for file in files for _, _, _, (name, section, _), _ in file.relocations if not section}
+    outside = sorted(used.difference(defined))
     starts: list[dict[int, int]] = [{} for _ in files]  # of each file's sections
     stubs = _aligned(_place(files, starts, True, 0), _STUB_BYTES)
     code_bytes = max(mmap.PAGESIZE, _aligned(stubs + len(outside) * _STUB_BYTES, mmap.PAGESIZE))
@@ -85,13 +93,12 @@ def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
     for file, start in zip(files, starts, strict=True):
         for number, section in file.sections.items():
             data[start[number] : start[number] + len(section.data)] = section.data
-        places.update((name, start[symbol.section] + symbol.value) for name, symbol in file.exports.items())
+        places.update((name, start[home] + value) for name, home, value in file.exports.values())
     calls = {name: stubs + number * _STUB_BYTES for number, name in enumerate(outside)}
     for name, place in calls.items():
         data[place : place + _STUB_BYTES] = _STUBS[machine] + struct.pack("<Q", find(name))
     for file, start in zip(files, starts, strict=True):
-        for relocation in file.relocations:
-            _complete(data, machine, relocation, start, places, calls)
+        _complete(data, file, start, places, calls)
     return Image(data, code_bytes, places)
 
 
@@ -110,31 +117,17 @@ def _place(files: Sequence[ElfObject], starts: Sequence[dict[int, int]], code: b
 
 
 def _complete(
-    data: bytearray,
-    machine: int,
-    relocation: Relocation,
-    start: Mapping[int, int],
-    places: Mapping[str, int],
-    calls: Mapping[str, int],
+    data: bytearray, file: ElfObject, start: Mapping[int, int], places: Mapping[str, int], calls: Mapping[str, int]
 ) -> None:
-    """Write what an instruction has to know about the place of a symbol."""
-    section, offset, kind, symbol, addend = relocation
-    if symbol.section in start:
-        target = start[symbol.section] + symbol.value
-    elif symbol.section or not symbol.name:
-        raise UnsupportedError("a symbol without a place")
-    elif symbol.name in places:
-        target = places[symbol.name]
-    elif (machine, kind) in _CALLS:
-        target = calls[symbol.name]
-    else:
-        raise UnsupportedError(f"data of the system: {symbol.name}")
-    complete = _RELOCATIONS.get((machine, kind))
-    if complete is None:
-        raise UnsupportedError(f"relocations of type {kind}")
-    place = start[section] + offset
-    (word,) = _WORD.unpack_from(data, place)
-    _WORD.pack_into(data, place, complete(word, place, target + addend))
+    """Write what a file's instructions have to know about the places of symbols."""
+    kinds = _RELOCATIONS[file.machine]
+    for section, offset, kind, (name, home, value), addend in file.relocations:
+        target = start[home] + value if home in start else places.get(name, calls.get(name))
+        if target is None or kind not in kinds or (kind not in _CALLS and name in calls):
+            raise UnsupportedError(f"a relocation of type {kind} for {name or 'a local symbol'}")
+        place = start[section] + offset
+        (word,) = _WORD.unpack_from(data, place)
+        _WORD.pack_into(data, place, kinds[kind](word, place, target + addend))
 
 
 # -- relocations -----------------------------------------------------------------------------------------------------
@@ -174,32 +167,32 @@ def _within_page(unit: int) -> Callable[[int, int, int], int]:
 
 
 _WORD = struct.Struct("<I")
-_RELOCATIONS: dict[tuple[int, int], Callable[[int, int, int], int]] = {
-    (X86_64, 2): _distance,  # PC32
-    (X86_64, 4): _distance,  # PLT32
-    (AARCH64, 261): _distance,  # PREL32
-    (AARCH64, 275): _page,  # ADR_PREL_PG_HI21
-    (AARCH64, 277): _within_page(1),  # ADD_ABS_LO12_NC, and LDSTn_ABS_LO12_NC:
-    (AARCH64, 278): _within_page(1),
-    (AARCH64, 284): _within_page(2),
-    (AARCH64, 285): _within_page(4),
-    (AARCH64, 286): _within_page(8),
-    (AARCH64, 299): _within_page(16),
-    (AARCH64, 282): _branch,  # JUMP26
-    (AARCH64, 283): _branch,  # CALL26
+_RELOCATIONS: dict[int, dict[int, Callable[[int, int, int], int]]] = {
+    X86_64: {2: _distance, 4: _distance},  # PC32, PLT32
+    AARCH64: {
+        261: _distance,  # PREL32
+        275: _page,  # ADR_PREL_PG_HI21
+        277: _within_page(1),  # ADD_ABS_LO12_NC, and LDSTn_ABS_LO12_NC:
+        278: _within_page(1),
+        284: _within_page(2),
+        285: _within_page(4),
+        286: _within_page(8),
+        299: _within_page(16),
+        282: _branch,  # JUMP26
+        283: _branch,  # CALL26
+    },
 }
-_CALLS = {(X86_64, 4), (AARCH64, 282), (AARCH64, 283)}
+_CALLS = {4, 282, 283}  # which may go through a stub
 
 
 # -- the system ------------------------------------------------------------------------------------------------------
 
 
 def _host_machine() -> int:
-    """The machine of this process, if it runs Linux on one that we know."""
-    machines = {"x86_64": X86_64, "aarch64": AARCH64}
-    if sys.platform != "linux" or struct.calcsize("P") != 8 or os.uname().machine not in machines:
-        raise UnsupportedError("images are made for Linux on x86-64 and 64-bit ARM")
-    return machines[os.uname().machine]
+    name = platform.machine()
+    if struct.calcsize("P") != 8 or name not in _MACHINES:
+        raise UnsupportedError(f"images are not made for {name}")
+    return _MACHINES[name]
 
 
 @cache
@@ -226,8 +219,14 @@ def _cache_flush(machine: int) -> Callable[[int, int], Any]:
     return flush
 
 
-def _protect(start: int, size: int, access: int) -> None:
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if protect(start, size, access):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+@cache
+def _system() -> Any:
+    system = ctypes.CDLL(None)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    system.mmap.argtypes, system.mmap.restype = (address, size, number, number, number, ctypes.c_long), address
+    system.mprotect.argtypes = (address, size, number)
+    system.munmap.argtypes = (address, size)
+    return system
+
+
+_FAILED = ctypes.c_void_p(-1).value

@@ -29,8 +29,6 @@ class Machine:
 @cache
 def host() -> Machine:
     """The machine that this process runs on."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
     found = llvm.get_host_cpu_features()
     triple = llvm.get_process_triple()
     features = frozenset(name for name, here in found.items() if here)
@@ -46,6 +44,13 @@ def named(processor: str) -> Machine:
     llvm.initialize_all_asmprinters()
     triple, features = _NAMED[processor]
     return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
+
+
+@cache
+def initialize_compiler() -> None:
+    """Make LLVM able to compile for the host: memory that only those need who compile."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
 
 
 def is_arm(triple: str) -> bool:
