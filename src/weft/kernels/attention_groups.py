@@ -87,10 +87,15 @@ def numbered(attention: Attention, operands: Sequence[Value]) -> Attention:
 
 
 def _match(program: Program, step: Step) -> tuple[Attention, tuple[Step, ...]] | None:
-    """The attention that ends with a contraction, and its steps."""
+    """The attention that ends with a contraction, and its steps.
+
+    Products with constants are none: those are packed when compiling, not in every run.
+    """
     for side in (0, 1):
-        weights = step.operands[side]
+        weights, values = step.operands[side], step.operands[1 - side]
         if not isinstance(program.maker(weights), (Map, Reshape)) or tensor_dtype(weights) is not DType.float32:
+            continue
+        if values in program.constants:
             continue
         for product in _products(program, weights):
             try:
@@ -108,7 +113,8 @@ def _products(program: Program, weights: Value) -> list[Step]:
         if step is None:
             continue
         if isinstance(step.primitive, Contract) and tensor_dtype(step.results[0]) is DType.float32:
-            found.append(step)
+            if not any(operand in program.constants for operand in step.operands):
+                found.append(step)
         elif isinstance(step.primitive, (Map, Reduce, Reshape)):
             pending += [value for value in step.operands if value not in seen]
             seen.update(step.operands)

@@ -120,6 +120,7 @@ class _Planner:
         self.constants = constants
         self.number = number
         self.kept: list[Array] = []  # packed constants that launches point to
+        self.known_bytes: dict[Value, int] = {}
         self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
         self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
@@ -204,6 +205,7 @@ class _Planner:
                 symbol = dims.as_symbol(dim)
                 if symbol is not None:
                     self.number.bind(symbol.name, size)
+        self.known_bytes.clear()
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
@@ -325,7 +327,10 @@ class _Planner:
         return sizes
 
     def bytes(self, value: Value) -> int:
-        return prod(self.shape(value)) * _dtype(value).itemsize
+        known = self.known_bytes.get(value)
+        if known is None:
+            known = self.known_bytes[value] = prod(self.shape(value)) * _dtype(value).itemsize
+        return known
 
     def sum_bytes(self, section: NativeSection, storage: Storage) -> int:
         """What a section's own values and workspaces take if each has memory of its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weft.ir.work import PlannedLaunch, Repeated
 
@@ -37,8 +37,24 @@ def with_waits(launches: Sequence[PlannedLaunch | Repeated]) -> tuple[PlannedLau
         for use in uses:
             regions[use.region].note(use, number)
         found.discard(number)
-        result.append(replace(entry, after=tuple(sorted(found))) if isinstance(entry, PlannedLaunch) else entry)
+        result.append(_after(entry, tuple(sorted(found))) if isinstance(entry, PlannedLaunch) else entry)
     return tuple(result)
+
+
+def _after(launch: PlannedLaunch, after: tuple[int, ...]) -> PlannedLaunch:
+    """The launch with what it waits for; written out, since `replace` takes thrice as long."""
+    return PlannedLaunch(
+        launch.kernel,
+        launch.blocks,
+        launch.buffers,
+        launch.parameters,
+        launch.origin,
+        launch.task,
+        launch.flops,
+        launch.bytes,
+        launch.sizes,
+        after,
+    )
 
 
 def _uses(entry: PlannedLaunch | Repeated) -> Iterator[Use]:
