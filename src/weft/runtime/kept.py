@@ -27,7 +27,8 @@ class KeptModel:
     program: Compiled
 
 
-_LOADED: WeakValueDictionary[str, CompiledProgram] = WeakValueDictionary()  # in use in this process: weights are shared
+_LOADED: WeakValueDictionary[tuple[Path | None, str], CompiledProgram] = WeakValueDictionary()
+"""What is in use in this process, by the cache's folder and the key there; who loads it again shares the weights."""
 _SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
 
 
@@ -52,7 +53,8 @@ class Shelf:
             return None
         files = [self._opened.view, *(file.view for file in external)]
         key = self._full_key([self._digest(file) for file in external])
-        loaded = _LOADED.get(key)
+        place = (self._cache.folder, key)
+        loaded = _LOADED.get(place)
         if loaded is not None:
             return KeptModel(_SIGNATURES[loaded], loaded)
         kept = self._cache.get(key, files)
@@ -60,7 +62,7 @@ class Shelf:
             signature, program = kept
             if isinstance(signature, Signature) and isinstance(program, CompiledProgram):
                 _SIGNATURES[program] = signature
-                _LOADED[key] = program
+                _LOADED[place] = program
                 return KeptModel(signature, program)
         return None
 
