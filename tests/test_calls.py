@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from frontend.samples import branching, model, node, tensor, value
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.backends.cpu.machine import usable_cores
@@ -227,3 +227,30 @@ def test_steps_side_by_side_are_sound(threads: int) -> None:
     constants = {v: c for v, c in program.constants.items() if isinstance(c, np.ndarray)}
     assert len(steps) < len(numbers)
     verify_plan(section, make_plan(section, constants, {}, steps), constants, {})
+
+
+def test_what_gives_way() -> None:
+    """Running sums of one thread each: side by side they need four times the memory that they need in turn."""
+    sizes = [20_000 - number for number in range(4)]
+    nodes = [helper.make_node("CumSum", [f"x{n}", "axis"], [f"s{n}"]) for n in range(4)]
+    nodes += [helper.make_node("ReduceMax", [f"s{n}"], [f"r{n}"], keepdims=1) for n in range(4)]
+    nodes.append(helper.make_node("Sum", [f"r{n}" for n in range(4)], ["y"]))
+    given = {f"x{n}": np.linspace(1, -1, size, dtype=np.float32)[None] for n, size in enumerate(sizes)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in given.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    axis = numpy_helper.from_array(np.int64(1), "axis")
+    graph = helper.make_graph(nodes, "branches", inputs, [output], [axis])
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    lean, quick, limited = (
+        weft.load(built, device="cpu", threads=4, prefer=prefer, memory_limit=limit)
+        for prefer, limit in (("memory", None), ("speed", None), ("speed", "1GB"))
+    )
+    each = 4 * sizes[-1]
+    assert lean.memory().arena < 2 * each < 4 * each <= quick.memory().arena
+    assert limited.memory().arena == lean.memory().arena
+    expected = sum(np.cumsum(array.astype(np.float64)).max() for array in given.values())
+    results = [model.run(given)["y"] for model in (lean, quick, limited)]
+    np.testing.assert_allclose(results[0], expected, rtol=1e-4)
+    assert all(result.tobytes() == results[0].tobytes() for result in results)
+    with pytest.raises(weft.DeviceError, match="'memory' or 'speed'"):
+        weft.load(built, device="cpu", prefer="luck")

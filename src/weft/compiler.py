@@ -17,7 +17,7 @@ from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import Compiled, Engine, Recorder, choose
+from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.memory import parse_bytes
@@ -38,6 +38,7 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
     memory_limit: int | str | None = None,
+    prefer: str = "memory",
     cache: bool = True,
     dump: str | Path | None = None,
 ) -> Model:
@@ -50,10 +51,12 @@ def load(
         "strict" allows nothing less accurate than a blocked dot product. The reference device computes both alike.
     memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
+    prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
+        on threads that would wait. A memory_limit comes first.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
-    _check_options(threads, precision)
+    _check_options(threads, precision, prefer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = choose(device).name
     if device_engine(chosen).identity is not None:
@@ -61,7 +64,8 @@ def load(
     with stages("loading") as progress:
         progress.stage("reading")
         opened = open_model(source)
-        load_as = partial(_load, opened, chosen, threads, limit, cache, Path(dump) if dump is not None else None)
+        wishes = Wishes(threads, limit, prefer)
+        load_as = partial(_load, opened, chosen, wishes, cache, Path(dump) if dump is not None else None)
         try:
             model = load_as(progress, precision)
             return model if limit is None else _fitting(model, limit, partial(load_as, progress), precision)
@@ -75,8 +79,7 @@ def load(
 def _load(
     opened: Opened,
     device: str,
-    threads: int | None,
-    limit: int | None,
+    wishes: Wishes,
     cache: bool,
     dump: Path | None,
     progress: Stages,
@@ -98,9 +101,9 @@ def _load(
         kept = (made if shelf is None else shelf.put(made, read())) or make(progress)
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
-    whole = _start(engine, threads, limit, kept.program)
-    prepare = partial(_prepare, engine, threads, limit, precision, cache)
-    eager, record = partial(_run_eagerly, read), partial(_record, device, engine, threads)
+    whole = _start(engine, wishes, kept.program)
+    prepare = partial(_prepare, engine, wishes, precision, cache)
+    eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
     workshop = Workshop(read, trace, compile, prepare, eager, record)
     return Model(opened.file, device, kept.signature, whole, workshop)
 
@@ -147,15 +150,13 @@ def _trace(
         raise error.at(file=file) from error.__cause__
 
 
-def _prepare(
-    engine: Engine, threads: int | None, limit: int | None, precision: str, cache: bool, program: TensorProgram
-) -> Prepared:
+def _prepare(engine: Engine, wishes: Wishes, precision: str, cache: bool, program: TensorProgram) -> Prepared:
     """Make a program run on a device."""
-    return _start(engine, threads, limit, engine.compile(program, precision, cache, lambda *_: None))
+    return _start(engine, wishes, engine.compile(program, precision, cache, lambda *_: None))
 
 
-def _start(engine: Engine, threads: int | None, limit: int | None, program: Compiled) -> Prepared:
-    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, threads, limit), program)
+def _start(engine: Engine, wishes: Wishes, program: Compiled) -> Prepared:
+    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, wishes), program)
 
 
 def _record(device: str, engine: Engine, threads: int | None, program: Compiled) -> Recorder:
@@ -230,7 +231,9 @@ def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -
         (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n")
 
 
-def _check_options(threads: int | None, precision: str) -> None:
+def _check_options(threads: int | None, precision: str, prefer: str) -> None:
+    if prefer not in ("memory", "speed"):
+        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r}")
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise DeviceError(f"threads must be a positive number, not {threads!r}")
     if precision not in PRECISIONS:

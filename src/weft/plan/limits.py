@@ -14,11 +14,15 @@ _NAMED = 4  # tensors that an error names
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The bytes that a program may take in all, or None, and what of them is taken whatever the sizes are."""
+    """The bytes that a program may take in all, or None, and what of them is taken whatever the sizes are.
+
+    `may_grow`: an arena may be larger than it has to be, where threads are busier then.
+    """
 
     limit: int | None = None
     weights: int = 0
     workspace: int = 0
+    may_grow: bool = False
 
 
 def output_bytes(plan: Plan) -> int:

@@ -73,15 +73,24 @@ class Recorder:
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """Of runs: how many threads, how many bytes at most, and what is to give way, memory or time."""
+
+    threads: int | None = None
+    limit: int | None = None
+    prefer: str = "memory"
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """What a device does with a program: make what runs there, a value, and run it.
 
-    `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes the number of
-    threads and the bytes that a run may take.
+    `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes what its users
+    ask of runs.
     """
 
     compile: Callable[[TensorProgram, str, bool, Tell], Compiled]
-    start: Callable[[Compiled, int | None, int | None], Runner]
+    start: Callable[[Compiled, Wishes], Runner]
     identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
     record: Callable[[Compiled, int | None], Recorder] | None = None  # None: it cannot time its kernels
 
@@ -104,7 +113,7 @@ class _Interpreted:
         return None
 
 
-def _run_reference(program: Compiled, threads: int | None, limit: int | None) -> Runner:  # noqa: ARG001
+def _run_reference(program: Compiled, wishes: Wishes) -> Runner:  # noqa: ARG001
     assert isinstance(program, TensorProgram)
     return _Interpreted(program)
 
@@ -115,9 +124,10 @@ def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: 
     return compile_program(program, sections, cache, partial(tell, "generating code"))
 
 
-def _run_on_cpu(program: Compiled, threads: int | None, limit: int | None) -> Runner:
+def _run_on_cpu(program: Compiled, wishes: Wishes) -> Runner:
     assert isinstance(program, CompiledProgram)
-    return Executable(program, threads or machine.usable_cores(), limit=limit)
+    threads = wishes.threads or machine.usable_cores()
+    return Executable(program, threads, limit=wishes.limit, may_grow=wishes.prefer == "speed")
 
 
 def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:

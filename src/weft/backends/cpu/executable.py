@@ -41,8 +41,9 @@ class Executable:
         threads: int,
         parts: Parts = Parts(),  # noqa: B008
         limit: int | None = None,
+        may_grow: bool = False,
     ) -> None:
-        """`limit`: the bytes that weights, arena, workspace and outputs may take together."""
+        """`limit`: the bytes that weights, arena, workspace and outputs may take together; under one, none may grow."""
         self.program = program
         self.threads = threads
         self.sections = program.sections
@@ -50,7 +51,8 @@ class Executable:
         self._code = load_code(program.objects, names) if names else None
         addresses = self._code.addresses if self._code is not None else {}
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
-        room = Room() if limit is None else Room(limit, weight_bytes(program), self.workspace)
+        limited = limit is not None
+        room = Room(limit, weight_bytes(program), self.workspace) if limited else Room(may_grow=may_grow)
         self._whole = _Sections(program, program.sections, addresses, threads, Arenas(room), parts)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

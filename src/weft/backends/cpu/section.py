@@ -141,7 +141,7 @@ class SectionRunner:
         return plan
 
     def _side_by_side(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
-        """A plan in which tasks run side by side, where that saves time and takes no more memory."""
+        """A plan in which tasks run side by side, where that saves time and takes no more memory than it may."""
         if self.threads == 1:
             return plan
         order = [task for step in plan.steps for task in step]
@@ -149,7 +149,7 @@ class SectionRunner:
         if len(steps) == len(order):
             return plan
         other = make_plan(self.section, self.constants, sizes, steps)
-        return other if other.arena_bytes <= plan.arena_bytes else plan
+        return other if self.arenas.room.may_grow or other.arena_bytes <= plan.arena_bytes else plan
 
     def make_tape(self, plan: Plan) -> Tape:
         """The launches of a plan, ready to run."""
