@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import (
     DeviceError,
+    DeviceLostError,
     ExecutionError,
+    FallbackWarning,
     InputError,
     InternalError,
     InvalidModelError,
+    KernelError,
     ModelError,
     OutOfMemoryError,
     UnsupportedModelError,
@@ -23,7 +26,8 @@ from weft.errors import (
 
 if TYPE_CHECKING:
     from weft.compiler import load
-    from weft.runtime.devices import Device, devices
+    from weft.ir.tensors import DeviceTensor
+    from weft.runtime.devices import Device, devices, to_device
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
@@ -35,11 +39,15 @@ __version__ = "0.1.0"
 __all__ = [
     "Device",
     "DeviceError",
+    "DeviceLostError",
+    "DeviceTensor",
     "ExecutionError",
+    "FallbackWarning",
     "HostStep",
     "InputError",
     "InternalError",
     "InvalidModelError",
+    "KernelError",
     "Memory",
     "Model",
     "ModelError",
@@ -51,12 +59,15 @@ __all__ = [
     "__version__",
     "devices",
     "load",
+    "to_device",
 ]
 
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
     "load": "weft.compiler",
     "devices": "weft.runtime.devices",
     "Device": "weft.runtime.devices",
+    "to_device": "weft.runtime.devices",
+    "DeviceTensor": "weft.ir.tensors",
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.session",
     "Memory": "weft.runtime.memory",

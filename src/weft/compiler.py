@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, ExecutionError, InvalidModelError, OutOfMemoryError, WeftError
+from weft.errors import DeviceError, ExecutionError, FallbackWarning, InvalidModelError, OutOfMemoryError, WeftError
 from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
@@ -17,7 +18,7 @@ from weft.ir.verify import verify
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly
 from weft.passes import PIPELINE
-from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose
+from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.memory import parse_bytes
@@ -45,7 +46,9 @@ def load(
     """Load an ONNX model, ready to run.
 
     source: a path, bytes, a file object or an onnx.ModelProto.
-    device: a name from `weft.devices()`, or "auto" for the best one here.
+    device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
+        its number, "webgpu:geforce" by a part of its name. If a GPU that "auto" chose fails, at load or in a run, the
+        next best device takes over, and a FallbackWarning tells.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd);
         "strict" allows nothing less accurate than a blocked dot product. The reference device computes both alike.
@@ -65,10 +68,9 @@ def load(
         progress.stage("reading")
         opened = open_model(source)
         wishes = Wishes(threads, limit, prefer)
-        load_as = partial(_load, opened, chosen, wishes, cache, Path(dump) if dump is not None else None)
+        load_on = partial(_load, opened, wishes, cache, Path(dump) if dump is not None else None, precision)
         try:
-            model = load_as(progress, precision)
-            return model if limit is None else _fitting(model, limit, partial(load_as, progress), precision)
+            return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
         except WeftError:
             raise
         except MemoryError as error:
@@ -76,13 +78,49 @@ def load(
             raise OutOfMemoryError("the memory is used up", file=opened.file, hint=hint) from error
 
 
+def _load_on_best(load_on: Callable[..., Model], chosen: str, progress: Stages | None = None) -> Model:
+    """Load on a device, or if that fails on the next best one; so too when it fails in a run."""
+    following = next_best(chosen)
+    if following is None:
+        return load_on(chosen, None, progress)
+    fall_back = partial(_fall_back, load_on, chosen, following.name)
+    try:
+        return load_on(chosen, fall_back, progress)
+    except (DeviceError, OutOfMemoryError) as error:
+        return fall_back(error, progress)
+
+
+def _fall_back(
+    load_on: Callable[..., Model], failed: str, following: str, error: WeftError, progress: Stages | None = None
+) -> Model:
+    warnings.warn(f"{failed} failed, {following} is used instead: {error.problem}", FallbackWarning, stacklevel=2)
+    return _load_on_best(load_on, following, progress)
+
+
 def _load(
+    opened: Opened,
+    wishes: Wishes,
+    cache: bool,
+    dump: Path | None,
+    precision: str,
+    device: str,
+    fall_back: Callable[[WeftError], Model] | None,
+    progress: Stages | None,
+) -> Model:
+    """A model on a device, with leaner kernels where it must fit into a limit."""
+    make = partial(_load_as, opened, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
+    model = make(precision)
+    return model if wishes.limit is None else _fitting(model, wishes.limit, make, precision)
+
+
+def _load_as(
     opened: Opened,
     device: str,
     wishes: Wishes,
     cache: bool,
     dump: Path | None,
     progress: Stages,
+    fall_back: Callable[[WeftError], Model] | None,
     precision: str,
 ) -> Model:
     engine = device_engine(device)
@@ -104,7 +142,7 @@ def _load(
     whole = _start(engine, wishes, kept.program)
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
-    workshop = Workshop(read, trace, compile, prepare, eager, record)
+    workshop = Workshop(read, trace, compile, prepare, eager, record, engine.place, engine.has_memory, fall_back)
     return Model(opened.file, device, kept.signature, whole, workshop)
 
 

@@ -73,5 +73,17 @@ class DeviceError(WeftError):
     """The requested device does not exist here, or cannot do what was asked."""
 
 
+class DeviceLostError(DeviceError):
+    """The device stopped working, and what was on it is gone. Load the model again, here or on another device."""
+
+
+class KernelError(DeviceError):
+    """The device's compiler refuses a kernel, or the device cannot run it."""
+
+
 class InternalError(WeftError):
     """A rule between weft's own layers is broken. Please report it."""
+
+
+class FallbackWarning(UserWarning):
+    """A model runs on another device than the best one, since that failed."""

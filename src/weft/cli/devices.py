@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft import Device
 
 
 def add_parser(subparsers: Any) -> None:
@@ -17,12 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     devices = weft.devices()
     if args.json:
-        output.print_json(
-            [
-                {"name": device.name, "available": device.available, "description": device.description}
-                for device in devices
-            ]
-        )
+        output.print_json([asdict(device) for device in devices])
         return 0
     from rich.text import Text
 
@@ -30,9 +29,26 @@ def run(args: argparse.Namespace) -> int:
         (
             Text(device.name, "bold" if device.available else "dim"),
             Text("yes", "green") if device.available else Text("no", "yellow"),
-            device.description,
+            Text("\n".join([device.description, *_details(device)])),
         )
         for device in devices
     ]
     output.console().print(output.table("", ("device", "here", "what, or why not"), rows))
     return 0
+
+
+def _details(device: Device) -> list[str]:
+    """What a GPU tells of itself."""
+    if not device.kind:
+        return []
+    from weft.cli.output import format_bytes
+
+    limits = device.limits
+    sizes = ("max_buffer_bytes", "max_binding_bytes", "shared_bytes")
+    buffer, bound, shared = (format_bytes(limits[name]) for name in sizes)
+    return [
+        f"{device.kind}, driver {device.driver}",
+        f"buffers of {buffer}, {bound} bound at once, {limits['max_bindings']} to a kernel",
+        f"groups of {limits['max_lanes']} that share {shared}, {limits['max_groups']} along each dimension",
+        ", ".join(device.features),
+    ]

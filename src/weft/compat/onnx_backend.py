@@ -94,9 +94,12 @@ class WeftBackend(Backend):
 def _device_name(device: str) -> str:
     kind, _, number = device.partition(":")
     available = [found.name for found in weft.devices() if found.available]
+    if device.lower() in available:
+        return device.lower()
     if number in ("", "0"):
-        if kind.lower() in available:
-            return kind.lower()
+        for name in (kind.lower(), f"{kind.lower()}:0"):
+            if name in available:
+                return name
         if kind == _ALWAYS_THERE:
             return available[-1]
     raise DeviceError(f"there is no device {device!r} here", hint="weft.devices() tells what is here")

@@ -188,7 +188,36 @@ class View:
     offset: Dim
 
 
-Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose]
+@dataclass(frozen=True, slots=True)
+class FetchRun:
+    """New varying registers take neighbouring elements of a buffer, from `offset` on: a multiple of their number.
+
+    Where `mask` is false nothing is read, and they are 0.
+    """
+
+    registers: tuple[str, ...]
+    buffer: str
+    offset: Dim
+    dtype: DType
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutRun:
+    """Write neighbouring elements of a buffer, from `offset` on: a multiple of their number."""
+
+    buffer: str
+    offset: Dim
+    values: tuple[Code, ...]
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """What lanes of the block wrote before is there for all of them afterwards."""
+
+
+Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +288,7 @@ def _verify_body(
     for statement in body:
         for index in _indices(statement):
             _verify_index(kernel, index, variables)
-        for code in _codes(statement):
+        for code in statement_codes(statement):
             _verify_code(kernel, code, buffers, variables, registers)
         match statement:
             case Define(name, value, varying):
@@ -269,9 +298,13 @@ def _verify_body(
             case Assign(name, value):
                 if name not in registers or (is_varying(value) and not registers[name]):
                     raise InternalError(f"kernel {kernel.name}: register {name} cannot take this value")
-            case Put(name):
+            case Put(name) | PutRun(name):
                 if name not in buffers or not (buffers[name].written or buffers[name].local_size is not None):
                     raise InternalError(f"kernel {kernel.name}: buffer {name} is not to be written")
+            case FetchRun(names, name, _, dtype):
+                if name not in buffers or buffers[name].dtype is not dtype:
+                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
+                registers.update((register, True) for register in names)
             case Repeat(name, _, _, _, inner):
                 _verify_body(kernel, inner, buffers, variables | {name}, registers)
             case When(condition, then, otherwise):
@@ -328,21 +361,26 @@ def walk_code(code: Code) -> Iterator[Code]:
                 pending.append(value)
 
 
-def _codes(statement: Statement) -> list[Code]:
+def statement_codes(statement: Statement) -> list[Code]:
+    """The values that a statement itself computes."""
     match statement:
         case Define(_, value) | Assign(_, value):
             return [value]
         case Put(_, _, value, indirect, mask):
             return [value, *(part for part in (indirect, mask) if part is not None)]
+        case PutRun(_, _, values, mask):
+            return [*values, *(() if mask is None else (mask,))]
+        case FetchRun(_, _, _, _, mask):
+            return [] if mask is None else [mask]
         case When(condition):
             return [condition]
-        case Repeat() | Let() | View() | Transpose():
+        case Repeat() | Let() | View() | Transpose() | Barrier():
             return []
 
 
 def _indices(statement: Statement) -> list[Dim]:
     match statement:
-        case Put(_, offset):
+        case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset):
             return [offset]
         case Repeat(_, start, stop):
             return [start, stop]
@@ -365,7 +403,7 @@ def used_symbols(kernel: Kernel) -> set[Symbol]:
     while pending:
         statement = pending.pop()
         values = _indices(statement)
-        for code in _codes(statement):
+        for code in statement_codes(statement):
             for node in walk_code(code):
                 match node:
                     case Fetch(_, offset):
@@ -418,6 +456,12 @@ def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
                 yield f"{indent}view {name} = {buffer} from {place}"
             case Transpose(names):
                 yield f"{indent}transpose {', '.join(names)}"
+            case FetchRun(names, buffer, offset, _, mask):
+                yield f"{indent}varying {', '.join(names)} = {buffer}[{offset}..]{_mask_text(mask)}"
+            case PutRun(buffer, offset, values, mask):
+                yield f"{indent}{buffer}[{offset}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
+            case Barrier():
+                yield f"{indent}barrier"
 
 
 def code_text(code: Code) -> str:

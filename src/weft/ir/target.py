@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.ir.dtypes import DType
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -14,6 +16,11 @@ class Target:
     cache_bytes: int  # fast memory that one block can count on
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
+    threads: int = 0  # lanes of a usual block where lanes are threads of their own; 0: they are elements of vectors
+    most_threads: int = 0  # lanes that a block may have at most, where they are threads
+    shared_bytes: int = 0  # memory that the threads of a block can share; 0: sharing costs more than it saves
+    most_buffers: int = 1 << 30  # that a kernel may have
+    missing_types: frozenset[DType] = frozenset()  # that it cannot compute with
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 
 

@@ -11,13 +11,11 @@ from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.kernels.launch import Copy, Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
-from weft.kernels.maps import Region, map_launch
-from weft.kernels.nest import choose_lanes
+from weft.kernels.maps import Region, map_lanes, map_launch
 
 
 def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
     """One kernel for each operand that has elements."""
-    lanes = choose_lanes(target, [result.dtype])
     launches: list[tuple[Launch, tuple[Reference, ...]]] = []
     copies: list[Copy] = []
     start: list[Dim] = [0] * len(result.shape)
@@ -25,7 +23,8 @@ def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, t
         if 0 not in operand.shape:
             plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
             part = Tensor(operand.dtype, operand.shape, result.layout)
-            launch = map_launch(Load(0, plain, operand.dtype), [operand], part, lanes, Region(result, tuple(start)))
+            element, region = Load(0, plain, operand.dtype), Region(result, tuple(start))
+            launch = map_launch(element, [operand], part, *map_lanes(element, part, target), region)
             if operand.layout == result.layout:
                 place = offset(result.strides, start)
                 pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))

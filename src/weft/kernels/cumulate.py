@@ -7,6 +7,7 @@ from weft.ir.kernel import Assign, Buffer, Call, Code, Define, Fetch, Kernel, Pu
 from weft.ir.program import Cumulate
 from weft.ir.target import Target
 from weft.kernels.folds import COMBINE, neutral, wide_dtype
+from weft.kernels.grid.cumulations import grid_cumulate_work
 from weft.kernels.launch import Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
 from weft.kernels.nest import Body, choose_lanes, estimate, lane_loop, loops, spread
@@ -15,6 +16,8 @@ from weft.kernels.parameters import Parameters
 
 def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
     """One kernel; where the axis itself is innermost in memory, a row is done by one lane."""
+    if target.threads:
+        return grid_cumulate_work(primitive, operand, result, target)
     parameters = Parameters()
     length = parameters.size(result.shape[primitive.axis])
     others = [axis for axis in result.layout.order if axis != primitive.axis and result.shape[axis] != 1]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import LANE, Buffer, Call, Code, Put, Statement, dims_vary, is_varying, variable
+from weft.ir.kernel import LANE, Buffer, Call, Code, Put, PutRun, Statement, dims_vary, is_varying, variable
 from weft.ir.scalar import Index, loads
 from weft.kernels.launch import Epilogue, Reference, Tensor
 from weft.kernels.layout import offset
@@ -59,17 +59,45 @@ class Ending:
 
         A varying value needs a varying place: where no axis varies, the mask leaves one lane, and lanes are told apart.
         """
-        places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
         statements: list[Statement] = []
-        value = self._narrowed(value)
-        if self.expression is not None:
-            views = operand_views(self.operands, self.parameters)
-            replace = {0: value, self.count: value}
-            value = Lowering(views, places, self.parameters, replace, mask, statements, prefix).code(self.expression)
-        place: Dim = offset([self._stride(axis) for axis in places], list(places.values()))
+        value = self.finished(value, axes, mask, prefix, statements)
+        place = self.place(axes)
         if is_varying(value) and not dims_vary(place):
             place = place + variable(LANE)
         return (*statements, Put("out", place, value, mask=mask))
+
+    def write_run(
+        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None, prefix: str = "t"
+    ) -> tuple[Statement, ...]:
+        """Write what becomes of neighbours along an axis, from a multiple of their number on."""
+        if len(values) == 1:
+            return self.write(values[0], axes, mask, prefix)
+        statements: list[Statement] = []
+        places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
+        ended = tuple(
+            self.finished(value, at, mask, f"{prefix}{number}_", statements)
+            for number, (value, at) in enumerate(zip(values, places))
+        )
+        if self.result.strides[axis] == 1:
+            return (*statements, PutRun("out", self.place(axes), ended, mask))
+        return (*statements, *(Put("out", self.place(at), value, mask=mask) for value, at in zip(ended, places)))
+
+    def finished(
+        self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str, statements: list[Statement]
+    ) -> Code:
+        """What becomes of a value at given places; `statements` takes what has to be computed for it."""
+        value = self._narrowed(value)
+        if self.expression is None:
+            return value
+        places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
+        views = operand_views(self.operands, self.parameters)
+        replace = {0: value, self.count: value}
+        return Lowering(views, places, self.parameters, replace, mask, statements, prefix).code(self.expression)
+
+    def place(self, axes: Mapping[int, Dim]) -> Dim:
+        """Where the element at given places is written."""
+        numbers = range(len(self.result.shape))
+        return offset([self._stride(axis) for axis in numbers], [axes.get(axis, 0) for axis in numbers])
 
     def _stride(self, axis: int) -> Dim:
         stride = self.result.strides[axis]

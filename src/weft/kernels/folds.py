@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Assign, Call, Code, Define, Integer, Number, Register, Statement, lane
+from weft.ir.kernel import Across, Assign, Call, Code, Define, Integer, Number, Register, Statement, is_varying, lane
 from weft.ir.scalar import Scalar
 
 COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
@@ -82,9 +82,18 @@ class Folding:
         if self.fold.position is not None:
             first: Code = Number(0 if self.fold.position == "first" else -1, DType.int32)
             if self.fold.position == "first" and self.lanes is not None:
-                first = Call("cast", (Integer(lane(self.lanes)),), DType.int32)
+                first = Call("cast", (Integer(self.member()),), DType.int32)
             begin.append(Define(self.place.name, first, True))
         return begin
+
+    def member(self) -> Dim:
+        """The number of a lane among those that share its row."""
+        return lane(self.lanes or 1)
+
+    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        """What all lanes that share a row have, as one; `statements` takes what has to be done for it."""
+        del statements  # nothing has
+        return Across(kind, value)
 
     def take(self, value: Code, mask: Code | None, reduced: Sequence[Dim]) -> list[Statement]:
         """Take in one element a lane, except where a mask says no."""
@@ -130,18 +139,19 @@ class Folding:
         if self.fold.position is not None:
             value = self.place if self.lanes is None else self._best_place(statements)
         elif self.lanes is not None:
-            value = Across(self.kind, self.total)
+            value = self.combined(self.kind, self.total, statements)
         if value.dtype is not self.fold.dtype:
             value = Call("cast", (value,), self.fold.dtype)
-        result = Register(f"{self.total.name}_end", self.fold.dtype, self.lanes is None)
+        result = Register(f"{self.total.name}_end", self.fold.dtype, is_varying(value))
         statements.append(Define(result.name, value, result.varying))
         return statements, result
 
     def _best_place(self, statements: list[Statement]) -> Code:
         """The first (or last) place among the lanes that have the best value."""
         dtype = self.total.dtype
-        best = Register(f"{self.total.name}_best", dtype, False)
-        statements.append(Define(best.name, Across(self.kind, self.total), False))
+        found = self.combined(self.kind, self.total, statements)
+        best = Register(f"{self.total.name}_best", dtype, is_varying(found))
+        statements.append(Define(best.name, found, best.varying))
         has: Code = Call("equal", (self.total, best), DType.bool)
         if dtype.is_float:
             nan = Call("is_nan", (best,), DType.bool)
@@ -149,4 +159,4 @@ class Folding:
         first = self.fold.position == "first"
         other = Number(_INT32_MAX if first else -1, DType.int32)
         places = Call("select", (has, self.place, other), DType.int32)
-        return Across("minimum" if first else "maximum", places)
+        return self.combined("minimum" if first else "maximum", places, statements)

@@ -18,21 +18,25 @@ from weft.kernels.orders import read_in_place
 
 LARGEST_EXPRESSION = 160  # nodes
 CHEAP_NODES = 12
+MANY = 1 << 30
 COSTLY = frozenset(
     "divide remainder fmod power sqrt exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
     "erf".split()
 )
 
 
-def inline_maps(program: TensorProgram) -> TensorProgram:
-    """Fuse maps into the maps that read them; what nobody reads any more is dropped."""
+def inline_maps(program: TensorProgram, most_operands: int = MANY) -> TensorProgram:
+    """Fuse maps into the maps that read them; what nobody reads any more is dropped.
+
+    A map that takes in others reads no more than `most_operands`.
+    """
     maps: dict[Value, Step] = {}
     readers = _readers(program)
     in_place = read_in_place(program)
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
-            step = step if step.results[0] in in_place else _take_in(step, maps, readers)
+            step = step if step.results[0] in in_place else _take_in(step, maps, readers, most_operands)
             maps[step.results[0]] = step
         steps.append(step)
     return replace(program, steps=_needed(steps, program.outputs))
@@ -49,13 +53,15 @@ def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
     return readers
 
 
-def _take_in(step: Step, maps: Mapping[Value, Step], readers: dict[Value, set[Value | None]]) -> Step:
+def _take_in(step: Step, maps: Mapping[Value, Step], readers: dict[Value, set[Value | None]], most: int) -> Step:
     """The step with maps inlined, as long as there are any; one that is left without readers reads no more itself."""
     reader = step.results[0]
     while True:
         for operand in step.operands:
             inner = maps.get(operand)
-            if inner is None or not _may_inline(inner, step, only_reader=readers[operand] == {reader}):
+            if inner is None or len({*step.operands, *inner.operands}) > most + 1:
+                continue
+            if not _may_inline(inner, step, only_reader=readers[operand] == {reader}):
                 continue
             step = _inline(step, inner)
             readers[operand].discard(reader)

@@ -8,7 +8,7 @@ in several places is computed once, in a register.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
@@ -121,6 +121,11 @@ class Lowering:
             return self._build(scalar, facts)
         self._shared.count(scalar)
         return self._visit(scalar, facts)
+
+    def expect(self, scalars: Iterable[Scalar]) -> None:
+        """Expressions that are still to come: what they share with others is computed once."""
+        for scalar in scalars:
+            self._shared.count(scalar)
 
     def _visit(self, scalar: Scalar, facts: Facts) -> Code:
         if self.statements is None or isinstance(scalar, (Literal, Index)):

@@ -29,6 +29,7 @@ from weft.ir.kernel import (
     Register,
     Statement,
     When,
+    block,
     lane,
 )
 from weft.ir.scalar import Scalar, loads
@@ -73,10 +74,7 @@ def map_work(
 
     Buffers: the operands, the result, and the errors where the expression checks its indices.
     """
-    lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
-    if cost(expression) > CHEAP:
-        lanes *= 2  # a second vector to compute while the first one waits for its last result
-    launch = map_launch(expression, operands, result, lanes, region)
+    launch = map_launch(expression, operands, result, *map_lanes(expression, result, target), region)
     references = [*(Reference("operand", number) for number in range(len(operands))), Reference("result", 0)]
     if is_checked(expression):
         references.append(Reference("errors", 0))
@@ -90,11 +88,29 @@ def map_work(
     )
 
 
+def map_lanes(expression: Scalar, result: Tensor, target: Target) -> tuple[int, bool]:
+    """How many lanes, and whether they are threads."""
+    if target.threads:
+        return target.threads, True
+    lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
+    if cost(expression) > CHEAP:
+        lanes *= 2  # a second vector to compute while the first one waits for its last result
+    return lanes, False
+
+
 @remembered
 def map_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int, region: Region | None = None
+    expression: Scalar,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    lanes: int,
+    threads: bool = False,
+    region: Region | None = None,
 ) -> Launch:
-    """The kernel alone: operands in buffers in0, in1, ..., the result in out."""
+    """The kernel alone: operands in buffers in0, in1, ..., the result in out.
+
+    `threads`: lanes are threads, each with elements of its own; otherwise they are the elements of vectors.
+    """
     whole = result if region is None else region.whole
     merged = merge_axes([expression], operands, result.shape, whole.layout.order, [whole.strides])
     parameters = Parameters()
@@ -106,6 +122,8 @@ def map_launch(
     period = _period(merged, lanes)
     if not merged.axes:
         body, blocks, lanes = writer.element((), None), 1, 1
+    elif threads:
+        body, blocks = _scattered(writer, lanes)
     elif period is not None and period[1] // gcd(period[1], lanes) <= MOST_COPIES:
         body, blocks = _periodic(writer, lanes, *period)
     else:
@@ -192,6 +210,25 @@ def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
         )
 
     return loops(spans[:-1], "o", row), blocks
+
+
+def _scattered(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
+    """An element for each lane, all axes joined."""
+    merged = writer.merged
+    if 0 in merged.sizes:
+        return (), 0
+    total = dims.product(merged.sizes)
+    position = block() * lanes + lane(lanes)
+    digits: list[Dim] = []
+    rest: Dim = position
+    for size in reversed(merged.sizes[1:]):
+        digits.insert(0, dims.mod(rest, writer.parameters.size(size)))
+        rest = dims.floordiv(rest, writer.parameters.size(size))
+    groups = (rest, *digits)
+    blocks = dims.ceildiv(total, lanes)
+    if isinstance(total, int) and total % lanes == 0:
+        return writer.element(groups, None), blocks
+    return masked(position, writer.parameters.size(total), lambda mask: writer.element(groups, mask)), blocks
 
 
 def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:

@@ -34,6 +34,7 @@ from weft.ir.program import Pool
 from weft.ir.target import Target
 from weft.kernels.ending import Ending
 from weft.kernels.folds import COMBINE, neutral, wide_dtype
+from weft.kernels.grid.pools import pool_launch
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
 from weft.kernels.nest import Body, choose_lanes, estimate, lane_loop, loops, spread
@@ -50,6 +51,8 @@ def pool_work(
     """References count the operand, then the epilogue's."""
     others = len(epilogue.operands) if epilogue is not None else 0
     references = (*(Reference("operand", number) for number in range(1 + others)), Reference("result", 0))
+    if target.threads:
+        return Work(((pool_launch(primitive, operand, result, epilogue, target), references),))
     launch = pooled_lines(primitive, operand, result, epilogue, target)
     if launch is None:
         launch = _Pooling(primitive, operand, result, epilogue, target).launch()

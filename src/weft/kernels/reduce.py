@@ -6,7 +6,7 @@ combines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weft.ir import dims
@@ -17,7 +17,9 @@ from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.folds import Fold, wide_dtype
-from weft.kernels.launch import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.grid.reductions import piece_length
+from weft.kernels.grid.sweeps import Pieces, grid_sweep_launch
+from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import row_major
 from weft.kernels.maps import is_checked
 from weft.kernels.merge import move_axes
@@ -95,10 +97,34 @@ def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> 
 
 def sweep_work(sweep: Sweep, target: Target) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    if target.threads:
+        return _grid_work(sweep, target)
     place = _where_to_cut(sweep)
     if place is None:
         return Work(((sweep_launch(sweep, target), _references(sweep)),))
-    return _pieces_work(sweep, *place, target)
+    axis, length = place
+    rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
+    return _pieces_work(
+        sweep,
+        dims.ceildiv(sweep.domain[axis], length),
+        lambda first: sweep_launch(first, target, Cut(axis, length, rows)),
+        lambda second: sweep_launch(second, target),
+    )
+
+
+def _grid_work(sweep: Sweep, target: Target) -> Work:
+    """The same where lanes are threads."""
+    length = piece_length(sweep, target) if _is_lone(sweep) else None
+    if length is None:
+        return Work(((grid_sweep_launch(sweep, target), _references(sweep)),))
+    row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
+    rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
+    return _pieces_work(
+        sweep,
+        dims.ceildiv(row, length),
+        lambda first: grid_sweep_launch(first, target, Pieces(length, rows)),
+        lambda second: grid_sweep_launch(second, target),
+    )
 
 
 def _references(sweep: Sweep) -> tuple[Reference, ...]:
@@ -111,11 +137,17 @@ def _references(sweep: Sweep) -> tuple[Reference, ...]:
     )
 
 
+def _is_lone(sweep: Sweep) -> bool:
+    """Whether there is one reduction to one number a row, and nothing else."""
+    folds = [fold for part in sweep.passes for fold in part.folds]
+    lone = bool(sweep.reduced) and len(folds) == 1 and folds[0].position is None
+    return lone and not any(part.writes for part in sweep.passes)
+
+
 def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
     """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
     domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
-    folds = [fold for part in sweep.passes for fold in part.folds]
-    if not reduced or len(folds) != 1 or folds[0].position is not None or any(part.writes for part in sweep.passes):
+    if not _is_lone(sweep):
         return None
     rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
     row = dims.product(domain[axis] for axis in reduced)
@@ -134,15 +166,16 @@ def _length(size: Dim) -> float:
     return size if isinstance(size, int) else float("inf")
 
 
-def _pieces_work(sweep: Sweep, axis: int, length: int, target: Target) -> Work:
-    """Pieces of rows into a workspace, then the pieces into the results."""
+def _pieces_work(
+    sweep: Sweep, pieces: Dim, first_launch: Callable[[Sweep], Launch], second_launch: Callable[[Sweep], Launch]
+) -> Work:
+    """So many pieces of each row into a workspace, then the pieces into the results."""
     (number,) = (n for n, part in enumerate(sweep.passes) if part.folds)
     part = sweep.passes[number]
     (fold,) = part.folds
     wide = wide_dtype(fold.kind, fold.element.dtype)
     kept = [other for other in sweep.order if other not in sweep.reduced]
     rows = dims.product(sweep.domain[other] for other in kept)
-    pieces = dims.ceildiv(sweep.domain[axis], length)
     stacked = Tensor(wide, (pieces, *(sweep.domain[other] for other in kept)), row_major(len(kept) + 1))
     strides: list[Dim] = [0] * len(sweep.domain)
     for other, stride in zip(kept, stacked.strides[1:], strict=True):
@@ -159,8 +192,8 @@ def _pieces_work(sweep: Sweep, axis: int, length: int, target: Target) -> Work:
     added = Reference("operand", len(sweep.operands))
     second_references = tuple(workspace if r == added else r for r in _references(second))
     launches = (
-        (sweep_launch(first, target, Cut(axis, length, rows)), first_references),
-        (sweep_launch(second, target), second_references),
+        (first_launch(first), first_references),
+        (second_launch(second), second_references),
     )
     return Work(launches, (Workspace(wide, rows * pieces),))
 

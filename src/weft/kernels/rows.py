@@ -39,7 +39,8 @@ def rows_work(
     frame = row_frame(steps)
     if frame is None:
         return None
-    return sweep_work(_Plan(frame, steps, operands, results).sweep(), target)
+    keeps = not target.threads  # threads keep what they need in registers, or compute it again
+    return sweep_work(_Plan(frame, steps, operands, results, keeps).sweep(), target)
 
 
 class _Plan:
@@ -49,7 +50,12 @@ class _Plan:
     """
 
     def __init__(
-        self, frame: Frame, steps: Sequence[Step], operands: Mapping[Value, Tensor], results: Mapping[Value, Tensor]
+        self,
+        frame: Frame,
+        steps: Sequence[Step],
+        operands: Mapping[Value, Tensor],
+        results: Mapping[Value, Tensor],
+        keeps: bool,
     ) -> None:
         self.frame = frame
         self.operands = operands
@@ -68,7 +74,7 @@ class _Plan:
         self.kept: dict[Value, tuple[int, int]] = {}  # a full value -> (the pass that writes it, the result)
         self.own: list[Result] = []
         for value in reversed(list(self.steps)):
-            if self.is_full(value):
+            if keeps and self.is_full(value):
                 self.keep_if_costly(value)
 
     def is_sum_of_exponentials(self, value: Value) -> bool:

@@ -29,6 +29,7 @@ from weft.kernels.remember import remembering
 from weft.kernels.select import build_work, copy_work, is_native
 
 Progress = Callable[[float], None]
+OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
 
 
 def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
@@ -38,9 +39,9 @@ def divide(program: TensorProgram, target: Target, progress: Progress | None = N
 
 
 def _divide(program: TensorProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
-    program = inline_maps(program)
+    program = inline_maps(program, target.most_buffers - OTHER_BUFFERS)
     numbers = count(_highest(program) + 1)
-    groups = group_steps(program)
+    groups = _narrow(group_steps(program), target)
     tiles = choose_tiles(program, target)
     done = count(1)
 
@@ -50,7 +51,7 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
 
     scans = {group: scan for group in groups if (scan := _native_scan(group, target)) is not None}
     sections: list[Section] = []
-    for native, stretch in _stretches(groups, scans):
+    for native, stretch in _stretches(groups, scans, target):
         if native:
             sections.append(_native_section(program, stretch, scans, target, tiles, numbers, tell))
         else:
@@ -60,10 +61,21 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
     return tuple(sections)
 
 
-def _stretches(groups: Sequence[Group], scans: Mapping[Group, ScanTask]) -> list[tuple[bool, list[Group]]]:
+def _narrow(groups: Sequence[Group], target: Target) -> tuple[Group, ...]:
+    """Groups without those that have more buffers than a kernel may: these as single steps."""
+    found: list[Group] = []
+    for group in groups:
+        wide = len(group.operands) + len(group.results) + OTHER_BUFFERS > target.most_buffers
+        found += single_groups(group) if wide and len(group.steps) > 1 else (group,)
+    return tuple(found)
+
+
+def _stretches(
+    groups: Sequence[Group], scans: Mapping[Group, ScanTask], target: Target
+) -> list[tuple[bool, list[Group]]]:
     stretches: list[tuple[bool, list[Group]]] = []
     for group in groups:
-        native = group in scans or is_native(group)
+        native = group in scans or is_native(group, target)
         if stretches and stretches[-1][0] == native:
             stretches[-1][1].append(group)
         else:
@@ -76,7 +88,7 @@ def _native_scan(group: Group, target: Target) -> ScanTask | None:
     (step, *_) = group.steps
     if not isinstance(step.primitive, Scan) or not all(_is_tensor(v) for v in (*step.operands, *step.results)):
         return None
-    program = inline_maps(step.primitive.body)
+    program = inline_maps(step.primitive.body, target.most_buffers - OTHER_BUFFERS)
     sections = divide(program, target)
     if program.guards or len(sections) != 1 or not isinstance(sections[0], NativeSection):
         return None

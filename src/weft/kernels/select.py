@@ -37,11 +37,13 @@ from weft.kernels.contract import contract_work
 from weft.kernels.convolve import convolve_work
 from weft.kernels.cumulate import cumulate_work
 from weft.kernels.dot_products import byte_convolve_work, dot_product_work
+from weft.kernels.grid.depthwise import depthwise_applies, depthwise_work
 from weft.kernels.group import Group
 from weft.kernels.interleave import interleave_work
 from weft.kernels.launch import Epilogue, Reference, Tensor, Work
 from weft.kernels.layout import row_major
 from weft.kernels.maps import map_work
+from weft.kernels.nest import computed_dtypes
 from weft.kernels.orders import channel_order
 from weft.kernels.pool import pool_work
 from weft.kernels.random import random_work
@@ -61,15 +63,30 @@ NATIVE_PRIMITIVES = (
 NATIVE_TYPES = frozenset(dtype for dtype in DType if dtype.is_integer or dtype.is_float or dtype is DType.bool)
 
 
-def is_native(group: Group) -> bool:
+def is_native(group: Group, target: Target) -> bool:
     """Whether there are kernels for a group; the host does the others."""
     values = [value for step in group.steps for value in (*step.operands, *step.results)]
     if any(isinstance(step.primitive, Random) and step.primitive.seed is None for step in group.steps):
+        return False
+    if target.missing_types and any(_computed_types(step) & target.missing_types for step in group.steps):
+        return False
+    if isinstance(group.steps[0].primitive, Map) and len(group.operands) + 2 > target.most_buffers:
         return False
     return all(isinstance(step.primitive, NATIVE_PRIMITIVES) for step in group.steps) and all(
         isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype in NATIVE_TYPES
         for value in values
     )
+
+
+def _computed_types(step: Step) -> frozenset[DType]:
+    """The types of what a step reads, writes and computes on the way."""
+    found = {value.type.dtype for value in (*step.operands, *step.results) if isinstance(value.type, TensorType)}
+    match step.primitive:
+        case Map(expression):
+            found.update(computed_dtypes(expression))
+        case Random():
+            found.add(DType.float64)
+    return frozenset(found)
 
 
 def build_work(
@@ -158,6 +175,8 @@ def _convolve(
     """A convolution by bytes, on transformed tiles of a given size, as rectangles, or as sums of products."""
     if x.dtype is not w.dtype:
         return byte_convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights)
+    if target.threads and order is None and depthwise_applies(primitive, x.shape, w.shape):
+        return depthwise_work(primitive, x, w, result, epilogue, target, constant_w=weights)
     if size is not None and weights is not None:
         work = winograd_work(primitive, x, weights, result, epilogue, target, size)
         if work is not None:

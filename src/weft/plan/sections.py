@@ -65,6 +65,7 @@ def make_plan(
     constants: Mapping[Value, Array],
     sizes: Mapping[str, int],
     steps: Sequence[Sequence[int]] | None = None,
+    alignment: int = ALIGNMENT,
 ) -> Plan:
     """Places and launches for given sizes; `constants` are those that tasks read from memory.
 
@@ -72,7 +73,7 @@ def make_plan(
     an order that needs little memory, never more than the section's own.
     """
     given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, Numbers(sizes))
+    planner = _Planner(constants, Numbers(sizes), alignment)
     if steps is None:
         steps = planner.lean_steps(section, frozenset(given))
     for number, task in enumerate(section.tasks):
@@ -116,9 +117,10 @@ class _Layout:
 
 
 class _Planner:
-    def __init__(self, constants: Mapping[Value, Array], number: Numbers) -> None:
+    def __init__(self, constants: Mapping[Value, Array], number: Numbers, alignment: int) -> None:
         self.constants = constants
         self.number = number
+        self.alignment = alignment
         self.kept: list[Array] = []  # packed constants that launches point to
         self.known_bytes: dict[Value, int] = {}
         self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
@@ -170,18 +172,18 @@ class _Planner:
         if self.known is None or self.known[0] is not steps:
             spans, elsewhere = _spans(section, steps), given | self.constants.keys()
             storage = arrange(section, self.sizes, spans, elsewhere)
-            found = storage, _place(storage)
+            found = storage, self.place(storage)
             if len(storage.skipped) > 1:
                 apart = arrange(section, self.sizes, spans, elsewhere, join=False)
-                found = min(found, (apart, _place(apart)), key=lambda pair: pair[1].size)
+                found = min(found, (apart, self.place(apart)), key=lambda pair: pair[1].size)
             self.known = steps, found
         return self.known[1]
 
     def scan_bytes(self, task: ScanTask) -> int:
         """Memory for two sets of carries and for the inside of the body."""
         self.bind_body(task)
-        carried = sum(_aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
-        trial = _Planner(self.constants, self.number)
+        carried = sum(self.aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
+        trial = _Planner(self.constants, self.number, self.alignment)
         given = frozenset((*task.body.inputs, *task.body.outputs))
         return 2 * carried + trial.lay_out(task.body, given, _one_by_one(task.body))[1].size
 
@@ -189,7 +191,7 @@ class _Planner:
         self.bind_body(task)
         pairs: list[tuple[Place, Place]] = []
         for value in task.program.inputs[: task.primitive.carries]:
-            size = _aligned(self.bytes(value))
+            size = self.aligned(self.bytes(value))
             pairs.append((Place(ARENA, base), Place(ARENA, base + size)))
             base += 2 * size
         given = frozenset((*task.body.inputs, *task.body.outputs))
@@ -332,12 +334,18 @@ class _Planner:
             known = self.known_bytes[value] = prod(self.shape(value)) * _dtype(value).itemsize
         return known
 
+    def aligned(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment
+
+    def place(self, storage: Storage) -> Arena:
+        return place([Block(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
+
     def sum_bytes(self, section: NativeSection, storage: Storage) -> int:
         """What a section's own values and workspaces take if each has memory of its own."""
         seen = {*section.outputs, *section.aliases}
-        values = sum(_aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)
+        values = sum(self.aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)
         spaces = [piece.size for piece in storage.pieces if not isinstance(piece.owner, Value)]
-        return values + sum(map(_aligned, spaces))
+        return values + sum(map(self.aligned, spaces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,10 +355,6 @@ class _Memory:
     operands: list[Place]
     results: list[Place]
     workspaces: list[Place]
-
-
-def _place(storage: Storage) -> Arena:
-    return place([Block(piece.size, piece.first, piece.last) for piece in storage.pieces], ALIGNMENT)
 
 
 def _allocations(section: NativeSection, layout: _Layout, spans: Sequence[tuple[int, int]]) -> tuple[Allocation, ...]:
@@ -383,10 +387,6 @@ def _one_by_one(section: NativeSection) -> list[tuple[int]]:
 
 def _count(entry: PlannedLaunch | Repeated) -> int:
     return entry.count * len(entry.launches) if isinstance(entry, Repeated) else 1
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _dtype(value: Value) -> np.dtype[Any]:

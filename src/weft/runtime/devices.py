@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Union
+
+import numpy as np
 
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
@@ -14,34 +18,104 @@ from weft.backends.cpu.executable import Executable
 from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
-from weft.errors import DeviceError
+from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError
 from weft.ir.compiled import CompiledProgram
+from weft.ir.dtypes import DType, from_numpy
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
-from weft.ir.target import Peak
+from weft.ir.target import Peak, Target
+from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.kernels.sections import divide
 from weft.plan.program import ProgramPlan
 
+if TYPE_CHECKING:  # what GPUs need comes in with the first use of one
+    from weft.backends.webgpu.adapters import Adapter
+
+Array = np.ndarray[Any, Any]
 Shortcut = Callable[[Sequence[Any]], list[Any]]
 Compiled = Union[TensorProgram, CompiledProgram]
 Tell = Callable[[str, float], None]  # the stage, and how far it is
 
+_GPUS = "webgpu"
+_SOFTWARE = "software"
+_GPU_FILES = ("dri/renderD*", "nvidia[0-9]*", "dxg", "kgsl-3d0", "mali0")  # under /dev on Linux, any GPU's
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
+    """What models can run on. `name` is what `weft.load` takes.
+
+    Of a GPU, `kind` is discrete, integrated, software (a program that plays a GPU) or other; `driver`, `features` and
+    `limits` are what it tells of itself.
+    """
+
     name: str
     available: bool
     description: str  # what it is, or why it is not available
+    kind: str = ""
+    driver: str = ""
+    features: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def devices() -> list[Device]:
     """Every device, best first."""
-    return [
-        Device("cuda", False, "NVIDIA GPUs: not in this version of weft"),
-        Device("webgpu", False, "any GPU through WebGPU: not in this version of weft"),
-        Device("cpu", True, f"native code through LLVM, for {machine.host().processor}"),
-        Device("reference", True, "numpy, one step at a time: exact and unhurried"),
-    ]
+    real = [gpu for gpu in _gpus() if gpu.kind != _SOFTWARE]
+    played = [gpu for gpu in _gpus() if gpu.kind == _SOFTWARE]
+    return [Device("cuda", False, "NVIDIA GPUs: not in this version of weft"), *real, _CPU, *played, _REFERENCE]
+
+
+def choose(name: str) -> Device:
+    """The device that a name means, or the best one for "auto".
+
+    "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
+    """
+    if name == "auto":
+        return next(_automatic())
+    if isinstance(name, str):
+        kind, colon, wanted = name.partition(":")
+        if kind == _GPUS and (wanted or not colon):
+            return _gpu(wanted)
+    for device in devices():
+        if device.name == name:
+            if device.available:
+                return device
+            raise DeviceError(f"device {name!r} is not available: {device.description}", hint="see weft.devices()")
+    names = ", ".join(dict.fromkeys(device.name for device in devices()))
+    raise DeviceError(f"there is no device {name!r}", hint=f"weft knows {names}, and auto for the best one here")
+
+
+def next_best(device: str) -> Device | None:
+    """The device that "auto" would choose if this one, a GPU, were not here; None after one that cannot fail so."""
+    if device.partition(":")[0] != _GPUS:
+        return None
+    rest = iter(_automatic())
+    return next((following for found in rest if found.name == device for following in rest), None)
+
+
+def _automatic() -> Iterator[Device]:
+    """What "auto" may choose, best first. Where no GPU can be, none is looked for: that would take half a second."""
+    if sys.platform != "linux" or any(True for name in _GPU_FILES for _ in Path("/dev").glob(name)):
+        yield from (gpu for gpu in _gpus() if gpu.available and gpu.kind != _SOFTWARE)
+    yield _CPU
+
+
+def to_device(array: Any, device: str = "auto") -> DeviceTensor:
+    """A tensor with an array's elements, on a device: what `run` of models there takes without a copy from the host."""
+    return engine(choose(device).name).place(placeable(array))
+
+
+def placeable(array: Any) -> Array:
+    """A new array of numbers; InputError where an array-like is none."""
+    content = np.array(array)
+    try:
+        if from_numpy(content.dtype) is not DType.string:
+            return content
+    except UnsupportedModelError:
+        pass
+    raise InputError(
+        f"an array of {content.dtype} has no form in a device's memory", hint="pass numbers of ONNX's types"
+    )
 
 
 class Runner(Protocol):
@@ -60,6 +134,14 @@ class Runner(Protocol):
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan | None:
         """The memory of a run with these sizes, None where it is not planned; GuardError as for `run`."""
+        ...
+
+
+class Keeper(Protocol):
+    """A runner on a device that has memory of its own."""
+
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+        """Inputs may be tensors there; outputs whose numbers are in `keep` stay there, if they were computed there."""
         ...
 
 
@@ -86,17 +168,27 @@ class Engine:
     """What a device does with a program: make what runs there, a value, and run it.
 
     `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes what its users
-    ask of runs.
+    ask of runs; `place` makes a tensor there of an array that nobody else has.
     """
 
     compile: Callable[[TensorProgram, str, bool, Tell], Compiled]
     start: Callable[[Compiled, Wishes], Runner]
     identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
+    place: Callable[[Array], DeviceTensor]
+    has_memory: bool = False  # of its own, where runners can leave their outputs
     record: Callable[[Compiled, int | None], Recorder] | None = None  # None: it cannot time its kernels
 
 
 def engine(name: str) -> Engine:
-    return _ENGINES[name]
+    """What runs programs on a device that `choose` gave."""
+    kind, _, wanted = name.partition(":")
+    return _gpu_engine(wanted) if kind == _GPUS else _ENGINES[name]
+
+
+# -- the host --------------------------------------------------------------------------------------------------------
+
+_CPU = Device("cpu", True, f"native code through LLVM, for {machine.host().processor}")
+_REFERENCE = Device("reference", True, "numpy, one step at a time: exact and unhurried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +228,93 @@ def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:
     return Recorder(recorder(program, count), count, known_peak(count))
 
 
+def _keep_on_host(device: str, array: Array) -> DeviceTensor:
+    return HostTensor(np.ascontiguousarray(array).reshape(array.shape), device)
+
+
 _ENGINES: dict[str, Engine] = {
-    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity, _record_on_cpu),
-    "reference": Engine(lambda program, *_: program, _run_reference, None),
+    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity, partial(_keep_on_host, "cpu"), record=_record_on_cpu),
+    "reference": Engine(lambda program, *_: program, _run_reference, None, partial(_keep_on_host, "reference")),
 }
 
 
-def choose(name: str) -> Device:
-    """The device of that name, or the best one for "auto"."""
-    known = devices()
-    if name == "auto":
-        return next(device for device in known if device.available)
-    for device in known:
-        if device.name == name:
-            if device.available:
-                return device
-            raise DeviceError(f"device {name!r} is not available: {device.description}", hint="see weft.devices()")
-    names = ", ".join(device.name for device in known)
-    raise DeviceError(f"there is no device {name!r}", hint=f"weft knows {names}, and auto for the best one here")
+# -- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _gpus() -> list[Device]:
+    """Those that WebGPU reaches, best first, or why there are none."""
+    from weft.backends.webgpu.adapters import INSTALL, adapters, is_installed
+
+    if not is_installed():
+        return [Device(_GPUS, False, f"any GPU, through the package wgpu, which is not installed: {INSTALL}")]
+    try:
+        found = adapters()
+    except WeftError as error:
+        return [Device(_GPUS, False, error.problem)]
+    return [_described(adapter) for adapter in found] or [Device(_GPUS, False, "any GPU: wgpu finds none here")]
+
+
+def _gpu(wanted: str) -> Device:
+    from weft.backends.webgpu.adapters import INSTALL, find_adapter, is_installed
+
+    if not is_installed():
+        raise DeviceError(f"device {_GPUS!r} is not available: the package wgpu is not installed", hint=INSTALL)
+    return _described(find_adapter(wanted))
+
+
+def _described(adapter: Adapter) -> Device:
+    what = f"{adapter.name}, through {adapter.backend}"
+    if adapter.is_software:
+        what += ": a program that plays a GPU, used only if named"
+    limits = {name: value for name, value in asdict(adapter.limits).items() if type(value) is int}
+    features = tuple(sorted(adapter.features))
+    return Device(adapter.device, True, what, adapter.kind, adapter.driver, features, limits)
+
+
+def _gpu_engine(wanted: str) -> Engine:
+    return Engine(
+        partial(_compile_for_gpu, wanted),
+        partial(_run_on_gpu, wanted),
+        partial(_gpu_identity, wanted),
+        partial(_keep_on_gpu, wanted),
+        has_memory=True,
+    )
+
+
+def _gpu_target(wanted: str, precision: str) -> tuple[Target, Adapter]:
+    from weft.backends.webgpu.adapters import find_adapter
+    from weft.backends.webgpu.targets import target_of
+
+    adapter = find_adapter(wanted)
+    target = target_of(adapter.limits, adapter.abilities)
+    exact = precision == "strict"
+    return replace(target, transformed_products=target.transformed_products and not exact), adapter
+
+
+def _gpu_identity(wanted: str) -> str:
+    target, adapter = _gpu_target(wanted, "")
+    return f"{_GPUS} {target} {adapter.abilities} {adapter.limits}"
+
+
+def _compile_for_gpu(wanted: str, program: TensorProgram, precision: str, cache: bool, tell: Tell) -> Compiled:  # noqa: ARG001
+    from weft.backends.webgpu.compile import compile_program as compile_shaders
+
+    target, adapter = _gpu_target(wanted, precision)
+    sections = divide(program, target, partial(tell, "building kernels"))
+    telling = partial(tell, "writing shaders")
+    return compile_shaders(program, sections, adapter.abilities, adapter.limits.subgroups, telling)
+
+
+def _run_on_gpu(wanted: str, program: Compiled, wishes: Wishes) -> Runner:
+    from weft.backends.webgpu.executable import Executable as GpuExecutable
+    from weft.backends.webgpu.gpu import open_gpu
+
+    assert isinstance(program, CompiledProgram)
+    return GpuExecutable(program, open_gpu(wanted), wishes.limit)
+
+
+def _keep_on_gpu(wanted: str, array: Array) -> DeviceTensor:
+    from weft.backends.webgpu.gpu import open_gpu
+    from weft.backends.webgpu.tensor import upload
+
+    return upload(open_gpu(wanted), array)

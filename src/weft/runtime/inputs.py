@@ -1,19 +1,21 @@
-"""Check what a caller passes in against what the model takes, and turn it into arrays."""
+"""Check what a caller passes in against what the model takes, and turn it into arrays, or tensors on its device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy import ndarray
 
-from weft.errors import InputError, UnsupportedModelError
+from weft.errors import DeviceError, InputError, UnsupportedModelError
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from weft.runtime.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
+Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
 REMEMBERED_SHAPES = 256  # sets of them
 
@@ -32,38 +34,53 @@ class Bound(NamedTuple):
 class Binder:
     """Checks the inputs of one model: quickly where they are arrays of shapes that were checked before."""
 
-    def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str) -> None:
         self.specs = tuple(specs)
         self.optional = tuple(optional)
         self.file = file
+        self.device = device
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
         self._fitting: set[PlainShapes | None] = set()
 
-    def __call__(self, given: Mapping[str, Any], shapes: PlainShapes | None) -> Bound:
-        """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit.
+    def __call__(self, given: Mapping[str, Any], plain: Sequence[Tensor] | None) -> Bound:
+        """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit.
 
-        `shapes` are those of `plain`'s arrays, if it gave any.
+        `plain` is what the method of this name gave.
         """
-        if shapes in self._fitting:
-            return Bound(dict(given), None)
-        bound = bind_inputs(self.specs, self.optional, given, self.file)
+        shapes = None if plain is None else tuple([array.shape for array in plain])
+        if plain is not None and shapes in self._fitting:
+            return Bound({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
+        bound = bind_inputs(self.specs, self.optional, given, self.file, self.device)
         if shapes is not None and bound.clash is None:
             if len(self._fitting) >= REMEMBERED_SHAPES:
                 self._fitting.clear()
             self._fitting.add(shapes)
         return bound
 
-    def plain(self, given: Mapping[str, Any]) -> list[Array] | None:
-        """The inputs in order where all are arrays of the declared dtypes; their shapes are not checked."""
+    def plain(self, given: Mapping[str, Any]) -> list[Tensor] | None:
+        """The inputs in order where all are arrays, or tensors on the device, of the declared dtypes.
+
+        Their shapes are not checked.
+        """
         if len(given) != len(self._dtypes):
             return None
-        arrays = []
+        arrays: list[Tensor] = []
         for name, dtype in self._dtypes:
             array = given.get(name)
-            if type(array) is not ndarray or (array.dtype is not dtype and array.dtype != dtype):
+            if type(array) is not ndarray:
+                array = self._usable(array)
+                if array is None:
+                    return None
+            if array.dtype is not dtype and array.dtype != dtype:
                 return None
             arrays.append(array)
         return arrays
+
+    def _usable(self, content: Any) -> Tensor | None:
+        """A tensor that is on the device."""
+        if not isinstance(content, DeviceTensor) or content.device != self.device or content.is_released:
+            return None
+        return content.array if isinstance(content, HostTensor) else content
 
 
 def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
@@ -74,9 +91,9 @@ def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
 
 
 def bind_inputs(
-    specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str
+    specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str, device: str
 ) -> Bound:
-    """The inputs by name as arrays (or lists, None, dicts), checked; InputError says what does not fit."""
+    """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit."""
     known = {spec.name: spec for spec in (*specs, *optional)}
     takes = ", ".join(map(str, known.values())) or "no inputs"
     for name in given:
@@ -85,8 +102,10 @@ def bind_inputs(
     for spec in specs:
         if spec.name not in given and not isinstance(spec.type, OptionalType):
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
-    arrays = {spec.name: _convert(spec.type, given.get(spec.name), spec, file) for spec in specs}
-    arrays |= {spec.name: _convert(spec.type, given[spec.name], spec, file) for spec in optional if spec.name in given}
+    arrays: dict[str, Any] = {}
+    for spec in (*specs, *(spec for spec in optional if spec.name in given)):
+        content = _on_device(given.get(spec.name), spec, file, device)
+        arrays[spec.name] = _convert(spec.type, content, spec, file)
     return Bound(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
 
 
@@ -94,13 +113,36 @@ def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str |
     sizes: dict[str, tuple[int, str]] = {}
     for spec in specs:
         content = arrays[spec.name]
-        if not isinstance(spec.type, TensorType) or spec.type.shape is None or not isinstance(content, np.ndarray):
+        if not isinstance(spec.type, TensorType) or spec.type.shape is None or not has_shape(content):
             continue
         for axis, (dim, size) in enumerate(zip(spec.type.shape, content.shape)):
             other, where = sizes.setdefault(str(dim), (size, f"dimension {axis} of input {spec.name!r}"))
             if other != size:
                 return f"{str(dim)!r} is {other} in {where} but {size} in dimension {axis} of input {spec.name!r}"
     return None
+
+
+def has_shape(content: Any) -> bool:
+    """Whether an input is a tensor, here or on a device."""
+    return isinstance(content, (np.ndarray, DeviceTensor))
+
+
+def _on_device(content: Any, spec: TensorSpec, file: str, device: str) -> Any:
+    """The content, or the array in it; DeviceError for a tensor that is not on the device, or no longer.
+
+    Sequences and optionals are the host's.
+    """
+    if isinstance(content, (list, tuple)):
+        return [_on_device(item, spec, file, device) for item in content]
+    if not isinstance(content, DeviceTensor):
+        return content
+    try:
+        content.check_on(device)
+    except DeviceError as error:
+        raise type(error)(f"input {spec.name!r}: {error.problem}", hint=error.hint, file=file) from None
+    if isinstance(content, HostTensor):
+        return content.array
+    return content if isinstance(spec.type, TensorType) else content.numpy()
 
 
 def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
@@ -121,8 +163,8 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
             return content
 
 
-def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Array:
-    array = as_array(content, type.dtype, spec.name, file)
+def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
+    array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, spec.name, file)
     found = _dtype(array, spec.name, file)
     if found is not type.dtype:
         raise InputError(
@@ -187,7 +229,7 @@ def _from_python(content: Any, dtype: DType) -> Array:
     return array.astype(dtype.numpy)
 
 
-def _dtype(array: Array, name: str, file: str) -> DType:
+def _dtype(array: Tensor, name: str, file: str) -> DType:
     try:
         return from_numpy(array.dtype)
     except UnsupportedModelError as error:

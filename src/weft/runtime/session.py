@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from weft.errors import DeviceError, ExecutionError, InputError, ModelError, Out
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
+from weft.ir.tensors import DeviceTensor
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
-from weft.runtime.devices import Compiled, Recorder, Runner, Shortcut
+from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.inputs import Binder, Bound, PlainShapes, bind_inputs
+from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
@@ -52,6 +53,9 @@ class Workshop:
     prepare: Callable[[TensorProgram], Prepared]
     eager: Callable[[Mapping[str, Any]], list[Any]]  # a run without a program
     record: Callable[[Compiled], Recorder]  # runs a compiled program and tells how that went
+    place: Callable[[Array], DeviceTensor]  # an array on the device
+    has_memory: bool  # whether the device has its own, where outputs can stay
+    fall_back: Callable[[WeftError], Model] | None = None  # the same on the next best device, once this one failed
 
 
 class Model:
@@ -65,7 +69,7 @@ class Model:
         self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
-        self._bind = Binder(signature.inputs, signature.defaults, file)
+        self._bind = Binder(signature.inputs, signature.defaults, file, device)
         self._whole = whole
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
@@ -82,37 +86,59 @@ class Model:
         """The tensor program for any shapes."""
         return self._workshop.trace()
 
-    def run(self, inputs: Mapping[str, Any] | None = None, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Sequence[str] | None = None,
+        keep: bool | Sequence[str] = False,
+    ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
-        Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, or Python numbers and lists. Arrays must
-        have the dtype that `inputs` states. A sequence is a list, an empty optional None.
+        Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
+        model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
+
+        keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
+            device, to be passed to a later run without a way over the host (the state of a loop, a decoder's cache);
+            `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
         """
         given = {} if inputs is None else inputs
         arrays = self._bind.plain(given)
-        shapes = None if arrays is None else tuple([array.shape for array in arrays])
-        if arrays is not None and outputs is None:
-            shortcut = self._shortcuts.get(shapes)
+        if arrays is not None and outputs is None and not keep:
+            shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
                     return dict(zip(self._names, shortcut(arrays)))
                 except (WeftError, MemoryError):
                     pass  # it is raised again, with what there is to say about it
-        return self._run_checked(given, shapes, outputs)
+        return self._run_checked(given, arrays, outputs, keep)
+
+    def to_device(self, array: Any) -> DeviceTensor:
+        """A tensor with an array's elements on this model's device, for runs to come."""
+        try:
+            return self._workshop.place(placeable(array))
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
 
     def _run_checked(
-        self, inputs: Mapping[str, Any], shapes: PlainShapes | None, outputs: Sequence[str] | None
+        self,
+        inputs: Mapping[str, Any],
+        plain: Sequence[Tensor] | None,
+        outputs: Sequence[str] | None,
+        keep: bool | Sequence[str],
     ) -> dict[str, Any]:
-        """A run that may be the first for these shapes, which are None where the inputs are not plain arrays."""
+        """A run that may be the first for these shapes; `plain` are the inputs in order if they are plain arrays."""
         wanted = self._names if outputs is None else self._wanted(outputs)
-        bound = self._bind(inputs, shapes)
+        kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
+        bound = self._bind(inputs, plain)
         try:
-            results = self._run(bound, shapes, wanted)
+            results = self._run(bound, plain, wanted, kept)
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
-            if isinstance(error, (ExecutionError, OutOfMemoryError)) and error.node is None:
+            if self._moves(error):
+                return self._run_checked(_on_host(bound.arrays), None, outputs, keep)
+            if self._is_the_models(error):
                 self._find_fault(bound)
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
@@ -121,9 +147,33 @@ class Model:
         others = list(bound.arrays.values())
         owned: dict[str, Any] = {}
         for name, result in zip(wanted, results):
-            own = owned[name] = _own(result, others)
+            own = _own(result, others)
             others.append(own)
+            owned[name] = self._stay(own) if name in kept else own
         return owned
+
+    def _moves(self, error: WeftError) -> bool:
+        """Whether the model, whose device failed, is now on another."""
+        fall_back = self._workshop.fall_back
+        if fall_back is None or not isinstance(error, (DeviceError, OutOfMemoryError)):
+            return False
+        with self._lock:
+            if self._workshop.fall_back is fall_back:  # no other thread was faster
+                other = fall_back(error)
+                self.device, self._bind = other.device, other._bind
+                self._programs, self._shortcuts = other._programs, other._shortcuts
+                self._whole, self._workshop = other._whole, other._workshop
+        return True
+
+    def _is_the_models(self, error: WeftError) -> bool:
+        """Whether a run node by node can tell more of an error."""
+        kinds = ExecutionError if self._workshop.has_memory else (ExecutionError, OutOfMemoryError)
+        return isinstance(error, kinds) and error.node is None
+
+    def _stay(self, result: Any) -> Any:
+        if isinstance(result, np.ndarray) and result.dtype != object:
+            return self._workshop.place(result)
+        return result
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
@@ -195,9 +245,9 @@ class Model:
         if not isinstance(repeat, int) or repeat < 1:
             raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file)
+        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
-        shapes = {name: content.shape for name, content in given.items() if isinstance(content, np.ndarray)}
+        shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         for sizes in (shapes,) if clash else (None, shapes):
             prepared = self._program(sizes, overridden, self._names)
             recorder = self._workshop.record(prepared.program)
@@ -213,46 +263,49 @@ class Model:
         takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
         return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
 
-    def _wanted(self, outputs: Sequence[str]) -> tuple[str, ...]:
+    def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
         if isinstance(outputs, str):
-            raise InputError(f"outputs must be a list of names, not the string {outputs!r}", file=self.file)
+            raise InputError(f"{option} must be a list of names, not the string {outputs!r}", file=self.file)
         for name in outputs:
             if name not in names:
                 hint = f"its outputs are {', '.join(names)}"
                 raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
         return tuple(outputs)
 
-    def _run(self, bound: Bound, plain: PlainShapes | None, wanted: tuple[str, ...]) -> list[Any]:
+    def _run(
+        self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
+    ) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
         given, clash = bound
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
+        keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
         if clash is None:
             try:
                 prepared = self._program(None, overridden, wanted)
-                results = self._execute(prepared, given)
+                results = self._execute(prepared, given, keep)
             except GuardError:
                 pass
             else:
                 if plain is not None and prepared is self._whole:
-                    self._remember(given, plain)
+                    self._remember(given, tuple([array.shape for array in plain]))
                 return results
-        shapes = {name: content.shape for name, content in given.items() if isinstance(content, np.ndarray)}
+        shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
-            return self._execute(self._program(shapes, overridden, wanted), given)
+            return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
         except GuardError:  # sizes that depend on data break an assumption
-            found = dict(zip(self._names, self._workshop.eager(given)))
+            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
             return [found[name] for name in wanted]
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
-            self._workshop.eager(bound.arrays)
+            self._workshop.eager(_on_host(bound.arrays))
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -267,8 +320,11 @@ class Model:
             self._shortcuts.clear()
         self._shortcuts[shapes] = self._whole.runner.shortcut([given[name] for name in self._order])
 
-    def _execute(self, prepared: Prepared, given: Mapping[str, Any]) -> list[Any]:
-        return prepared.runner.run([given[name] for name in prepared.inputs])
+    def _execute(self, prepared: Prepared, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
+        inputs = [given[name] for name in prepared.inputs]
+        if keep and self._workshop.has_memory:
+            return cast(Keeper, prepared.runner).run(inputs, keep)
+        return prepared.runner.run(inputs)
 
     def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> Prepared:
         names = self._names
@@ -288,10 +344,17 @@ class Model:
             return self._programs[key]
 
 
+def _on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same inputs, those on a device copied from there."""
+    return {name: content.numpy() if isinstance(content, DeviceTensor) else content for name, content in inputs.items()}
+
+
 def _own(result: Any, others: Sequence[Any]) -> Any:
     """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
     if isinstance(result, list):
         return [_own(item, others) for item in result]
+    if isinstance(result, DeviceTensor):
+        return result.shared() if any(result is other for other in others) else result
     if not isinstance(result, np.ndarray):
         return result
     flags = result.flags

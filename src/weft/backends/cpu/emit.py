@@ -26,15 +26,18 @@ from weft.ir.kernel import (
     LANE,
     Across,
     Assign,
+    Barrier,
     Call,
     Code,
     Define,
     Fetch,
+    FetchRun,
     Integer,
     Kernel,
     Let,
     Number,
     Put,
+    PutRun,
     Register,
     Repeat,
     Statement,
@@ -116,6 +119,15 @@ class _Emitter:
                     dtype = self.buffer_dtype(buffer)
                     self.dtypes[name] = dtype
                     self.buffers[name] = vectors.opaque(self.builder, self.address(buffer, offset, None, dtype))
+                case FetchRun(names, buffer, offset, dtype, mask):
+                    for number, name in enumerate(names):
+                        fetched = self.code(Fetch(buffer, offset + number, dtype, mask=mask))
+                        self.registers[name] = self.as_kind(fetched, True)
+                case PutRun(buffer, offset, values, mask):
+                    for number, value in enumerate(values):
+                        self.put(Put(buffer, offset + number, value, mask=mask))
+                case Barrier():
+                    pass  # lanes go on together
                 case Transpose(names):
                     rows = vectors.transpose(self.builder, [self.registers[name] for name in names])
                     self.registers.update(zip(names, rows, strict=True))

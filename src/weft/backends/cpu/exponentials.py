@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.coefficients import (
+from weft.backends.coefficients import (
     ACOSH,
     ASINH,
     ATANH,
@@ -20,6 +19,7 @@ from weft.backends.cpu.coefficients import (
     SINH,
     TANH,
 )
+from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.terms import (
     Term,
     absolute,

@@ -1,67 +1,16 @@
-"""Floats of 8 bits and fewer: codes in the low bits of a byte in memory, float32 in registers.
-
-What a format does with numbers that are too large, and with NaN, is asked of the library that defines it.
-"""
+"""Floats of 8 bits and fewer: codes in the low bits of a byte in memory, float32 in registers."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from functools import cache
-from math import log2
-from typing import Any
-
-import ml_dtypes
-import numpy as np
 
 from weft.backends.cpu import assembly as ir
 from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
 from weft.backends.cpu.types import INT32
+from weft.backends.formats import Format, format_of
 from weft.ir.dtypes import DType
 
 _BYTE = ir.IntType(8)
 _FRACTION = 23  # bits of a float32's fraction
 _BIAS = 127
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """Sign, exponent and fraction, in this order; codes are without the sign."""
-
-    fraction: int  # bits
-    bias: int
-    sign: int  # the bit of the sign, 0 where there is none
-    largest: int  # code
-    too_large: int  # what becomes of larger numbers
-    nan: int  # with its sign; where there is none, what becomes of it
-    has_negative_zero: bool
-
-    @property
-    def nan_is_negative_zero(self) -> bool:
-        """Whether NaN has the code that would be a negative zero."""
-        return self.nan == self.sign and not self.has_negative_zero
-
-
-@cache
-def format_of(dtype: DType) -> Format:
-    kind = dtype.numpy
-    describe: Any = ml_dtypes.finfo
-    info = describe(kind)
-
-    def code(number: float) -> int:
-        return int(np.float32(number).astype(kind).view(np.uint8))
-
-    sign = 0 if dtype is DType.float8e8m0 else 1 << (dtype.bits - 1)
-    bias = 1 - round(log2(float(info.smallest_normal))) if sign else _BIAS
-    with np.errstate(invalid="ignore", over="ignore"):
-        return Format(
-            fraction=int(info.nmant),
-            bias=bias,
-            sign=sign,
-            largest=code(float(info.max)),
-            too_large=code(np.inf),
-            nan=code(np.nan),
-            has_negative_zero=bool(sign) and code(-0.0) != code(0.0),
-        )
 
 
 def widen(builder: Builder, value: Value, dtype: DType) -> Value:
@@ -88,10 +37,9 @@ def widen(builder: Builder, value: Value, dtype: DType) -> Value:
 def _is_nan_code(builder: Builder, code: Value, magnitude: Value, form: Format) -> Value:
     if form.nan_is_negative_zero:
         return builder.icmp_unsigned("==", code, splat(code.type, form.nan))
-    if form.too_large == form.largest:  # no NaN at all
+    if form.least_nan is None:
         return splat(like(code, ir.IntType(1)), 0)
-    least = form.largest + (2 if form.too_large & (form.sign - 1) == form.largest + 1 != form.nan else 1)
-    return builder.icmp_unsigned(">=", magnitude, splat(code.type, least))
+    return builder.icmp_unsigned(">=", magnitude, splat(code.type, form.least_nan))
 
 
 def _widen_exponent(builder: Builder, code: Value, single: Value, form: Format) -> Value:

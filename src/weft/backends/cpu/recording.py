@@ -86,7 +86,12 @@ class _RecordedSection(SectionRunner):
         self.number = number
         self._known: tuple[tuple[int, ...], Plan, tuple[PlannedLaunch, ...], Tape] | None = None
 
-    def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+    def run(
+        self,
+        inputs: Sequence[Array],
+        sizes: Mapping[str, int],
+        keep: frozenset[Value] = frozenset(),  # noqa: ARG002
+    ) -> list[Array]:
         plan, launches, tape = self._planned(sizes)
         given = [contiguous(array) for array in inputs]
         outputs = [np.empty(shape, dtype) for shape, dtype in plan.outputs]

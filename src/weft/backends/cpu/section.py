@@ -103,8 +103,13 @@ class SectionRunner:
         self._plans: OrderedDict[tuple[int, ...], PreparedSection] = OrderedDict()
         self._lock = Lock()
 
-    def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """The section's outputs."""
+    def run(
+        self,
+        inputs: Sequence[Array],
+        sizes: Mapping[str, int],
+        keep: frozenset[Value] = frozenset(),  # noqa: ARG002
+    ) -> list[Array]:
+        """The section's outputs; this device has no memory of its own to keep them in."""
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
         return self.prepared(sizes).run(arrays)
 

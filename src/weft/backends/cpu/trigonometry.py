@@ -10,8 +10,8 @@ import itertools
 from math import pi
 from typing import Any
 
+from weft.backends.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
 from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
 from weft.backends.cpu.terms import (
     Term,
     absolute,

@@ -46,6 +46,7 @@ from weft.ir.program import (
     TensorProgram,
     Value,
 )
+from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType, Type
 from weft.ops import registry
 from weft.ops.trace import Trace
@@ -286,7 +287,7 @@ def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
 
 def bind_sizes(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
     """Give the lone symbols of a type the sizes that the content has."""
-    if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, np.ndarray):
+    if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
         return
     if len(type.shape) != content.ndim:
         raise InternalError(f"a tensor of shape {content.shape} where {type} was planned")

@@ -1,0 +1,1 @@
+"""Kernels as WGSL shaders, run by WebGPU."""

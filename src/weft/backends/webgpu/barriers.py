@@ -1,0 +1,185 @@
+"""Barriers where lanes of a block meet in memory.
+
+Kernel -> Kernel. Builders may write for lanes that go on together, as the elements of vectors do. Where lanes are
+threads, one must not read what another has still to write, nor overwrite what it has still to read: before such a
+statement all of them wait. A lane that meets only itself does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from weft.ir import dims
+from weft.ir.dims import Dim, Expr, Symbol
+from weft.ir.kernel import (
+    LANE,
+    Barrier,
+    Code,
+    Fetch,
+    FetchRun,
+    Kernel,
+    Let,
+    Put,
+    PutRun,
+    Repeat,
+    Statement,
+    Transpose,
+    View,
+    When,
+    dims_vary,
+    statement_codes,
+    walk_code,
+)
+
+
+def with_barriers(kernel: Kernel) -> Kernel:
+    """The kernel with barriers where lanes need them."""
+    if kernel.lanes == 1:
+        return kernel
+    written = {buffer.name for buffer in kernel.buffers if buffer.written or buffer.local_size is not None}
+    body, _ = _Walk(kernel.lanes, written & _read_buffers(kernel.body)).body(kernel.body, _State(), {}, {})
+    return replace(kernel, body=body)
+
+
+def _read_buffers(body: tuple[Statement, ...]) -> set[str]:
+    """The buffers that are read, by their own names; what nobody reads, nobody waits for."""
+    found: set[str] = set()
+    views: dict[str, str] = {}
+    pending = list(body)
+    while pending:
+        statement = pending.pop(0)
+        names = [n.buffer for code in statement_codes(statement) for n in walk_code(code) if isinstance(n, Fetch)]
+        match statement:
+            case FetchRun(_, name):
+                names.append(name)
+            case View(name, buffer):
+                views[name] = views.get(buffer, buffer)
+            case Repeat(_, _, _, _, inner):
+                pending = [*inner, *pending]
+            case When(_, then, otherwise):
+                pending = [*then, *otherwise, *pending]
+        found.update(views.get(name, name) for name in names)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """`width` elements of a buffer; accesses with the same `key`, unless it is None, are each lane's own."""
+
+    buffer: str
+    key: Dim | None
+    width: int = 1
+
+    def meets(self, other: _Access) -> bool:
+        return self.buffer == other.buffer and (self.key is None or (self.key, self.width) != (other.key, other.width))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What was read and written since the last barrier."""
+
+    read: frozenset[_Access] = frozenset()
+    written: frozenset[_Access] = frozenset()
+
+    def __or__(self, other: _State) -> _State:
+        return _State(self.read | other.read, self.written | other.written)
+
+    def conflicts(self, read: set[_Access], written: set[_Access]) -> bool:
+        return any(a.meets(b) for a in read for b in self.written) or any(
+            a.meets(b) for a in written for b in (*self.written, *self.read)
+        )
+
+
+class _Walk:
+    def __init__(self, lanes: int, shared: set[str]) -> None:
+        self.lanes = lanes
+        self.shared = shared  # buffers that the kernel both writes and reads
+
+    def body(
+        self, body: tuple[Statement, ...], state: _State, steps: Mapping[str, int], views: Mapping[str, str]
+    ) -> tuple[tuple[Statement, ...], _State]:
+        """The body with barriers, and what is left open at its end. `steps` are those of loops around it."""
+        found: list[Statement] = []
+        steps, views = dict(steps), dict(views)
+        for statement in body:
+            read, written = self.accesses(statement, steps, views)
+            if state.conflicts(read, written):
+                found.append(Barrier())
+                state = _State()
+            state = state | _State(frozenset(read), frozenset(written))
+            match statement:
+                case Barrier():
+                    state = _State()
+                    found.append(statement)
+                case Repeat(name, _, _, step, inner):
+                    around = {**steps, name: step}
+                    _, end = self.body(inner, state, around, views)
+                    inside, end = self.body(inner, state | end, around, views)
+                    found.append(replace(statement, body=inside))
+                    state = state | end
+                case When(_, then, otherwise):
+                    first, one = self.body(then, state, steps, views)
+                    second, other = self.body(otherwise, state, steps, views)
+                    found.append(replace(statement, body=first, otherwise=second))
+                    state = one | other
+                case Let(name, value):
+                    if any(symbol.name in steps for symbol in dims.symbols(value)):
+                        steps[name] = 1
+                    found.append(statement)
+                case View(name, buffer, _):
+                    views[name] = views.get(buffer, buffer)
+                    found.append(statement)
+                case Transpose():
+                    state = _State()  # it has barriers of its own
+                    found.append(statement)
+                case _:
+                    found.append(statement)
+        return tuple(found), state
+
+    def accesses(
+        self, statement: Statement, steps: Mapping[str, int], views: Mapping[str, str]
+    ) -> tuple[set[_Access], set[_Access]]:
+        read: set[_Access] = set()
+        written: set[_Access] = set()
+
+        def add(to: set[_Access], name: str, offset: Dim, indirect: Code | None, width: int) -> None:
+            buffer = views.get(name, name)
+            if buffer in self.shared:
+                apart = indirect is None and name == buffer and self.is_own(offset, steps, width)
+                to.add(_Access(buffer, offset if apart else None, width))
+
+        for code in statement_codes(statement):
+            for node in walk_code(code):
+                if isinstance(node, Fetch):
+                    add(read, node.buffer, node.offset, node.indirect, 1)
+        match statement:
+            case Put(name, offset, _, indirect):
+                add(written, name, offset, indirect, 1)
+            case PutRun(name, offset, values):
+                add(written, name, offset, None, len(values))
+            case FetchRun(names, name, offset):
+                add(read, name, offset, None, len(names))
+        return read, written
+
+    def is_own(self, offset: Dim, steps: Mapping[str, int], width: int) -> bool:
+        """Whether each lane has elements of its own at an offset, in all iterations of the loops around it."""
+        if not dims_vary(offset) or not isinstance(offset, Expr):
+            return False
+        moving = {symbol.name for symbol in dims.symbols(offset) if symbol.name in steps}
+        if not moving:
+            return True
+        for monomial, coefficient in offset.terms:
+            names = [atom.name for atom in monomial if isinstance(atom, Symbol)]
+            if LANE in names and (len(monomial) > 1 or coefficient != width):
+                return False
+            if len(names) < len(monomial) and any(
+                symbol.name in moving or symbol.name == LANE for symbol in dims.symbols(Expr(((monomial, 1),)))
+            ):
+                return False
+            stride = coefficient
+            for name in names:
+                stride *= steps.get(name, 1)
+            if moving.intersection(names) and stride % (self.lanes * width):
+                return False
+        return True

@@ -1,0 +1,572 @@
+"""Kernel -> WGSL: all of a shader but its bindings, which depend on where buffers lie (see bindings.py).
+
+A block is a workgroup and a lane an invocation: a varying value is each invocation's own, a uniform one is computed by
+all of them alike and written by the first. Indices are i32; an index that is a value of the data is an int64. Elements
+are read and written through functions that the bindings bring: `word_x`, `set_x`, for what is packed `mark_x`, for runs
+`words_x` and `setall_x`; `P` holds the number of blocks, where each buffer starts in its binding, and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from string import Template
+
+from weft.backends.webgpu.barriers import with_barriers
+from weft.backends.webgpu.library import Abilities, Library
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Atom, Compound, Dim, Expr, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Across,
+    Assign,
+    Barrier,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    FetchRun,
+    Integer,
+    Kernel,
+    Let,
+    Number,
+    Put,
+    PutRun,
+    Register,
+    Repeat,
+    Statement,
+    Transpose,
+    View,
+    When,
+    dims_vary,
+    is_varying,
+    statement_codes,
+    walk_code,
+)
+
+RUN_TYPES = (DType.float32, DType.int32, DType.uint32, DType.float16)
+_RELATIONS = {
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
+_SMALL = range(-(2**31), 2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Shader:
+    """WGSL without bindings, and how many elements at a time each buffer is read and written in."""
+
+    text: str
+    runs: Mapping[str, int]
+
+    def encode(self) -> bytes:
+        """As bytes that can be kept."""
+        runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
+        return f"// runs {runs}\n{self.text}".encode()
+
+    @staticmethod
+    def decode(code: bytes) -> Shader:
+        head, _, text = code.decode().partition("\n")
+        pairs = (entry.split("=") for entry in head.split()[2:])
+        return Shader(text, {name: int(width) for name, width in pairs})
+
+
+def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
+    """The shader of a kernel for adapters with given abilities, and subgroups of at most so many lanes (0: none)."""
+    return _Emitter(with_barriers(kernel), abilities, subgroup).run()
+
+
+def run_widths(kernel: Kernel) -> dict[str, int]:
+    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike."""
+    widths: dict[str, set[int]] = {buffer.name: set() for buffer in kernel.buffers}
+    homes = {buffer.name: buffer.name for buffer in kernel.buffers}
+    dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+    pending = list(kernel.body)
+    while pending:
+        statement = pending.pop(0)
+        for code in statement_codes(statement):
+            for node in walk_code(code):
+                if isinstance(node, Fetch):
+                    widths[homes[node.buffer]].add(1)
+        match statement:
+            case Put(name):
+                widths[homes[name]].add(1)
+            case PutRun(name, _, values):
+                widths[homes[name]].add(len(values))
+            case FetchRun(names, name):
+                widths[homes[name]].add(len(names))
+            case View(name, buffer):
+                homes[name] = homes[buffer]
+            case Repeat(_, _, _, _, inner):
+                pending = [*inner, *pending]
+            case When(_, then, otherwise):
+                pending = [*then, *otherwise, *pending]
+    return {
+        name: next(iter(found)) if found in ({2}, {4}) and dtypes[name] in RUN_TYPES else 1
+        for name, found in widths.items()
+    }
+
+
+class _Emitter:
+    def __init__(self, kernel: Kernel, abilities: Abilities, subgroup: int) -> None:
+        self.kernel = kernel
+        self.library = Library(abilities)
+        self.subgroup = subgroup
+        self.builtins = list(_BUILTINS)
+        self.runs = run_widths(kernel)
+        self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
+        self.places: dict[str, tuple[str, str]] = {}  # of a buffer or view: the buffer, and where it starts
+        self.lines: list[str] = []
+        self.indent = "  "
+        self.known: dict[Dim, str] = {}
+        self.count = 0
+        self.globals: dict[str, str] = {}  # declarations of the module, by what they declare
+        self.used: set[str] = set()  # of the buffers' accessors
+
+    def run(self) -> Shader:
+        for buffer in self.kernel.buffers:
+            self.places[buffer.name] = (buffer.name, "0" if buffer.local_size is not None else f"P.o_{buffer.name}")
+            if buffer.local_size is not None:
+                width = self.runs[buffer.name]
+                kind = _vector(self.library.register_type(buffer.dtype), width)
+                size = -(-buffer.local_size // width)
+                self.globals[buffer.name] = f"var<workgroup> s_{buffer.name}: array<{kind}, {size}>;"
+        self.body(self.kernel.body)
+        main = [
+            f"@compute @workgroup_size({self.kernel.lanes})",
+            f"fn main({', '.join(self.builtins)}) {{",
+            "  let v_block = i32(group.x + group.y * groups.x);",
+            "  let v_lane = i32(own);",
+            "  if (v_block >= P.blocks) { return; }",
+            *self.lines,
+            "}",
+        ]
+        helpers = [self.accessors(buffer) for buffer in self.kernel.buffers if buffer.local_size is None]
+        declared = list(self.globals.values())
+        text = "\n".join([self.library.prelude(), *(text for text in helpers if text), *declared, *main, ""])
+        return Shader(text, self.runs)
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            match statement:
+                case Define(name, value, _):
+                    self.line(f"var r_{name}: {self.library.register_type(value.dtype)} = {self.code(value)};")
+                case Assign(name, value):
+                    self.line(f"r_{name} = {self.code(value)};")
+                case Put():
+                    self.put(statement)
+                case PutRun():
+                    self.put_run(statement)
+                case FetchRun():
+                    self.fetch_run(statement)
+                case Repeat():
+                    self.repeat(statement)
+                case When(condition, then, otherwise):
+                    self.when(condition, then, otherwise)
+                case Let(name, value):
+                    self.line(f"let v_{name}: i32 = {self.integer(value)};")
+                case View(name, buffer, offset):
+                    home, start = self.places[buffer]
+                    place = self.fresh("i32", f"{start} + {self.integer(offset)}")
+                    self.places[name] = (home, place)
+                case Transpose(names):
+                    self.transpose(names)
+                case Barrier():
+                    self.line("workgroupBarrier();")
+                    self.line("storageBarrier();")
+
+    def repeat(self, loop: Repeat) -> None:
+        name = f"v_{loop.variable}"
+        start, stop = self.integer(loop.start), self.integer(loop.stop)
+        self.line(f"for (var {name}: i32 = {start}; {name} < {stop}; {name} += {loop.step}) {{")
+        with self.scope():
+            self.body(loop.body)
+        self.line("}")
+
+    def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
+        self.line(f"if ({self.code(condition)}) {{")
+        with self.scope():
+            self.body(then)
+        if otherwise:
+            self.line("} else {")
+            with self.scope():
+                self.body(otherwise)
+        self.line("}")
+
+    def transpose(self, names: Sequence[str]) -> None:
+        """Through memory that the block shares."""
+        dtype = self.register_dtypes(names[0])
+        lanes, kind = self.kernel.lanes, self.library.register_type(dtype)
+        square = f"turned_{kind}"
+        self.globals[square] = f"var<workgroup> {square}: array<{kind}, {lanes * lanes}>;"
+        self.line("workgroupBarrier();")
+        for number, name in enumerate(names):
+            self.line(f"{square}[{number * lanes} + v_lane] = r_{name};")
+        self.line("workgroupBarrier();")
+        for number, name in enumerate(names):
+            self.line(f"r_{name} = {square}[v_lane * {lanes} + {number}];")
+        self.line("workgroupBarrier();")
+
+    def register_dtypes(self, wanted: str) -> DType:
+        pending = list(self.kernel.body)
+        while pending:
+            statement = pending.pop()
+            match statement:
+                case Define(name, value) if name == wanted:
+                    return value.dtype
+                case Repeat(_, _, _, _, inner):
+                    pending.extend(inner)
+                case When(_, then, otherwise):
+                    pending.extend((*then, *otherwise))
+        raise InternalError(f"kernel {self.kernel.name}: no register {wanted}")
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is named inside is not known afterwards."""
+        known, indent, places = dict(self.known), self.indent, dict(self.places)
+        self.indent += "  "
+        yield
+        self.known, self.indent, self.places = known, indent, places
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    def fresh(self, kind: str, value: str) -> str:
+        """A value under a name of its own."""
+        name = f"t{self.count}"
+        self.count += 1
+        self.line(f"let {name}: {kind} = {value};")
+        return name
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def place(self, buffer: str, offset: Dim, indirect: Code | None) -> str:
+        """Where an element lies, from the start of its binding."""
+        _, start = self.places[buffer]
+        parts = [part for part in (start, self.integer(offset)) if part != "0"]
+        if indirect is not None:
+            parts.append(self.library.to_index(self.code(indirect)))
+        return " + ".join(parts) or "0"
+
+    def put(self, put: Put) -> None:
+        home = self.buffers[self.places[put.buffer][0]]
+        place = self.fresh("i32", self.place(put.buffer, put.offset, put.indirect))
+        value = self.code(put.value)
+        varies = dims_vary(put.offset) or (put.indirect is not None and is_varying(put.indirect))
+        conditions = [] if put.mask is None else [self.code(put.mask)]
+        if not varies and self.kernel.lanes > 1:
+            conditions.append("v_lane == 0")
+        write = f"{self.store(home, place, value)}"
+        self.line(f"if ({' && '.join(conditions)}) {{ {write} }}" if conditions else write)
+
+    def store(self, buffer: Buffer, place: str, value: str) -> str:
+        if buffer.local_size is not None:
+            width = self.runs[buffer.name]
+            element = f"[{place}]" if width == 1 else f"[{place} / {width}][{place} % {width}]"
+            return f"s_{buffer.name}{element} = {value};"
+        self.used.add(f"put_{buffer.name}")
+        return f"put_{buffer.name}({place}, {value});"
+
+    def load(self, buffer: Buffer, place: str) -> str:
+        if buffer.local_size is not None:
+            return f"s_{buffer.name}[{place}]"
+        self.used.add(f"get_{buffer.name}")
+        return f"get_{buffer.name}({place})"
+
+    def fetch(self, fetch: Fetch) -> str:
+        """An element, under a name; without one where it is masked: the first of the buffer is read then."""
+        home = self.buffers[self.places[fetch.buffer][0]]
+        kind = self.library.register_type(fetch.dtype)
+        place = self.place(fetch.buffer, fetch.offset, fetch.indirect)
+        if fetch.mask is None:
+            return self.fresh(kind, self.load(home, place))
+        mask = self.fresh("bool", self.code(fetch.mask))
+        start = self.places[fetch.buffer][1]
+        loaded = self.load(home, f"select({start}, {place}, {mask})")
+        return self.fresh(kind, f"select({self.library.literal(_zero(fetch.dtype), fetch.dtype)}, {loaded}, {mask})")
+
+    def fetch_run(self, fetch: FetchRun) -> None:
+        home = self.buffers[self.places[fetch.buffer][0]]
+        width, kind = len(fetch.registers), self.library.register_type(fetch.dtype)
+        if self.runs[home.name] == 1:
+            for number, name in enumerate(fetch.registers):
+                one = self.fetch(Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, mask=fetch.mask))
+                self.line(f"var r_{name}: {kind} = {one};")
+            return
+        place = self.place(fetch.buffer, fetch.offset, None)
+        mask = None
+        if fetch.mask is not None:
+            mask = self.fresh("bool", self.code(fetch.mask))
+            place = f"select({self.places[fetch.buffer][1]}, {place}, {mask})"
+        many = _vector(kind, width)
+        if home.local_size is not None:
+            loaded = self.fresh(many, f"s_{home.name}[({place}) / {width}]")
+        else:
+            self.used.add(f"gets_{home.name}")
+            loaded = self.fresh(many, f"gets_{home.name}({place})")
+        if mask is not None:
+            loaded = self.fresh(many, f"select({many}(), {loaded}, {mask})")
+        for name, part in zip(fetch.registers, "xyzw"):
+            self.line(f"var r_{name}: {kind} = {loaded}.{part};")
+
+    def put_run(self, put: PutRun) -> None:
+        home = self.buffers[self.places[put.buffer][0]]
+        if self.runs[home.name] == 1:
+            for number, value in enumerate(put.values):
+                self.put(Put(put.buffer, put.offset + number, value, mask=put.mask))
+            return
+        width = len(put.values)
+        kind = _vector(self.library.register_type(home.dtype), width)
+        values = f"{kind}({', '.join(self.code(value) for value in put.values)})"
+        place = self.place(put.buffer, put.offset, None)
+        if home.local_size is not None:
+            write = f"s_{home.name}[({place}) / {width}] = {values};"
+        else:
+            self.used.add(f"puts_{home.name}")
+            write = f"puts_{home.name}({place}, {values});"
+        self.line(write if put.mask is None else f"if ({self.code(put.mask)}) {{ {write} }}")
+
+    def accessors(self, buffer: Buffer) -> str:
+        """Functions between registers and what the bindings hold."""
+        name, dtype, library = buffer.name, buffer.dtype, self.library
+        kind, width = library.register_type(dtype), self.runs[buffer.name]
+        many, count = _vector(kind, width), library.elements_in_word(dtype)
+        found: list[str] = []
+        if f"get_{name}" in self.used:
+            if count == 1:
+                inside = f"return {library.loaded(f'word_{name}(i)', dtype)};"
+            else:
+                word = f"(word_{name}(i / {count}) >> (u32(i % {count}) * {32 // count}u)) & {_mask(count)}"
+                inside = f"return {library.loaded(word, dtype)};"
+            found.append(f"fn get_{name}(i: i32) -> {kind} {{ {inside} }}")
+        if f"put_{name}" in self.used:
+            stored = library.stored("v", dtype)
+            if count == 1:
+                inside = f"set_{name}(i, {stored});"
+            else:
+                shift = f"(u32(i % {count}) * {32 // count}u)"
+                inside = f"mark_{name}(i / {count}, ~({_mask(count)} << {shift}), ({stored}) << {shift});"
+            found.append(f"fn put_{name}(i: i32, v: {kind}) {{ {inside} }}")
+        if f"gets_{name}" in self.used:
+            found.append(f"fn gets_{name}(i: i32) -> {many} {{ return {many}(words_{name}(i)); }}")
+        if f"puts_{name}" in self.used:
+            stored_kind = _vector(library.storage_type(dtype), width)
+            found.append(f"fn puts_{name}(i: i32, v: {many}) {{ setall_{name}(i, {stored_kind}(v)); }}")
+        return "\n".join(found)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def code(self, code: Code) -> str:
+        match code:
+            case Number(value, dtype):
+                return self.library.literal(value, dtype)
+            case Integer(value):
+                return self.wide(value)
+            case Register(name):
+                return f"r_{name}"
+            case Fetch():
+                return self.fetch(code)
+            case Across(kind, value):
+                return self.fresh(self.library.register_type(value.dtype), self.across(kind, value))
+            case Call(function, (left, right)) if function in _RELATIONS and _are_indices(left, right):
+                return f"({self.index(left)} {_RELATIONS[function]} {self.index(right)})"
+            case Call("cast", (Integer(value),), DType.int32) if _fit(value):
+                return self.integer(value)
+            case Call("cast", (Integer(value),), DType.float32) if _fit(value) and _is_short(value):
+                return f"f32({self.integer(value)})"
+            case Call(function, arguments, dtype):
+                given = [self.code(argument) for argument in arguments]
+                return self.library.call(function, given, [argument.dtype for argument in arguments], dtype)
+        raise InternalError(f"no code for {code}")
+
+    def index(self, code: Code) -> str:
+        """A value that is index arithmetic, as an i32."""
+        value = _index(code)
+        assert value is not None
+        return self.integer(value)
+
+    def across(self, kind: str, value: Code) -> str:
+        """A call of the function that combines what all lanes have."""
+        text = self.code(value)
+        if self.kernel.lanes == 1:
+            return text
+        dtype = value.dtype
+        register = self.library.register_type(dtype)
+        name, memory = f"across_{kind}_{dtype.name}", f"shared_{dtype.name}"
+        in_subgroups = self.subgroup and self.kernel.lanes % self.subgroup == 0 and register in _SHUFFLED
+        self.globals[memory] = f"var<workgroup> {memory}: array<{register}, {self.kernel.lanes}>;"
+        if in_subgroups:
+            self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
+            both = self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")
+            next_one = self.library.combine(kind, dtype, "all", f"{memory}[number]")
+            places = {"both": both, "next": next_one}
+        else:
+            places = {"both": self.library.combine(kind, dtype, f"{memory}[own]", f"{memory}[own + half]")}
+        template = _ACROSS_SUBGROUPS if in_subgroups else _ACROSS
+        places |= {"name": name, "kind": register, "memory": memory, "lanes": str(self.kernel.lanes)}
+        self.globals[name] = template.substitute(places)
+        return f"{name}({text}, {'sub_id, sub_size' if in_subgroups else 'v_lane'})"
+
+    def wide(self, value: Dim) -> str:
+        """Index arithmetic as an int64 of the data: exact, whatever comes out."""
+        if isinstance(value, int):
+            return self.library.literal(value, DType.int64)
+        if _fit(value) and _is_short(value):
+            return self.library.from_index(self.integer(value))
+        total = ""
+        for monomial, coefficient in value.terms:
+            parts = [self.library.from_index(self.atom(atom)) for atom in monomial]
+            if coefficient != 1 or not parts:
+                parts.append(self.library.literal(coefficient, DType.int64))
+            term = parts[0]
+            for part in parts[1:]:
+                term = self.library.call("multiply", [term, part], [DType.int64] * 2, DType.int64)
+            total = self.library.call("add", [total, term], [DType.int64] * 2, DType.int64) if total else term
+        return total
+
+    def integer(self, value: Dim) -> str:
+        """Index arithmetic as an i32."""
+        if isinstance(value, int):
+            return str(value) if value != -(2**31) else "(-2147483647 - 1)"
+        if value in self.known:
+            return self.known[value]
+        text = self.polynomial(value)
+        if "(" in text or "*" in text or " " in text:
+            text = self.fresh("i32", text)
+        self.known[value] = text
+        return text
+
+    def polynomial(self, value: Expr) -> str:
+        terms = []
+        for monomial, coefficient in value.terms:
+            factors = [self.atom(atom) for atom in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(f"({coefficient})" if coefficient < 0 else str(coefficient))
+            terms.append(" * ".join(factors))
+        return " + ".join(terms)
+
+    def atom(self, atom: Atom) -> str:
+        match atom:
+            case Symbol(name):
+                return f"v_{name}" if name not in self.kernel.parameters else f"P.p_{name}"
+            case Compound(operation, left, right):
+                return self.compound(operation, left, right)
+        raise InternalError(f"kernel {self.kernel.name}: no code for {atom}")
+
+    def compound(self, operation: str, left: Dim, right: Dim) -> str:
+        a, b = self.integer(left), self.integer(right)
+        positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
+        match operation:
+            case "min" | "max":
+                return f"{operation}({a}, {b})"
+            case "//" | "%" if positive:
+                return f"i32(u32({a}) {'/' if operation == '//' else '%'} u32({b}))"
+            case "//":
+                self.globals["floor_div"] = _FLOOR_DIV
+                return f"floor_div({a}, {b})"
+            case "%":
+                self.globals["floor_mod"] = _FLOOR_MOD
+                return f"floor_mod({a}, {b})"
+        raise InternalError(f"no code for {operation}")
+
+
+_BUILTINS = (
+    "@builtin(workgroup_id) group: vec3<u32>",
+    "@builtin(num_workgroups) groups: vec3<u32>",
+    "@builtin(local_invocation_index) own: u32",
+)
+_SUBGROUP_BUILTINS = ("@builtin(subgroup_id) sub_id: u32", "@builtin(subgroup_size) sub_size: u32")
+_SHUFFLED = ("f32", "i32", "u32")  # what subgroups can exchange
+_ACROSS = Template("""fn $name(x: $kind, own: i32) -> $kind {
+  workgroupBarrier();
+  $memory[own] = x;
+  workgroupBarrier();
+  for (var left = $lanes; left > 1; left = (left + 1) / 2) {
+    let half = (left + 1) / 2;
+    if (own + half < left) { $memory[own] = $both; }
+    workgroupBarrier();
+  }
+  return $memory[0];
+}""")
+_ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -> $kind {
+  var all = x;
+  for (var distance = sub_size / 2u; distance > 0u; distance /= 2u) { all = $both; }
+  if (sub_size >= ${lanes}u) { return all; }
+  workgroupBarrier();
+  $memory[sub_id] = all;
+  workgroupBarrier();
+  all = $memory[0];
+  for (var number = 1u; number < ${lanes}u / sub_size; number++) { all = $next; }
+  return all;
+}""")
+_FLOOR_DIV = """fn floor_div(a: i32, b: i32) -> i32 {
+  let q = a / b;
+  return select(q, q - 1, (a % b != 0) && ((a < 0) != (b < 0)));
+}"""
+_FLOOR_MOD = """fn floor_mod(a: i32, b: i32) -> i32 {
+  let r = a % b;
+  return select(r, r + b, (r != 0) && ((r < 0) != (b < 0)));
+}"""
+
+
+def _vector(kind: str, width: int) -> str:
+    return kind if width == 1 else f"vec{width}<{kind}>"
+
+
+def _mask(count: int) -> str:
+    return {2: "0xffffu", 4: "0xffu"}[count]
+
+
+def _zero(dtype: DType) -> bool | int | float:
+    value: bool | int | float = dtype.numpy.type(0).item()
+    return value
+
+
+def _index(code: Code) -> Dim | None:
+    """A value as index arithmetic, if it is that."""
+    match code:
+        case Integer(value):
+            return value
+        case Number(int(value), DType.int64):
+            return value
+    return None
+
+
+def _are_indices(*codes: Code) -> bool:
+    return all((value := _index(code)) is not None and _fit(value) for code in codes)
+
+
+def _fit(*values: Dim) -> bool:
+    """Whether all numbers in index arithmetic have 32 bits; sizes and positions always do."""
+    return all(_has_small_numbers(value) for value in values)
+
+
+def _has_small_numbers(value: Dim) -> bool:
+    if isinstance(value, int):
+        return value in _SMALL
+    return all(
+        coefficient in _SMALL and all(_fit(atom.left, atom.right) for atom in monomial if isinstance(atom, Compound))
+        for monomial, coefficient in value.terms
+    )
+
+
+def _is_short(value: Dim) -> bool:
+    """Whether index arithmetic is a position or a size, perhaps moved a little: what 32 bits hold."""
+    if isinstance(value, int):
+        return True
+    return all(len(monomial) <= 1 and abs(coefficient) <= (1 << 16) for monomial, coefficient in value.terms) and (
+        sum(bool(monomial) for monomial, _ in value.terms) <= 1
+        and all(abs(coefficient) == 1 for monomial, coefficient in value.terms if monomial)
+    )
+
+
+

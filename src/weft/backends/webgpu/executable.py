@@ -1,0 +1,83 @@
+"""A compiled program ready to run on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.naming import kernel_names
+from weft.backends.reference import interpret
+from weft.backends.sections import Sections
+from weft.backends.webgpu.emit import Shader
+from weft.backends.webgpu.gpu import Gpu
+from weft.backends.webgpu.section import RunMemory, SectionRunner
+from weft.backends.webgpu.tensor import GpuTensor
+from weft.backends.webgpu.weights import Weights
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import Step, Value
+from weft.ir.work import NativeSection
+from weft.plan.limits import Room
+from weft.plan.program import ProgramPlan, weight_bytes
+
+Array = np.ndarray[Any, Any]
+
+
+class Executable:
+    """Runs one program. Several threads may call `run`."""
+
+    def __init__(self, program: CompiledProgram, gpu: Gpu, limit: int | None = None) -> None:
+        self.program = program
+        self.gpu = gpu
+        names = kernel_names(program.sections)
+        shaders = {name: Shader.decode(code) for name, code in zip(names, program.objects, strict=True)}
+        weights, memory = Weights(gpu), RunMemory(gpu)
+        room = Room(limit, weight_bytes(program)) if limit is not None else Room()
+        read = _read_by_native(program)
+
+        def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
+            stays = frozenset(value for value in section.outputs if value in read)
+            return SectionRunner(section, constants, shaders, weights, memory, room, stays)
+
+        self._whole = Sections(program, program.sections, make, _run_step)
+
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+        """The outputs for these inputs, arrays or tensors of this GPU; GuardError where the program does not apply.
+
+        Those whose numbers are in `keep` stay on the device, where they were computed there.
+        """
+        sizes, pending = self._whole.bind(inputs, {})
+        kept = frozenset(self.program.outputs[number] for number in keep)
+        results = self._whole.run_bound(inputs, sizes, pending, kept)
+        return [
+            result if number in keep or not isinstance(result, GpuTensor) else result.numpy()
+            for number, result in enumerate(results)
+        ]
+
+    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
+        """The memory of a run with these sizes; GuardError where the program does not apply to them."""
+        return self._whole.plan(self.program, sizes, 0)
+
+    def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:  # noqa: ARG002
+        """There is none: what a call costs here is not Python's checks."""
+        return None
+
+
+def _run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
+    """A step for the host, on arrays."""
+    arrays = [operand.numpy() if isinstance(operand, GpuTensor) else operand for operand in operands]
+    return interpret.run_step(step, arrays, sizes, run_body)
+
+
+def _read_by_native(program: CompiledProgram) -> set[Value]:
+    """Values that native sections read, and no step of the host does."""
+    native = {value for section in program.sections if isinstance(section, NativeSection) for value in section.inputs}
+    host = {
+        value
+        for section in program.sections
+        if not isinstance(section, NativeSection)
+        for step in section.steps
+        for value in step.operands
+    }
+    return native - host

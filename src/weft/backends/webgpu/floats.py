@@ -1,0 +1,108 @@
+"""WGSL of float functions that are exact or nearly so: extremes, remainders, signs, tests for NaN and infinity.
+
+Compilers may assume that there is no NaN: it is found by its bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from weft.backends.webgpu.helpers import fill, functions_in
+
+_TEXT = """
+fn weft_make_$kind(bits: $bits) -> $kind {
+    // of constants that WGSL does not let a program write
+    return bitcast<$kind>(bits);
+}
+
+fn weft_is_nan_$kind(x: $kind) -> bool {
+    return (bitcast<$bits>(x) & $size_mask) > $infinity;
+}
+
+fn weft_is_inf_$kind(x: $kind) -> bool {
+    return (bitcast<$bits>(x) & $size_mask) == $infinity;
+}
+
+fn weft_with_sign_$kind(size: $kind, sign: $kind) -> $kind {
+    return bitcast<$kind>((bitcast<$bits>(size) & $size_mask) | (bitcast<$bits>(sign) & ~$bits($size_mask)));
+}
+
+fn weft_maximum_$kind(a: $kind, b: $kind) -> $kind {
+    return select(b, a, (a > b) | weft_is_nan_$kind(a));
+}
+
+fn weft_minimum_$kind(a: $kind, b: $kind) -> $kind {
+    return select(b, a, (a < b) | weft_is_nan_$kind(a));
+}
+
+fn weft_sign_$kind(x: $kind) -> $kind {
+    return select(x, select($kind(-1.0), $kind(1.0), x > 0.0), (x > 0.0) | (x < 0.0));
+}
+
+fn weft_fmod_$kind(a: $kind, b: $kind) -> $kind {
+    let size = bitcast<$bits>(a) & $size_mask;
+    let divisor = bitcast<$bits>(b) & $size_mask;
+    if (size >= $infinity) | (divisor > $infinity) | (divisor == 0) {
+        return weft_make_$kind($nan);
+    }
+    if size < divisor {
+        return a;
+    }
+    // long division of the fractions, $spare bits at a time
+    let least = i32(max(divisor >> $fraction, 1));
+    let part = select(divisor, (divisor & $fraction_mask) | $hidden, divisor >= $hidden);
+    var rest = select(size, (size & $fraction_mask) | $hidden, size >= $hidden) % part;
+    var steps = u32(i32(max(size >> $fraction, 1)) - least);
+    while (steps > 0u) & (rest != 0) {
+        let count = min(steps, $spare);
+        rest = (rest << count) % part;
+        steps -= count;
+    }
+    if rest == 0 {
+        return weft_with_sign_$kind(0.0, a);
+    }
+    var exponent = least;
+    while (rest < $hidden) & (exponent > 1) {
+        rest <<= 1u;
+        exponent -= 1;
+    }
+    let normal = rest - $hidden + ($bits(exponent) << $fraction);
+    return weft_with_sign_$kind(bitcast<$kind>(select(rest, normal, rest >= $hidden)), a);
+}
+
+fn weft_remainder_$kind(a: $kind, b: $kind) -> $kind {
+    let rest = weft_fmod_$kind(a, b);
+    return select(rest, rest + b, ((rest < 0.0) & (b > 0.0)) | ((rest > 0.0) & (b < 0.0)));
+}
+"""
+
+_VALUES = {
+    32: {
+        "kind": "f32",
+        "bits": "u32",
+        "size_mask": "0x7fffffff",
+        "infinity": "0x7f800000",
+        "nan": "0x7fc00000",
+        "fraction": "23u",
+        "fraction_mask": "0x7fffff",
+        "hidden": "0x800000",
+        "spare": "8u",
+    },
+    64: {
+        "kind": "f64",
+        "bits": "u64",
+        "size_mask": "0x7fffffffffffffff",
+        "infinity": "0x7ff0000000000000",
+        "nan": "0x7ff8000000000000",
+        "fraction": "52u",
+        "fraction_mask": "0xfffffffffffff",
+        "hidden": "0x10000000000000",
+        "spare": "11u",
+    },
+}
+
+
+@cache
+def functions(bits: int) -> dict[str, str]:
+    """Those of floats of so many bits."""
+    return functions_in(fill(_TEXT, _VALUES[bits]))

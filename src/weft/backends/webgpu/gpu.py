@@ -1,0 +1,506 @@
+"""An opened GPU: its buffers, shaders and queue, with failures as weft errors.
+
+There is one for each adapter and process, which all models share; after a loss `open_gpu` makes another. Several
+threads may use it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from weft.backends.webgpu import native
+from weft.backends.webgpu.adapters import FEATURES, Adapter, Limits, find_adapter
+from weft.backends.webgpu.native import QUIET
+from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
+
+Array = np.ndarray[Any, Any]
+Encode = Callable[[Any], None]  # records commands with wgpu's encoder
+READ, WRITE, UNIFORM = "read-only-storage", "storage", "uniform"  # how a shader sees a binding
+DYNAMIC = "dynamic"  # UNIFORM, from an offset that each dispatch states
+
+_CHUNK = 16 << 20  # bytes of one write
+_IN_FLIGHT = 4 * _CHUNK  # bytes written before they must have arrived
+_READ_AT_ONCE = 16 << 20  # bytes read through one staging buffer
+_SPARE_STAGING = 4
+_STAGING_STEP = 1 << 12  # sizes of staging buffers are multiples of it
+_SUBMISSIONS = 32  # that may wait for the device
+_PIPELINES = 4096  # that are kept
+_MOST_TIMES = 4096  # timestamps of one query set
+_LEAST_BUFFER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShaderSource:
+    """WGSL with an entry point `main`, what its bindings 0, 1, … of group 0 are, and how many bytes are immediate."""
+
+    source: str
+    bindings: tuple[str, ...]  # READ, WRITE, UNIFORM; one may be DYNAMIC
+    immediate_bytes: int = 0
+    shared_bytes: int = 0  # of a group, which wgpu does not hold against the limit
+    checked: bool = False  # whether indices and loops are bounded
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A compiled shader; pipelines with equal bindings share a layout, and so can share bind groups."""
+
+    name: str
+    handle: Any
+    layout: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One launch: so many groups along x, y, z. `offset` is that of the DYNAMIC binding, a multiple of 256.
+
+    Immediates are bytes, a multiple of 4.
+    """
+
+    pipeline: Pipeline
+    group: Any
+    x: int
+    y: int = 1
+    z: int = 1
+    offset: int | None = None
+    immediates: bytes = b""
+
+
+class Recording:
+    """Dispatches in order, prepared so that encoding them costs as little as it can."""
+
+    __slots__ = ("count", "steps")
+
+    def __init__(self, dispatches: Sequence[Dispatch]) -> None:
+        self.count = len(dispatches)
+        steps = []
+        before: Dispatch | None = None
+        for entry in dispatches:
+            same = before is not None and before.pipeline is entry.pipeline
+            bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
+            pipeline, group = None if same else entry.pipeline.handle, None if bound else entry.group
+            steps.append(native.Step(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z))
+            before = entry
+        self.steps = native.Steps(steps)
+
+    def __call__(self, encoder: Any) -> None:
+        if self.count:
+            compute_pass = encoder.begin_compute_pass()
+            self.steps.encode(compute_pass)
+            compute_pass.end()
+
+
+class Buffer:
+    """Memory of a GPU. It is freed by `release`, or with the last reference to it."""
+
+    __slots__ = ("_gpu", "handle", "size")
+
+    def __init__(self, gpu: Gpu, handle: Any, size: int) -> None:
+        self._gpu = gpu
+        self.handle = handle
+        self.size = size
+        gpu._count(size)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
+
+    def _live(self) -> Any:
+        if self.handle is None:
+            raise DeviceError("a buffer is used after its release")
+        return self.handle
+
+    def release(self) -> None:
+        """Let go of it; it is freed once nothing that was bound or submitted uses it.
+
+        It is never destroyed before: wgpu ends the process where that is submitted to.
+        """
+        if self.handle is not None:
+            self._gpu._count(-self.size)
+            self.handle = None
+
+    __del__ = release
+
+
+class Gpu:
+    """An opened adapter. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.name = adapter.name
+        self.device = adapter.device
+        self.limits: Limits = adapter.limits
+        features = adapter.features
+        self.abilities = adapter.abilities
+        self.allocated = 0
+        self.peak = 0
+        self._lost: str | None = None
+        self._lock = Lock()  # of what follows
+        self._in_flight = 0
+        self._submissions: deque[Any] = deque()
+        self._staging: list[Buffer] = []
+        self._pipelines: OrderedDict[ShaderSource, Pipeline] = OrderedDict()
+        self._layouts: dict[tuple[tuple[str, ...], int], tuple[Any, Any]] = {}
+        try:
+            with QUIET:
+                self._device = adapter.handle.request_device_sync(
+                    required_features=[name for name in FEATURES if name in features],
+                    required_limits=dict(adapter.handle.limits),
+                )
+        except Exception as error:  # wgpu raises what it likes here
+            raise DeviceError(f"{adapter} cannot be opened: {_said(error)}") from error
+        self._queue = self._device.queue
+
+    def __repr__(self) -> str:
+        return f"<Gpu {self.adapter}>"
+
+    # ---- memory
+
+    def buffer(self, size: int, label: str = "", usage: int = 0) -> Buffer:
+        """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
+        size = max(_LEAST_BUFFER, -(-size // 4) * 4)
+        if size > self.limits.max_buffer_bytes:
+            problem = f"a buffer of {size:,} bytes is more than the {self.limits.max_buffer_bytes:,} of {self.name}"
+            raise OutOfMemoryError(problem, hint="choose another device: see weft.devices()")
+        flags = usage or wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        make = self._device.create_buffer
+        return Buffer(self, self._call(f"a buffer of {size:,} bytes", make, label=label, size=size, usage=flags), size)
+
+    def uniform(self, size: int) -> Buffer:
+        """Memory for what shaders see as UNIFORM."""
+        return self.buffer(size, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST)
+
+    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
+        """Write anything with bytes in a row, at a multiple of 4; up to 3 bytes behind may become 0.
+
+        Large data is sent in pieces, each of which arrives before many others are taken along.
+        """
+        view = memoryview(data).cast("B") if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8).data
+        whole = len(view) & ~3
+        for start in range(0, whole, _CHUNK):
+            self._write(buffer, offset + start, view[start : min(start + _CHUNK, whole)])
+        if whole < len(view):
+            self._write(buffer, offset + whole, memoryview(bytes(view[whole:]).ljust(4, b"\0")))
+
+    def _write(self, buffer: Buffer, offset: int, piece: memoryview) -> None:
+        self._call("writing to a buffer", native.write, self._queue, buffer._live(), offset, piece)
+        self._in_flight += len(piece)
+        if self._in_flight >= _IN_FLIGHT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Wait until all that was written and submitted before is done."""
+        self.submit(None)
+        self.wait()
+
+    def read(self, reads: Sequence[tuple[Buffer, int, int]]) -> list[Array]:
+        """Bytes of slices (buffer, offset, size), each an array of its own."""
+        return self.run(None, reads)
+
+    # ---- shaders
+
+    def pipelines(self, shaders: Mapping[str, ShaderSource]) -> dict[str, Pipeline]:
+        """Shaders by name, compiled side by side; KernelError with the compiler's words if one cannot be.
+
+        Those with the same text as one before are the same.
+        """
+        with self._lock:
+            known = {shader: self._pipelines[shader] for shader in shaders.values() if shader in self._pipelines}
+        missing = {shader: name for name, shader in shaders.items() if shader not in known}
+        for shader, name in missing.items():
+            if shader.shared_bytes > self.limits.shared_bytes:
+                problem = f"kernel {name!r} shares {shader.shared_bytes:,} bytes within a group"
+                raise KernelError(f"{problem}: {self.name} has {self.limits.shared_bytes:,}")
+            self._layout(shader, name)
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+                made = list(pool.map(self._compile, missing.values(), missing))
+        else:
+            made = [self._compile(name, shader) for shader, name in missing.items()]
+        with self._lock:
+            for shader, pipeline in zip(missing, made):
+                known[shader] = self._pipelines.setdefault(shader, pipeline)
+            while len(self._pipelines) > _PIPELINES:
+                self._pipelines.popitem(last=False)
+        return {name: known[shader] for name, shader in shaders.items()}
+
+    def _compile(self, name: str, shader: ShaderSource) -> Pipeline:
+        group_layout, layout = self._layout(shader, name)
+        what = f"kernel {name!r}"
+        module = self._call(
+            what, native.shader_module, self._device, name, shader.source, shader.checked, raises=KernelError
+        )
+        stage = {"module": module, "entry_point": "main"}
+        make = self._device.create_compute_pipeline
+        return Pipeline(
+            name, self._call(what, make, label=name, layout=layout, compute=stage, raises=KernelError), group_layout
+        )
+
+    def _layout(self, shader: ShaderSource, name: str) -> tuple[Any, Any]:
+        """Of the bind group, and of the pipeline."""
+        key = shader.bindings, shader.immediate_bytes
+        found = self._layouts.get(key)
+        if found is not None:
+            return found
+        stage = wgpu.ShaderStage.COMPUTE
+        entries = [
+            {
+                "binding": number,
+                "visibility": stage,
+                "buffer": {"type": UNIFORM if kind == DYNAMIC else kind, "has_dynamic_offset": kind == DYNAMIC},
+            }
+            for number, kind in enumerate(shader.bindings)
+        ]
+        what, device = f"kernel {name!r}", self._device
+        group = self._call(what, device.create_bind_group_layout, entries=entries, raises=KernelError)
+        size = shader.immediate_bytes
+        layouts = {"bind_group_layouts": [group], "immediate_size": size}
+        layout = self._call(what, device.create_pipeline_layout, **layouts, raises=KernelError)
+        return self._layouts.setdefault(key, (group, layout))
+
+    def bind_group(self, pipeline: Pipeline, slices: Sequence[tuple[Buffer, int, int]]) -> Any:
+        """What gives a pipeline its buffers: for each binding a buffer, an offset and a size, multiples as limits ask.
+
+        A group serves all pipelines with the same bindings.
+        """
+        entries = [(buffer._live(), offset, size) for buffer, offset, size in slices]
+        return self._call("a bind group", native.bind_group, self._device, pipeline.layout, entries)
+
+    # ---- running
+
+    def submit(self, encode: Encode | None) -> None:
+        """Run recorded commands after all that was submitted before; does not wait for them, or not much."""
+        self._submit(encode)
+
+    def run(self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = ()) -> list[Array]:
+        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large."""
+        parts = [_Part(number, *piece) for number, read in enumerate(reads) for piece in _pieces(*read)]
+        results = [np.empty(size, np.uint8) for _, _, size in reads]
+        batches = _batches(parts)
+        if not batches:
+            self._wait(self._submit(encode))
+        for number, batch in enumerate(batches):
+            self._read_batch(encode if number == 0 else None, batch, results)
+        return results
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is done."""
+        with self._lock:
+            waiting, self._submissions = self._submissions, deque()
+            self._in_flight = 0
+        if waiting:
+            self._wait(waiting[-1])
+
+    def time(self, recording: Recording) -> list[float]:
+        """Run dispatches and tell how many seconds each took; DeviceError where the adapter has no timestamps."""
+        if not self.limits.timestamps:
+            raise DeviceError(f"{self.name} cannot time its kernels")
+        if recording.count >= _MOST_TIMES:
+            raise DeviceError(f"no more than {_MOST_TIMES - 1} kernels can be timed in one run")
+        count = recording.count + 1
+        query = self._call("timestamps", self._device.create_query_set, type="timestamp", count=count)
+        flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        times = self.buffer(8 * count, usage=flags)
+
+        def encode(encoder: Any) -> None:
+            compute_pass = encoder.begin_compute_pass()
+            recording.steps.encode_timed(compute_pass, query)
+            compute_pass.end()
+            encoder.resolve_query_set(query, 0, count, times.handle, 0)
+
+        ticks = self.run(encode, [(times, 0, 8 * count)])[0].view(np.uint64)
+        times.release()
+        period = native.timestamp_period(self._queue)
+        return [float(span) * period * 1e-9 for span in np.diff(ticks.astype(np.int64))]
+
+    def check(self) -> None:
+        """Raise DeviceLostError if the device is lost."""
+        self._call("the device", lambda: self._device.create_command_encoder().finish())
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def destroy(self) -> None:
+        """Give the device back: what uses it from now on gets a DeviceLostError."""
+        with self._lock, QUIET:
+            self._lost = self._lost or "it was given back"
+            self._staging.clear()
+            self._device.destroy()
+
+    def _submit(self, encode: Encode | None) -> Any:
+        self._refuse_if_lost()
+        try:
+            with QUIET:
+                encoder = self._device.create_command_encoder()
+                if encode is not None:
+                    encode(encoder)
+                with self._lock:  # to submit to a device that is lost would end the process; `finish` raises there
+                    submission = native.submit(self._queue, encoder.finish())
+                    self._submissions.append(submission)
+                    oldest = self._submissions.popleft() if len(self._submissions) > _SUBMISSIONS else None
+        except WeftError:
+            raise
+        except Exception as error:
+            raise self._failure("running kernels", error, DeviceError) from error
+        if oldest is not None:
+            self._wait(oldest)
+        return submission
+
+    def _wait(self, submission: Any) -> None:
+        self._call("waiting for kernels", native.wait, self._device, submission)
+
+    def _read_batch(self, encode: Encode | None, batch: Sequence[_Part], results: Sequence[Array]) -> None:
+        """Read parts through one staging buffer, after other commands of the same submission."""
+        starts, total = [], 0
+        for part in batch:
+            starts.append(total)
+            total += -(-part.padded // 8) * 8
+        staging = self._take_staging(total)
+
+        def record(encoder: Any) -> None:
+            if encode is not None:
+                encode(encoder)
+            for part, start in zip(batch, starts):
+                encoder.copy_buffer_to_buffer(part.buffer._live(), part.first, staging.handle, start, part.padded)
+
+        submission = self._submit(record)
+        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission)
+        content = mapped.content()
+        for part, start in zip(batch, starts):
+            begin = start + part.skipped
+            results[part.result][part.at : part.at + part.size] = content[begin : begin + part.size]
+        del content
+        self._call("reading a buffer", mapped.close)
+        with self._lock:
+            if len(self._staging) < _SPARE_STAGING:
+                self._staging.append(staging)
+
+    def _take_staging(self, size: int) -> Buffer:
+        """A buffer that can be read here: a spare one if it is large enough, but not very much larger."""
+        with self._lock:
+            for number, spare in enumerate(self._staging):
+                if size <= spare.size:
+                    return self._staging.pop(number)
+            if len(self._staging) == _SPARE_STAGING:
+                self._staging.pop(0)
+        flags = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        return self.buffer(-(-size // _STAGING_STEP) * _STAGING_STEP, usage=flags)
+
+    # ---- failures
+
+    def _call(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        raises: type[DeviceError] = DeviceError,
+        **named: Any,
+    ) -> Any:
+        self._refuse_if_lost()
+        try:
+            with QUIET:
+                return function(*arguments, **named)
+        except WeftError:
+            raise
+        except Exception as error:
+            raise self._failure(what, error, raises) from error
+
+    def _refuse_if_lost(self) -> None:
+        if self._lost is not None:
+            raise DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
+
+    def _failure(self, what: str, error: Exception, otherwise: type[DeviceError]) -> WeftError:
+        """What wgpu's error is to weft's users."""
+        said = _said(error)
+        if "lost" in said.lower() or self._is_gone():
+            self._lost = self._lost or said
+            return DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
+        if isinstance(error, (wgpu.GPUOutOfMemoryError, MemoryError)) or "memory left" in said:
+            problem = f"{what} cannot be had: {self.name} is out of memory, with {self.allocated:,} bytes of weft's"
+            return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
+        return otherwise(f"{what}, on {self.name}: {said}")
+
+    def _is_gone(self) -> bool:
+        try:
+            self._device.create_command_encoder().finish()
+        except Exception as error:
+            return "lost" in _said(error).lower()
+        return False
+
+    def _count(self, size: int) -> None:
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of a read: bytes of a buffer that go to a place in one of the results."""
+
+    result: int
+    at: int
+    buffer: Buffer
+    offset: int
+    size: int
+
+    @property
+    def first(self) -> int:
+        """Where copying begins: wgpu copies from multiples of 4."""
+        return self.offset & ~3
+
+    @property
+    def skipped(self) -> int:
+        return self.offset - self.first
+
+    @property
+    def padded(self) -> int:
+        return -(-(self.skipped + self.size) // 4) * 4
+
+
+def _pieces(buffer: Buffer, offset: int, size: int) -> list[tuple[int, Buffer, int, int]]:
+    return [
+        (start, buffer, offset + start, min(_READ_AT_ONCE, size - start)) for start in range(0, size, _READ_AT_ONCE)
+    ]
+
+
+def _batches(parts: Sequence[_Part]) -> list[list[_Part]]:
+    """Parts in groups that one staging buffer takes."""
+    batches: list[list[_Part]] = []
+    total = _READ_AT_ONCE
+    for part in parts:
+        if total + part.size > _READ_AT_ONCE:
+            batches.append([])
+            total = 0
+        batches[-1].append(part)
+        total += part.size
+    return batches
+
+
+def _said(error: Exception) -> str:
+    """An error's text in one paragraph, without wgpu's way of framing it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = [line for line in lines if line and line not in ("Validation Error", "Caused by:")]
+    return "\n  ".join(text) or type(error).__name__
+
+
+_open: dict[tuple[str, str, int], Gpu] = {}
+_opening = Lock()
+
+
+def open_gpu(wanted: str = "") -> Gpu:
+    """The GPU that a number or name means (see adapters.py), opened if it is not, or if it was lost."""
+    adapter = find_adapter(wanted)
+    key = adapter.name, adapter.backend, adapter.number
+    with _opening:
+        gpu = _open.get(key)
+        if gpu is None or gpu.is_lost:
+            gpu = _open[key] = Gpu(adapter)
+        return gpu

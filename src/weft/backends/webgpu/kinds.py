@@ -1,0 +1,60 @@
+"""How each element type looks in WGSL, in registers and in storage buffers, given what an adapter's language has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.errors import InternalError
+from weft.ir.dtypes import DType
+
+MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
+PAIR = "vec2<u32>"  # 64 bits, the low word first
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the adapter's language has beyond 32 bits."""
+
+    int64: bool
+    float64: bool
+    float16: bool
+
+
+def kind_of(dtype: DType, abilities: Abilities) -> str:
+    """What computes with a type: bool, i32, u32, i64, u64, signed_pair, unsigned_pair, f32 or f64."""
+    if dtype is DType.bool:
+        return "bool"
+    if dtype.is_integer:
+        if dtype.bits == 64 and not abilities.int64:
+            return "signed_pair" if dtype.is_signed else "unsigned_pair"
+        return f"{'i' if dtype.is_signed else 'u'}{64 if dtype.bits == 64 else 32}"
+    if dtype is DType.float64:
+        if not abilities.float64:
+            raise InternalError("this adapter computes no float64")
+        return "f64"
+    if dtype.is_float:
+        return "f32"
+    raise InternalError(f"shaders have no type {dtype}")
+
+
+def register_type(dtype: DType, abilities: Abilities) -> str:
+    kind = kind_of(dtype, abilities)
+    return PAIR if kind.endswith("pair") else kind
+
+
+def storage_type(dtype: DType, abilities: Abilities) -> str:
+    if dtype is DType.float16 and abilities.float16:
+        return "f16"
+    return "u32" if elements_in_word(dtype, abilities) > 1 else register_type(dtype, abilities)
+
+
+def elements_in_word(dtype: DType, abilities: Abilities) -> int:
+    """How many elements share a u32 of a storage buffer; 1 for those that have one of their own type."""
+    if dtype is DType.float16 and abilities.float16:
+        return 1
+    return max(4 // dtype.numpy.itemsize, 1)
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether registers hold more than the type does."""
+    return dtype is not DType.bool and dtype.bits < 32

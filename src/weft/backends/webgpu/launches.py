@@ -1,0 +1,180 @@
+"""Planned launches -> dispatches: pipelines, bind groups and parameters, made once for a plan.
+
+A buffer is bound from the last aligned place at or before its start; the rest of the way is a parameter. Launches that
+are repeated at other places are bound to all of these, and have parameters for each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.backends.webgpu.bindings import Binding, module_text, shared_buffers
+from weft.backends.webgpu.emit import Shader
+from weft.backends.webgpu.gpu import (
+    READ,
+    UNIFORM,
+    WRITE,
+    Buffer,
+    Dispatch,
+    Gpu,
+    Pipeline,
+    Recording,
+    ShaderSource,
+)
+from weft.backends.webgpu.weights import Spot
+from weft.errors import ExecutionError
+from weft.ir import kernel as form
+from weft.ir.work import Place, PlannedLaunch, Repeated
+
+Array = np.ndarray[Any, Any]
+PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A launch whose buffers have their bindings: how, where, and the first element's place in each."""
+
+    launch: PlannedLaunch
+    ways: tuple[Binding, ...]
+    spots: tuple[Spot, ...]  # of each buffer that is no alias
+    bases: tuple[tuple[int, ...], ...]  # of each time it is run, of each buffer
+
+
+class Binder:
+    """Binds the launches of plans; `find` tells where a place is, given the bytes from there on that are used."""
+
+    def __init__(self, gpu: Gpu, shaders: Mapping[str, Shader], find: Callable[[Place, int], Spot]) -> None:
+        self.gpu = gpu
+        self.shaders = shaders
+        self.find = find
+
+    def bind(self, entries: Sequence[PlannedLaunch | Repeated]) -> list[list[Bound]]:
+        """Launches by entry, those without blocks left out."""
+        found = []
+        for entry in entries:
+            if isinstance(entry, PlannedLaunch):
+                launches, shifts, count = [entry], [(0,) * len(entry.buffers)], 1
+            else:
+                launches, shifts, count = list(entry.launches), list(entry.shifts), entry.count
+            pairs = zip(launches, shifts)
+            found.append([self._bound(launch, own, count) for launch, own in pairs if launch.blocks and count])
+        return found
+
+    def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> Bound:
+        ways: list[Binding] = []
+        spots: list[Spot] = []
+        bases: list[list[int]] = []
+        known: dict[tuple[int, int, int, Any], tuple[str, int]] = {}
+        runs = self.shaders[launch.kernel.name].runs
+        for number, buffer in enumerate(shared_buffers(launch.kernel)):
+            place, shift, size = launch.buffers[number], shifts[number], launch.sizes[number]
+            spot = self._span(place, shift, size, count)
+            start = self.gpu.limits.offset_alignment * (spot.offset // self.gpu.limits.offset_alignment)
+            first = spot.offset - start + (-shift * (count - 1) if shift < 0 else 0)
+            itemsize = buffer.dtype.numpy.itemsize
+            own = [(first + shift * time) // itemsize for time in range(count)]
+            key = (id(spot.buffer), spot.offset, shift, buffer.dtype)
+            if size and key in known:
+                ways.append(Binding(alias=known[key][0], aligned=ways[known[key][1]].aligned))
+            else:
+                aligned = all(base % runs[buffer.name] == 0 for base in own)
+                whole = Spot(spot.buffer, start, spot.size + spot.offset - start)
+                ways.append(self._way(buffer, whole, aligned, constant=not size and not buffer.written))
+                spots.append(whole)
+                known[key] = (buffer.name, number)
+            bases.append(own)
+        return Bound(launch, tuple(ways), tuple(spots), tuple(zip(*bases)) if bases else ((),) * count)
+
+    def _span(self, place: Place, shift: int, size: int, count: int) -> Spot:
+        """All that a buffer is, each time a launch is repeated."""
+        if not shift:
+            return self.find(place, size)
+        far = shift * (count - 1)
+        return self.find(Place(place.region, place.offset + min(far, 0)), size + abs(far))
+
+    def _way(self, buffer: form.Buffer, spot: Spot, aligned: bool, constant: bool) -> Binding:
+        """A buffer that is larger than a binding may be takes several."""
+        most = self._most_bytes()
+        count = -(-spot.size // most)
+        if count <= 1:
+            return Binding(aligned=aligned, constant=constant)
+        return Binding(None, count, most // buffer.dtype.numpy.itemsize, aligned, constant)
+
+    # -- what runs ---------------------------------------------------------------------------------------------------
+
+    def record(self, entries: Sequence[Sequence[Bound]]) -> Recording:
+        """What runs on the device, in order."""
+        listed = [bound for entry in entries for bound in entry]
+        pipelines = self._pipelines(listed)
+        rows: list[tuple[Bound, tuple[int, ...]]] = []
+        for entry in entries:
+            for time in range(len(entry[0].bases) if entry else 0):
+                rows += [(bound, bound.bases[time]) for bound in entry]
+        parameters = self._parameters([[b.launch.blocks, *bases, *b.launch.parameters] for b, bases in rows])
+        found = []
+        for number, (bound, _) in enumerate(rows):
+            pipeline = pipelines[bound.launch.kernel.name, bound.ways]
+            own = (parameters, number * PARAMETER_STRIDE, PARAMETER_STRIDE)
+            group = self.gpu.bind_group(pipeline, [own, *self._ranges(bound)])
+            found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
+        return Recording(found)
+
+    def _pipelines(self, bounds: Sequence[Bound]) -> dict[tuple[str, tuple[Binding, ...]], Pipeline]:
+        sources: dict[tuple[str, tuple[Binding, ...]], ShaderSource] = {}
+        for bound in bounds:
+            kernel = bound.launch.kernel
+            key = (kernel.name, bound.ways)
+            if key not in sources:
+                named = {buffer.name: way for buffer, way in zip(shared_buffers(kernel), bound.ways)}
+                text = module_text(kernel, self.shaders[kernel.name], named, self.gpu.abilities)
+                sources[key] = ShaderSource(text, (UNIFORM, *_kinds(bound.ways)))
+        names = {f"{key[0]}.{number}": key for number, key in enumerate(sources)}
+        made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
+        return {key: made[name] for name, key in names.items()}
+
+    def _parameters(self, rows: Sequence[Sequence[int]]) -> Buffer:
+        """All launches' parameters, one after the other."""
+        block = np.zeros((max(len(rows), 1), PARAMETER_STRIDE // 4), np.int64)
+        for number, row in enumerate(rows):
+            if len(row) > block.shape[1]:
+                raise ExecutionError(f"a kernel with {len(row)} parameters, where a launch has room for 64")
+            block[number, : len(row)] = row
+        if np.abs(block).max() > MOST:
+            raise ExecutionError(
+                "a tensor has more than 2**31 elements, which this device's kernels cannot count",
+                hint="use a smaller batch, or device='cpu'",
+            )
+        buffer = self.gpu.uniform(block.shape[0] * PARAMETER_STRIDE)
+        self.gpu.write(buffer, 0, block.astype(np.int32))
+        return buffer
+
+    def _ranges(self, bound: Bound) -> list[tuple[Buffer, int, int]]:
+        """The bindings of the buffers, in order."""
+        most = self._most_bytes()
+        ranges = []
+        ways = [way for way in bound.ways if way.alias is None]
+        for way, spot in zip(ways, bound.spots, strict=True):
+            for part in range(way.segments):
+                size = min(most, spot.size - part * most) if way.segments > 1 else spot.size
+                ranges.append((spot.buffer, spot.offset + part * most, max(-(-size // 16) * 16, 16)))
+        return ranges
+
+    def _most_bytes(self) -> int:
+        """Of a binding, such that the next one starts where it may."""
+        return self.gpu.limits.max_binding_bytes // PARAMETER_STRIDE * PARAMETER_STRIDE
+
+    def _grid(self, launch: PlannedLaunch) -> tuple[int, int]:
+        most = self.gpu.limits.max_groups
+        rows = -(-launch.blocks // most)
+        if rows > most:
+            raise ExecutionError(f"{launch.blocks} blocks, more than a dispatch can have on this device")
+        return -(-launch.blocks // rows), rows
+
+
+def _kinds(ways: Sequence[Binding]) -> tuple[str, ...]:
+    return tuple(READ if way.constant else WRITE for way in ways if way.alias is None for _ in range(way.segments))

@@ -1,0 +1,128 @@
+"""The WGSL of a shader's values: types, literals, scalar functions and conversions as expressions.
+
+Texts of registers come in, texts of expressions go out, and `prelude` gives the helper functions that they call.
+Registers hold bool, i32, u32, i64, u64, f32 or f64; narrower types are held by those of 32 bits and wrapped or rounded
+after each operation, and 64-bit integers by pairs of u32 where the language has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from weft.backends.webgpu import conversions, elementary, floats, functions, integers, kinds, minifloats, pairs
+from weft.backends.webgpu.helpers import Helpers, functions_in
+from weft.backends.webgpu.kinds import Abilities
+from weft.ir.dtypes import DType
+
+__all__ = ["Abilities", "Library"]
+
+_COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+
+
+class Library:
+    """One for each shader."""
+
+    def __init__(self, abilities: Abilities) -> None:
+        self.abilities = abilities
+        self._helpers = Helpers(abilities, _catalogue(abilities))
+        self._halves = False
+        self._literals: dict[str, float] = {}  # values by their texts
+
+    def register_type(self, dtype: DType) -> str:
+        return kinds.register_type(dtype, self.abilities)
+
+    def storage_type(self, dtype: DType) -> str:
+        """The element type of a storage array; u32 for types of which several share a word."""
+        return self._noted(kinds.storage_type(dtype, self.abilities))
+
+    def elements_in_word(self, dtype: DType) -> int:
+        return kinds.elements_in_word(dtype, self.abilities)
+
+    def literal(self, value: bool | int | float, dtype: DType) -> str:
+        """A number as a register; integers wrap around, floats are rounded."""
+        text = self._literal(value, dtype)
+        self._literals[text] = float(value)
+        return text
+
+    def _literal(self, value: bool | int | float, dtype: DType) -> str:
+        kind = kinds.kind_of(dtype, self.abilities)
+        if kind == "bool":
+            return "true" if value else "false"
+        if dtype.is_float:
+            return self._float(value, dtype, kind)
+        low = int(dtype.limits[0])
+        number = low + (int(value) - low) % (1 << dtype.bits)
+        if kind.endswith("pair"):
+            return f"vec2<u32>({number & 0xFFFFFFFF}u, {number >> 32 & 0xFFFFFFFF}u)"
+        suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[kind]
+        if number == low and number < -(2**16):
+            return f"({number + 1}{suffix} - 1{suffix})"
+        return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
+
+    def _float(self, value: float, dtype: DType, kind: str) -> str:
+        real: Any = np.float64 if kind == "f64" else np.float32
+        with np.errstate(all="ignore"):
+            exact = real(np.array(value, np.float64).astype(dtype.numpy))
+        if isfinite(exact):
+            text = f"{np.format_float_scientific(exact, trim='0')}{'lf' if kind == 'f64' else 'f'}"
+            return f"({text})" if text.startswith("-") else text
+        bits = f"0x{exact.view(np.uint64 if kind == 'f64' else np.uint32):x}{'lu' if kind == 'f64' else 'u'}"
+        return f"{self._helpers.use(f'make_{kind}')}({bits})"
+
+    def call(self, function: str, arguments: Sequence[str], dtypes: Sequence[DType], result: DType) -> str:
+        """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
+        text = None
+        if function == "power" and arguments[1] in self._literals:
+            text = functions.power(self._helpers, arguments[0], self._literals[arguments[1]], result)
+        return self._noted(text or functions.apply(self._helpers, function, arguments, dtypes, result))
+
+    def combine(self, kind: str, dtype: DType, a: str, b: str) -> str:
+        """The sum, product, maximum or minimum of two registers."""
+        return self.call(_COMBINE[kind], [a, b], [dtype, dtype], dtype)
+
+    def cast(self, text: str, source: DType, target: DType) -> str:
+        return self._noted(conversions.cast(self._helpers, text, source, target))
+
+    def bitcast(self, text: str, source: DType, target: DType) -> str:
+        return conversions.bitcast(self._helpers, text, source, target)
+
+    def from_index(self, text: str) -> str:
+        """An i32 as an int64 register."""
+        return conversions.cast(self._helpers, text, DType.int32, DType.int64)
+
+    def to_index(self, text: str) -> str:
+        """An int64 register that fits as an i32."""
+        return conversions.cast(self._helpers, text, DType.int64, DType.int32)
+
+    def loaded(self, text: str, dtype: DType) -> str:
+        """What a storage element, or the low bits of a word, holds."""
+        return conversions.loaded(self._helpers, text, dtype)
+
+    def stored(self, text: str, dtype: DType) -> str:
+        """A register as a storage element, or as the low bits of a word whose others are 0."""
+        return self._noted(conversions.stored(self._helpers, text, dtype))
+
+    def prelude(self) -> str:
+        """What the expressions made so far need at the start of the shader."""
+        return f"{'enable f16;' if self._halves else ''}\n{self._helpers.text()}"
+
+    def _noted(self, text: str) -> str:
+        """The same text, once it is known whether it needs f16."""
+        self._halves |= self.abilities.float16 and ("f16(" in text or text == "f16")
+        return text
+
+
+@cache
+def _catalogue(abilities: Abilities) -> dict[str, str]:
+    """All helper functions for such an adapter."""
+    found = integers.functions(32) | floats.functions(32) | minifloats.functions()
+    found |= functions_in(functions.DOT4) | elementary.functions(32)
+    found |= integers.functions(64) if abilities.int64 else pairs.functions()
+    if abilities.int64 and abilities.float64:
+        found |= floats.functions(64) | elementary.functions(64)
+    return found | functions_in(conversions.wgsl(abilities))

@@ -1,0 +1,247 @@
+"""What weft asks of wgpu's C library itself: shaders without checks, bind groups, encoding and mapping at low cost.
+
+wgpu's Python API lacks the first and takes several times as long for the others. It is used all the same where a
+release of wgpu has hidden its library (`DIRECT`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import wgpu
+
+Array = np.ndarray[Any, Any]
+Slice = tuple[Any, int, int]  # of a wgpu buffer: the buffer, an offset, bytes
+
+
+class Step(NamedTuple):
+    """A dispatch. Pipeline and bind group are None where they are those of the step before."""
+
+    pipeline: Any
+    group: Any
+    offset: int | None  # of the one binding that has a dynamic offset
+    immediates: bytes
+    x: int
+    y: int
+    z: int
+
+
+try:
+    from wgpu.backends.wgpu_native import GPUBindGroup, GPUShaderModule, ffi, lib
+    from wgpu.backends.wgpu_native._api import libf  # the same functions, whose errors are raised
+
+    _NEEDED = (
+        "wgpuBufferGetMappedRange",
+        "wgpuBufferMapAsync",
+        "wgpuBufferUnmap",
+        "wgpuComputePassEncoderDispatchWorkgroups",
+        "wgpuComputePassEncoderSetBindGroup",
+        "wgpuComputePassEncoderSetImmediates",
+        "wgpuComputePassEncoderSetPipeline",
+        "wgpuComputePassEncoderWriteTimestamp",
+        "wgpuDeviceCreateBindGroup",
+        "wgpuDeviceCreateShaderModuleTrusted",
+        "wgpuDevicePoll",
+        "wgpuQueueSubmitForIndex",
+        "wgpuQueueWriteBuffer",
+    )
+    DIRECT = all(hasattr(lib, name) and hasattr(libf, name) for name in _NEEDED)
+except ImportError:
+    DIRECT = False
+
+
+class _Quiet(logging.Filter):
+    """Keeps what wgpu logs of failures that weft handles, those inside of `with QUIET`, out of its logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._threads = threading.local()
+        logging.getLogger("wgpu").addFilter(self)
+
+    def __enter__(self) -> None:
+        self._threads.depth = getattr(self._threads, "depth", 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.depth -= 1
+
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002
+        return not getattr(self._threads, "depth", 0)
+
+
+QUIET = _Quiet()
+
+
+def shader_module(device: Any, name: str, source: str, checked: bool) -> Any:
+    """A shader; unless `checked`, it neither bounds indices nor loops."""
+    if checked or not DIRECT:
+        return device.create_shader_module(label=name, code=source)
+    code, label = ffi.new("char[]", source.encode()), ffi.new("char[]", name.encode())
+    wgsl = ffi.new("WGPUShaderSourceWGSL *")
+    wgsl.chain.sType = lib.WGPUSType_ShaderSourceWGSL
+    wgsl.code.data, wgsl.code.length = code, len(code) - 1
+    descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+    descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", wgsl)
+    descriptor.label.data, descriptor.label.length = label, len(label) - 1
+    made = libf.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)
+    return GPUShaderModule(name, made, device)
+
+
+def bind_group(device: Any, layout: Any, slices: Sequence[Slice]) -> Any:
+    """What binds slices of buffers to a shader's bindings 0, 1, …"""
+    if not DIRECT:
+        entries = [
+            {"binding": number, "resource": {"buffer": buffer, "offset": offset, "size": size}}
+            for number, (buffer, offset, size) in enumerate(slices)
+        ]
+        return device.create_bind_group(layout=layout, entries=entries)
+    table = ffi.new("WGPUBindGroupEntry[]", len(slices))
+    for number, (buffer, offset, size) in enumerate(slices):
+        entry = table[number]
+        entry.binding, entry.buffer, entry.offset, entry.size = number, buffer._internal, offset, size
+    descriptor = ffi.new("WGPUBindGroupDescriptor *")
+    descriptor.layout, descriptor.entries, descriptor.entryCount = layout._internal, table, len(slices)
+    return GPUBindGroup("", libf.wgpuDeviceCreateBindGroup(device._internal, descriptor), device)
+
+
+def write(queue: Any, buffer: Any, offset: int, data: memoryview) -> None:
+    """Write bytes, a multiple of 4 of them, before whatever is submitted next."""
+    if not DIRECT:
+        queue.write_buffer(buffer, offset, data)
+        return
+    libf.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, ffi.from_buffer(data), len(data))
+
+
+def submit(queue: Any, commands: Any) -> Any:
+    """Run recorded commands, or nothing but what was written; what to wait for."""
+    if not DIRECT:
+        queue.submit([] if commands is None else [commands])
+        return None
+    if commands is None:
+        return ffi.new("WGPUSubmissionIndex *", libf.wgpuQueueSubmitForIndex(queue._internal, 0, ffi.NULL))
+    handles = ffi.new("WGPUCommandBuffer[]", [commands._internal])
+    return ffi.new("WGPUSubmissionIndex *", libf.wgpuQueueSubmitForIndex(queue._internal, 1, handles))
+
+
+def wait(device: Any, submission: Any) -> None:
+    """Wait until what was submitted is done."""
+    if submission is None:
+        device.queue.on_submitted_work_done_sync()
+        return
+    libf.wgpuDevicePoll(device._internal, True, submission)
+
+
+class Steps:
+    """Dispatches, ready to be encoded into compute passes again and again."""
+
+    __slots__ = ("_kept", "_steps")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._kept = steps  # handles alone keep nothing alive
+        self._steps = [_handles(step) for step in steps] if DIRECT else []
+
+    def encode(self, compute_pass: Any) -> None:
+        if not DIRECT:
+            for step in self._kept:
+                _encode(compute_pass, step)
+            return
+        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+        set_immediates = lib.wgpuComputePassEncoderSetImmediates
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        handle = compute_pass._internal
+        for pipeline, group, offsets, count, immediates, x, y, z in self._steps:
+            if pipeline is not None:
+                set_pipeline(handle, pipeline)
+            if group is not None:
+                set_group(handle, 0, group, count, offsets)
+            if immediates:
+                set_immediates(handle, 0, immediates, len(immediates))
+            dispatch(handle, x, y, z)
+
+    def encode_timed(self, compute_pass: Any, query: Any) -> None:
+        """Encode with a timestamp before every dispatch and one after the last."""
+        from wgpu.backends.wgpu_native.extras import write_timestamp
+
+        for number, step in enumerate(self._kept):
+            write_timestamp(compute_pass, query, number)
+            _encode(compute_pass, step)
+        write_timestamp(compute_pass, query, len(self._kept))
+
+
+def _handles(step: Step) -> tuple[Any, ...]:
+    return (
+        None if step.pipeline is None else step.pipeline._internal,
+        None if step.group is None else step.group._internal,
+        ffi.NULL if step.offset is None else ffi.new("uint32_t[]", [step.offset]),
+        0 if step.offset is None else 1,
+        ffi.from_buffer(step.immediates) if step.immediates else None,
+        step.x,
+        step.y,
+        step.z,
+    )
+
+
+def _encode(compute_pass: Any, step: Step) -> None:
+    """The same through wgpu's Python API."""
+    if step.pipeline is not None:
+        compute_pass.set_pipeline(step.pipeline)
+    if step.group is not None:
+        compute_pass.set_bind_group(0, step.group, () if step.offset is None else (step.offset,))
+    if step.immediates:
+        compute_pass.set_immediates(0, step.immediates, 0, len(step.immediates))
+    compute_pass.dispatch_workgroups(step.x, step.y, step.z)
+
+
+class Mapping:
+    """A buffer that is mapped for reading once what fills it is done.
+
+    Whichever thread waits for the device calls all that has become ready, hence the event.
+    """
+
+    def __init__(self, device: Any, buffer: Any, size: int, submission: Any) -> None:
+        self._buffer = buffer
+        self._size = size
+        if not DIRECT:
+            buffer.map_sync(wgpu.MapMode.READ, 0, size)
+            return
+        self._status = 0
+        self._done = threading.Event()
+        self._self = ffi.new_handle(self)
+        info = ffi.new("WGPUBufferMapCallbackInfo *")
+        info.mode, info.callback, info.userdata1 = lib.WGPUCallbackMode_AllowProcessEvents, _mapped, self._self
+        libf.wgpuBufferMapAsync(buffer._internal, lib.WGPUMapMode_Read, 0, size, info[0])
+        libf.wgpuDevicePoll(device._internal, True, submission)
+        while not self._done.wait(0 if self._status else 0.001):
+            libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
+        if self._status != lib.WGPUMapAsyncStatus_Success:
+            raise RuntimeError(f"a buffer cannot be read: status {self._status}")
+
+    def content(self) -> Array:
+        """The bytes, until `close`."""
+        if not DIRECT:
+            return np.frombuffer(self._buffer.read_mapped(0, self._size, copy=False), np.uint8)
+        address = libf.wgpuBufferGetMappedRange(self._buffer._internal, 0, self._size)
+        return np.frombuffer(ffi.buffer(address, self._size), np.uint8)
+
+    def close(self) -> None:
+        if not DIRECT:
+            self._buffer.unmap()
+            return
+        libf.wgpuBufferUnmap(self._buffer._internal)
+
+
+if DIRECT:
+
+    @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
+    def _mapped(status: int, message: Any, mapping: Any, _: Any) -> None:  # noqa: ARG001
+        waiting = ffi.from_handle(mapping)
+        waiting._status = status
+        waiting._done.set()
+
+
+def timestamp_period(queue: Any) -> float:
+    """Nanoseconds of a timestamp's step."""
+    return float(lib.wgpuQueueGetTimestampPeriod(queue._internal)) if DIRECT else 1.0

@@ -1,0 +1,1 @@
+"""Builders for devices whose lanes are threads: blocks of many of them, and many blocks."""

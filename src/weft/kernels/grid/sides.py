@@ -1,0 +1,119 @@
+"""The operands of a product as a kernel addresses them: offsets, tests whether there is an element, and runs of four."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Integer
+from weft.kernels.grid.product import Inside, Product
+from weft.kernels.layout import offset
+from weft.kernels.parameters import Parameters
+from weft.kernels.walks import Walk
+
+RUN = 4  # neighbouring elements that are read or written at once
+
+
+class Side:
+    """The left operand, whose places across are rows, or the right one, for which they are columns."""
+
+    def __init__(self, product: Product, parameters: Parameters, *, is_left: bool) -> None:
+        self.name = "left" if is_left else "right"
+        self.is_left = is_left
+        self.parameters = parameters
+        self.dtype = product.left if is_left else product.right
+        self.across = product.rows if is_left else product.columns
+        self.grid, self.sums = product.grid, product.sums
+        self.order = product.order if is_left else None
+        self.inside = product.inside if is_left else ()
+        self.begin = product.left_start if is_left else product.right_start
+        self.runs_across = self._has_runs(self.across, self.sums) and not any(
+            test.rows and test.rows[-1] != 0 for test in self.inside
+        )
+        self.runs_deep = (
+            not self.runs_across
+            and self._has_runs(self.sums, self.across)
+            and self.order is None
+            and not any(test.sums and test.sums[-1] != 0 for test in self.inside)
+        )
+        self._run = RUN if self.runs_across or self.runs_deep else 1
+        self._strides = {
+            kind: [self._named(f"{kind}{number}", self._step(walk)) for number, walk in enumerate(walks)]
+            for kind, walks in (("grid", self.grid), ("across", self.across), ("sums", self.sums))
+        }
+        self._start = 0 if self.begin == 0 else self._named("start", self.begin)
+        self._tests = [self._test(number, test) for number, test in enumerate(self.inside)]
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether neighbours in memory are neighbours along the sums, aligned or not."""
+        return bool(self.sums) and self._step(self.sums[-1]) == 1
+
+    def offset(self, grid: Sequence[Dim], across: Sequence[Dim], sums: Sequence[Dim]) -> Dim:
+        """Where the element at these places lies."""
+        strides = self._strides
+        place = self._start + offset(strides["across"], across)
+        if self.order is None:
+            return place + offset(strides["grid"], grid) + offset(strides["sums"], sums)
+        index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], sums[-1:])
+        return place + offset(strides["sums"][:-1], sums[:-1]) + dims.substitute(self.order, lambda _: index)
+
+    def tests(self, across: Sequence[Dim], sums: Sequence[Dim]) -> list[Code]:
+        """The conditions under which there is an element."""
+        found: list[Code] = []
+        for test, (least, greatest) in zip(self._tests, map(self._open_ends, self.inside)):
+            place = Integer(test.first + offset(test.rows, across) + offset(test.sums, sums))
+            if least:
+                found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
+            if greatest:
+                found.append(Call("less", (place, Integer(test.size)), DType.bool))
+        return found
+
+    def _step(self, walk: Walk) -> Dim:
+        return walk.left if self.is_left else walk.right
+
+    def _has_runs(self, walks: Sequence[Walk], others: Sequence[Walk]) -> bool:
+        """Whether four neighbours along the last of these walks lie side by side, from a multiple of four on."""
+        if not walks or self._step(walks[-1]) != 1 or dims.mod(walks[-1].size, RUN) != 0:
+            return False
+        rest = [self._step(walk) for walk in (*walks[:-1], *others, *self.grid)]
+        return all(dims.mod(step, RUN) == 0 for step in (*rest, self.begin))
+
+    def _named(self, name: str, value: Dim) -> Dim:
+        """A stride as the kernel sees it; one that is a multiple of a run shows that it is."""
+        if value in (0, 1):
+            return value
+        if self._run == 1:
+            return self.parameters.named(f"{self.name}_{name}", value)
+        return self._run * self.parameters.named(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
+
+    def _test(self, number: int, test: Inside) -> Inside:
+        named = self.parameters.named
+
+        def step(name: str, value: Dim) -> Dim:
+            return value if value in (0, 1) else named(f"step{number}_{name}", value)
+
+        return Inside(
+            0 if test.first == 0 else named(f"first{number}", test.first),
+            named(f"inside{number}", test.size),
+            tuple(step(f"row{n}", value) for n, value in enumerate(test.rows)),
+            tuple(step(f"sum{n}", value) for n, value in enumerate(test.sums)),
+        )
+
+    def _open_ends(self, test: Inside) -> tuple[bool, bool]:
+        """Whether a position may lie before the first element, and behind the last."""
+        last = test.first
+        for walks, steps in ((self.across, test.rows), (self.sums, test.sums)):
+            for walk, step in zip(walks, steps, strict=True):
+                last = last + (walk.size - 1) * step
+        return not dims.is_at_least(test.first, 0), not dims.is_at_least(test.size - 1, last)
+
+
+def all_of(tests: Sequence[Code]) -> Code | None:
+    """One condition for several; None where there is none."""
+    found: Code | None = None
+    for test in tests:
+        found = test if found is None else Call("logical_and", (found, test), DType.bool)
+    return found

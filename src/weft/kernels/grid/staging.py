@@ -1,0 +1,133 @@
+"""Operands on their way into shared memory: pieces of a product's operand, turned so that places across are neighbours.
+
+A piece [across, depth] lies in several buffers, sum k in buffer k % count: every lane writes each of them once, at a
+place of its own. Where neighbours in memory go along the sums, a lane turns squares of four by four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer, Code, Define, Fetch, FetchRun, PutRun, Register, Statement, lane
+from weft.kernels.grid.depth import Depth
+from weft.kernels.grid.sides import RUN, Side, all_of
+from weft.kernels.multiply import widened
+
+Places = Callable[[Dim], list[Dim]]
+
+
+class Stage:
+    """`places` finds, for a number across, the places along the operand's walks."""
+
+    def __init__(
+        self, side: Side, extent: int, depth: Depth, lanes: int, dtype: DType, grid: Sequence[Dim], places: Places
+    ) -> None:
+        self.side, self.depth, self.type, self.grid, self.places = side, depth, dtype, grid, places
+        runs = extent // RUN
+        if side.runs_deep:
+            self.count = RUN * max(1, runs * depth.depth // RUN // lanes)
+        else:
+            self.count = max(1, runs * depth.depth // lanes)
+        self.lines = depth.depth // self.count
+        turned = side.runs_deep or (side.is_deep and not side.runs_across)
+        self.pitch = extent + (RUN if turned else 0)
+        here = lane(lanes)
+        if turned:
+            self.line, self.first = dims.mod(here, self.lines), dims.mod(dims.floordiv(here, self.lines), runs) * RUN
+        else:
+            self.line, self.first = dims.mod(dims.floordiv(here, runs), self.lines), dims.mod(here, runs) * RUN
+
+    def buffers(self) -> list[Buffer]:
+        return [Buffer(f"{self.side.name}{n}", self.type, True, self.lines * self.pitch) for n in range(self.count)]
+
+    def fetch(self, name: str) -> list[Statement]:
+        """Registers with what this lane brings of the piece called `name`."""
+        if self.side.runs_deep:
+            return self._fetch_deep(name)
+        statements: list[Statement] = []
+        for number in range(self.count):
+            within = self.line * self.count + number
+            sums = self.depth.places(name, within)
+            deep = self.depth.test(name, within)
+            names = [self._register(name, number, part) for part in range(RUN)]
+            if self.side.runs_across:
+                across = self.places(self.first)
+                mask = all_of([*deep, *self.side.tests(across, sums)])
+                offset = self.side.offset(self.grid, across, sums)
+                statements.append(FetchRun(tuple(names), self.side.name, offset, self.side.dtype, mask))
+                continue
+            for part in range(RUN):
+                across = self.places(self.first + part)
+                mask = all_of([*deep, *self.side.tests(across, sums)])
+                offset = self.side.offset(self.grid, across, sums)
+                element = Fetch(self.side.name, offset, self.side.dtype, mask=mask)
+                statements.append(Define(names[part], element, True))
+        return statements
+
+    def _fetch_deep(self, name: str) -> list[Statement]:
+        statements: list[Statement] = []
+        for square in range(self.count // RUN):
+            within = self.line * self.count + square * RUN
+            sums = self.depth.places(name, within)
+            deep = self.depth.test(name, within)
+            for part in range(RUN):
+                across = self.places(self.first + part)
+                mask = all_of([*deep, *self.side.tests(across, sums)])
+                names = tuple(self._register(name, square * RUN + number, part) for number in range(RUN))
+                offset = self.side.offset(self.grid, across, sums)
+                statements.append(FetchRun(names, self.side.name, offset, self.side.dtype, mask))
+        return statements
+
+    def put(self, name: str) -> list[Statement]:
+        """What was fetched, into shared memory."""
+        statements: list[Statement] = []
+        for number in range(self.count):
+            values = tuple(
+                widened(Register(self._register(name, number, part), self.side.dtype, True), self.type)
+                for part in range(RUN)
+            )
+            statements.append(PutRun(f"{self.side.name}{number}", self.line * self.pitch + self.first, values))
+        return statements
+
+    def read(self, names: Sequence[str], step: Dim, number: int, across: Dim) -> Statement:
+        """Four neighbours of sum `step` * a multiple of the buffers + `number`, counted in lines of the buffers."""
+        line = step + number // self.count
+        return FetchRun(tuple(names), f"{self.side.name}{number % self.count}", line * self.pitch + across, self.type)
+
+    def _register(self, name: str, number: int, part: int) -> str:
+        return f"{name}{self.side.name}{number}_{part}"
+
+
+def fragment(
+    side: Side, grid: Sequence[Dim], across: Sequence[Sequence[Dim]], depth: Depth, name: str, dtype: DType, prefix: str
+) -> tuple[list[Statement], list[list[Code]]]:
+    """A lane's own elements of one piece, straight from memory: statements, and [across][depth] values.
+
+    `across` are the places of groups of four neighbours: for each, those of its members.
+    """
+    statements: list[Statement] = []
+    values: list[list[Code]] = [[] for _ in across]
+
+    def register(number: int, step: int) -> str:
+        return f"{prefix}{number}_{step}"
+
+    steps = [(step, depth.places(name, step), depth.test(name, step)) for step in range(depth.depth)]
+    for number, places in enumerate(across):
+        for step, sums, deep in steps:
+            values[number].append(widened(Register(register(number, step), side.dtype, True), dtype))
+            if (side.runs_across and number % RUN) or (side.runs_deep and step % RUN):
+                continue
+            mask = all_of([*deep, *side.tests(places, sums)])
+            offset = side.offset(grid, places, sums)
+            if side.runs_across:
+                names = tuple(register(number + part, step) for part in range(RUN))
+                statements.append(FetchRun(names, side.name, offset, side.dtype, mask))
+            elif side.runs_deep:
+                names = tuple(register(number, step + part) for part in range(RUN))
+                statements.append(FetchRun(names, side.name, offset, side.dtype, mask))
+            else:
+                statements.append(Define(register(number, step), Fetch(side.name, offset, side.dtype, mask=mask), True))
+    return statements, values

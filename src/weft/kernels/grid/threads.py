@@ -1,0 +1,48 @@
+"""Points of a domain, one for each thread: all axes as one, which blocks and lanes go along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Define, Integer, Register, block, lane
+from weft.ir.target import Target
+from weft.kernels.grid.teams import power_of_two
+from weft.kernels.nest import Body
+from weft.kernels.parameters import Parameters
+
+
+def digits(position: Dim, sizes: Sequence[Dim], parameters: Parameters) -> list[Dim]:
+    """A position in all axes together, outermost first, as one along each."""
+    found: list[Dim] = []
+    for size in reversed(sizes[1:]):
+        found.insert(0, dims.mod(position, parameters.size(size)))
+        position = dims.floordiv(position, parameters.size(size))
+    return [position, *found] if sizes else []
+
+
+def lanes_for(count: Dim, target: Target) -> int:
+    """Lanes of blocks that do a point each: fewer than usual where there are fewer points."""
+    return min(target.threads, power_of_two(count)) if isinstance(count, int) else target.threads
+
+
+def each_point(
+    count: Dim, lanes: int, parameters: Parameters, body: Callable[[Dim, Code | None], Body]
+) -> tuple[Dim, Body]:
+    """(blocks, what they do): the body for each of so many points; the mask tells which lanes have one."""
+    position = block() * lanes + lane(lanes)
+    blocks = dims.ceildiv(count, lanes)
+    if isinstance(count, int) and count % lanes == 0:
+        return blocks, body(position, None)
+    test = Call("less", (Integer(position), Integer(parameters.size(count))), DType.bool)
+    has_point = Register("has_point", DType.bool, True)
+    return blocks, (Define(has_point.name, test, True), *body(position, has_point))
+
+
+def both(left: Code | None, right: Code | None) -> Code | None:
+    """Where two masks hold; None holds everywhere."""
+    if left is None or right is None:
+        return left if right is None else right
+    return Call("logical_and", (left, right), DType.bool)
