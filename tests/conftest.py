@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +73,9 @@ def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytes
 
 
 def _make_verified_plan(
-    section: NativeSection, constants: Mapping[Any, Any], sizes: Mapping[str, int], *more: Any
+    section: NativeSection, constants: Mapping[Any, Any], sizes: Mapping[str, int], *more: Any, **named: Any
 ) -> Plan:
-    plan = make_plan(section, constants, sizes, *more)
+    plan = make_plan(section, constants, sizes, *more, **named)
     verify_plan(section, plan, constants, sizes)
     return plan
 
@@ -82,3 +84,6 @@ def _make_verified_plan(
 def _verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan that a test makes is verified."""
     monkeypatch.setattr(weft.backends.cpu.section, "make_plan", _make_verified_plan)
+    if find_spec("wgpu") is not None:
+        section = importlib.import_module("weft.backends.webgpu.section")
+        monkeypatch.setattr(section, "make_plan", _make_verified_plan)

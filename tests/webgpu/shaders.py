@@ -47,6 +47,25 @@ def device() -> Any:
     return found
 
 
+@functools.cache
+def keeps_subnormals() -> bool:
+    """Whether the adapter computes with subnormal numbers of float32; it may take them for 0."""
+    number = np.array([1e-40], np.float32)
+    kinds = [DType.float32, DType.float32]
+    (total,) = run(ALL, [(call("add", kinds, DType.float32), DType.float32)], [number, number], kinds)
+    return bool(total[0] == number[0] + number[0])
+
+
+def comparable(values: Sequence[Array]) -> Array:
+    """Where all of these are numbers that the adapter keeps."""
+    kept = np.ones(len(values[0]), bool)
+    if not keeps_subnormals():
+        for value in values:
+            size = np.abs(value.astype(np.float64))
+            kept &= ~((size > 0) & (size < np.finfo(np.float32).tiny))
+    return kept
+
+
 def call(name: str, kinds: Sequence[DType], result: DType) -> Expression:
     """A scalar function of all arguments."""
     return lambda library, given: library.call(name, given, kinds, result)
@@ -113,7 +132,7 @@ def _array_of(words: Array, dtype: DType) -> Array:
     """Registers as an array of their type; floats that are held by float32 come as float32."""
     if dtype is DType.bool:
         return words[:, 0] != 0
-    if dtype.is_integer and dtype.bits == 64 or dtype is DType.float64:
+    if (dtype.is_integer and dtype.bits == 64) or dtype is DType.float64:
         return np.ascontiguousarray(words).view(dtype.numpy)[:, 0]
     if dtype.is_float:
         return np.ascontiguousarray(words[:, 0]).view(np.float32)

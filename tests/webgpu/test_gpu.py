@@ -305,6 +305,18 @@ def test_times(gpu: Gpu) -> None:
     assert times[1] > 1e-6
 
 
+def test_many_times(gpu: Gpu) -> None:
+    """More than one query set has."""
+    buffer = gpu.buffer(1024)
+    pipeline = add_one(gpu)
+    group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
+    times = gpu.time(Recording([Dispatch(pipeline, group, 1)] * 5000))
+    assert len(times) == 5000
+    assert min(times) >= 0
+    np.testing.assert_array_equal(gpu.read([(buffer, 0, 4)])[0].view(np.float32), [5000])
+    assert gpu.time(Recording([])) == []
+
+
 # -- failures --------------------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ def software() -> Gpu:
 
 
 def targets() -> dict[str, Target]:
-    """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors can be."""
+    """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
     gpu = software()
     own = target_of(gpu.limits, gpu.abilities)
     return {

@@ -36,7 +36,7 @@ class Way:
 
 def choose_tiles(program: TensorProgram, target: Target) -> dict[Value, int]:
     """The size of tiles, by a convolution's result, for those that are to be computed on transformed tiles."""
-    if not target.transformed_products:
+    if not target.transformed_products or target.threads:
         return {}
     layers = {}
     for step in program.steps:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from weft.ir.target import Target
 from weft.kernels.attention import FLOAT, VECTORS, attention_launch, used_operands, with_operands
 from weft.kernels.attention_groups import Attention
+from weft.kernels.grid.attention import ending_operands, streamed_operands
+from weft.kernels.grid.attention_tiles import attention_on_tiles
 from weft.kernels.key_panels import key_panels, pack_keys, pack_values, value_panels
 from weft.kernels.launch import Launch, Reference, Tensor, Work
 
@@ -23,10 +25,22 @@ class Part:
     result: Tensor
 
 
+def streams_attention(target: Target) -> bool:
+    """Whether there is an attention in one piece. Threads that share no memory are better at products."""
+    return not target.threads or target.shared_bytes > 0
+
+
 def attention_parts(
     attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target
-) -> tuple[Part, Part, Part]:
-    """Keys packed, values packed, and the attention, whose operands are followed by both of these."""
+) -> tuple[Part, ...]:
+    """Keys packed, values packed, and the attention, whose operands are followed by both of these.
+
+    The attention alone where lanes are threads.
+    """
+    if target.threads:
+        launch = attention_on_tiles(attention, tuple(operands), result, target)
+        every = (*streamed_operands(attention), *ending_operands(attention))
+        return (Part(_single_work(launch, len(every)), every, result),)
     lanes = VECTORS * target.vector_bytes // FLOAT.numpy.itemsize
     shape = attention.shape
     key_operands, value_operands = used_operands(attention.key), used_operands(attention.value)

@@ -65,6 +65,7 @@ class Folding:
         self.place = Register(f"{name}_place", DType.int32, True)
         alone = lanes is None and kind == "sum" and self.total.dtype.is_float
         self.taking = Register(f"{name}_stretch", self.total.dtype, True) if alone else self.total
+        self.taken = 0
 
     @property
     def has_stretches(self) -> bool:
@@ -108,7 +109,8 @@ class Folding:
         if mask is not None:
             better = Call("logical_and", (mask, better), DType.bool)
         here = Call("cast", (Integer(reduced[-1] if reduced else 0),), DType.int32)
-        name = f"{self.total.name}_better"
+        name = f"{self.total.name}_better{self.taken}"
+        self.taken += 1
         register = Register(name, DType.bool, True)
         return [
             Define(name, better, True),

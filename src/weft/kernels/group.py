@@ -34,8 +34,11 @@ class Group:
     attention: Attention | None = None
 
 
-def group_steps(program: TensorProgram) -> tuple[Group, ...]:
-    """Every step in exactly one group; a group stands where its last step stood."""
+def group_steps(program: TensorProgram, *, streams: bool = True) -> tuple[Group, ...]:
+    """Every step in exactly one group; a group stands where its last step stood.
+
+    `streams`: attention is to be one group, whose kernel goes over the keys.
+    """
     readers: dict[Value, list[Step | None]] = {}
     for step in program.steps:
         for operand in set(step.operands):
@@ -43,7 +46,7 @@ def group_steps(program: TensorProgram) -> tuple[Group, ...]:
     for output in program.outputs:
         readers.setdefault(output, []).append(None)
     owner: dict[int, tuple[Step, ...]] = {}
-    attentions = find_attention(program)
+    attentions = find_attention(program) if streams else []
     for members, _ in attentions:
         owner.update((id(step), members) for step in members)
     in_attention = set(owner)

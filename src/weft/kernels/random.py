@@ -37,22 +37,24 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _WORDS = 4
-_EACH = 1024  # counters of a block
+_EACH = 1024  # counters of a block of vectors
 _LOW = 0xFFFFFFFF
+_QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
 
 
 def random_work(primitive: Random, result: Tensor, target: Target) -> Work:
     """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
     assert primitive.seed is not None
     parameters = Parameters()
-    lanes = choose_lanes(target, [DType.uint64], widest=8)
+    lanes = target.threads or choose_lanes(target, [DType.uint64], widest=8)
+    each = target.threads or _EACH
     size = dims.product(result.shape)
     counters = dims.ceildiv(size, _WORDS)
     count, last = parameters.named("count", size), parameters.named("counters", counters)
-    seed = [parameters.named(f"seed{n}", (primitive.seed >> 32 * n) & _LOW) for n in range(2)]
+    seed = [parameters.named(f"seed{n}", (primitive.seed >> 16 * n) & _QUARTER) for n in range(4)]
     counter = variable("first") + lane(lanes)
     lines = _Lines()
-    words = lines.philox(Call("cast", (Integer(counter),), DType.uint64), [_word(key) for key in seed])
+    words = lines.philox(Call("cast", (Integer(counter),), DType.uint64), [_word(*seed[:2]), _word(*seed[2:])])
     numbers = [lines.uniform(word) for word in words]
     if primitive.kind == "normal":
         numbers = [*lines.normal(*numbers[:2]), *lines.normal(*numbers[2:])]
@@ -62,10 +64,10 @@ def random_work(primitive: Random, result: Tensor, target: Target) -> Work:
         inside = Call("less", (Integer(index), Integer(count)), DType.bool)
         value = number if number.dtype is result.dtype else Call("cast", (number,), result.dtype)
         puts.append(Put("out", index, value, mask=inside))
-    stop = dims.minimum((block() + 1) * _EACH, last)
-    body = (Repeat("first", block() * _EACH, stop, lanes, (*lines.statements, *puts)),)
+    stop = dims.minimum((block() + 1) * each, last)
+    body = (Repeat("first", block() * each, stop, lanes, (*lines.statements, *puts)),)
     kernel = Kernel("random", (Buffer("out", result.dtype, True),), tuple(parameters.values), lanes, body)
-    launch = Launch(kernel, dims.ceildiv(counters, _EACH), tuple(parameters.values.values()))
+    launch = Launch(kernel, dims.ceildiv(counters, each), tuple(parameters.values.values()))
     return Work(((launch, (Reference("result", 0),)),))
 
 
@@ -118,5 +120,7 @@ class _Lines:
         return self.keep(Call(function, values, DType.float64))
 
 
-def _word(value: Dim) -> Code:
-    return Call("cast", (Integer(value),), DType.uint64)
+def _word(low: Dim, high: Dim) -> Code:
+    """A word of 32 bits from two halves."""
+    first, second = (Call("cast", (Integer(half),), DType.uint64) for half in (low, high))
+    return Call("bit_or", (first, Call("shift_left", (second, Number(16, DType.uint64)), DType.uint64)), DType.uint64)

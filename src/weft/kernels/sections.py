@@ -19,7 +19,7 @@ from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.algorithms import choose_tiles
 from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
 from weft.kernels.attention_groups import Attention, numbered
-from weft.kernels.attention_parts import attention_parts
+from weft.kernels.attention_parts import attention_parts, streams_attention
 from weft.kernels.costs import copy_effort, effort
 from weft.kernels.group import Group, group_steps, single_groups
 from weft.kernels.inline import inline_maps
@@ -41,7 +41,7 @@ def divide(program: TensorProgram, target: Target, progress: Progress | None = N
 def _divide(program: TensorProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
     program = inline_maps(program, target.most_buffers - OTHER_BUFFERS)
     numbers = count(_highest(program) + 1)
-    groups = _narrow(group_steps(program), target)
+    groups = _narrow(group_steps(program, streams=streams_attention(target)), target)
     tiles = choose_tiles(program, target)
     done = count(1)
 

@@ -37,6 +37,7 @@ from weft.kernels.contract import contract_work
 from weft.kernels.convolve import convolve_work
 from weft.kernels.cumulate import cumulate_work
 from weft.kernels.dot_products import byte_convolve_work, dot_product_work
+from weft.kernels.grid import contractions, convolutions
 from weft.kernels.grid.depthwise import depthwise_applies, depthwise_work
 from weft.kernels.group import Group
 from weft.kernels.interleave import interleave_work
@@ -134,6 +135,7 @@ def build_work(
         case Contract():
             left, right = heavy.operands
             build = contract_work if tensors[left].dtype is tensors[right].dtype else dot_product_work
+            build = contractions.contract_work if target.threads else build
             work = build(
                 heavy.primitive,
                 tensors[left],
@@ -173,10 +175,13 @@ def _convolve(
     order: Dim | None,
 ) -> Work:
     """A convolution by bytes, on transformed tiles of a given size, as rectangles, or as sums of products."""
+    if target.threads and x.dtype is w.dtype and order is None and depthwise_applies(primitive, x.shape, w.shape):
+        return depthwise_work(primitive, x, w, result, epilogue, target, constant_w=weights)
+    if target.threads:
+        ends = (result, epilogue, target)
+        return convolutions.convolve_work(primitive, x, w, *ends, constant_w=weights, order=order)
     if x.dtype is not w.dtype:
         return byte_convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights)
-    if target.threads and order is None and depthwise_applies(primitive, x.shape, w.shape):
-        return depthwise_work(primitive, x, w, result, epilogue, target, constant_w=weights)
     if size is not None and weights is not None:
         work = winograd_work(primitive, x, weights, result, epilogue, target, size)
         if work is not None:

@@ -27,6 +27,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.program import Sort
 from weft.ir.target import Target
+from weft.kernels.grid.sorting import grid_sort_work
 from weft.kernels.launch import Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import offset
 from weft.kernels.nest import Body, estimate, loops, spread
@@ -40,7 +41,8 @@ INT64, BOOL = DType.int64, DType.bool
 
 def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
     """Results: the sorted values, and where they stood."""
-    del target  # scalar code is the same for all
+    if target.threads:
+        return grid_sort_work(primitive, operand, values, positions, target)
     return _Sorting(primitive, operand, values, positions).work()
 
 

@@ -18,7 +18,7 @@ from weft.backends.cpu.executable import Executable
 from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
-from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError
+from weft.errors import DeviceError, ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.program import TensorProgram
@@ -27,6 +27,7 @@ from weft.ir.target import Peak, Target
 from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.kernels.sections import divide
 from weft.plan.program import ProgramPlan
+from weft.runtime.memory import usual_sizes
 
 if TYPE_CHECKING:  # what GPUs need comes in with the first use of one
     from weft.backends.webgpu.adapters import Adapter
@@ -62,7 +63,7 @@ def devices() -> list[Device]:
     """Every device, best first."""
     real = [gpu for gpu in _gpus() if gpu.kind != _SOFTWARE]
     played = [gpu for gpu in _gpus() if gpu.kind == _SOFTWARE]
-    return [Device("cuda", False, "NVIDIA GPUs: not in this version of weft"), *real, _CPU, *played, _REFERENCE]
+    return [_CUDA, *real, _CPU, *played, _REFERENCE]
 
 
 def choose(name: str) -> Device:
@@ -76,7 +77,7 @@ def choose(name: str) -> Device:
         kind, colon, wanted = name.partition(":")
         if kind == _GPUS and (wanted or not colon):
             return _gpu(wanted)
-    for device in devices():
+    for device in (_CPU, _REFERENCE, _CUDA):
         if device.name == name:
             if device.available:
                 return device
@@ -187,6 +188,7 @@ def engine(name: str) -> Engine:
 
 # -- the host --------------------------------------------------------------------------------------------------------
 
+_CUDA = Device("cuda", False, "NVIDIA GPUs: not in this version of weft")
 _CPU = Device("cpu", True, f"native code through LLVM, for {machine.host().processor}")
 _REFERENCE = Device("reference", True, "numpy, one step at a time: exact and unhurried")
 
@@ -278,6 +280,7 @@ def _gpu_engine(wanted: str) -> Engine:
         partial(_gpu_identity, wanted),
         partial(_keep_on_gpu, wanted),
         has_memory=True,
+        record=partial(_record_on_gpu, wanted),
     )
 
 
@@ -302,7 +305,7 @@ def _compile_for_gpu(wanted: str, program: TensorProgram, precision: str, cache:
     target, adapter = _gpu_target(wanted, precision)
     sections = divide(program, target, partial(tell, "building kernels"))
     telling = partial(tell, "writing shaders")
-    return compile_shaders(program, sections, adapter.abilities, adapter.limits.subgroups, telling)
+    return compile_shaders(program, sections, adapter.abilities, adapter.limits.max_subgroup, telling)
 
 
 def _run_on_gpu(wanted: str, program: Compiled, wishes: Wishes) -> Runner:
@@ -310,7 +313,24 @@ def _run_on_gpu(wanted: str, program: Compiled, wishes: Wishes) -> Runner:
     from weft.backends.webgpu.gpu import open_gpu
 
     assert isinstance(program, CompiledProgram)
-    return GpuExecutable(program, open_gpu(wanted), wishes.limit)
+    executable = GpuExecutable(program, open_gpu(wanted), wishes.limit)
+    for sizes in usual_sizes(program.inputs, program.guards, {}):
+        try:
+            executable.compile(sizes)
+            break
+        except (interpret.GuardError, ArithmeticError, ExecutionError, OutOfMemoryError):
+            continue  # sizes that make no sense for this model
+    return executable
+
+
+def _record_on_gpu(wanted: str, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG001
+    from weft.backends.webgpu.gpu import open_gpu
+    from weft.backends.webgpu.peak import known_peak as gpu_peak
+    from weft.backends.webgpu.recording import recorder as gpu_recorder
+
+    assert isinstance(program, CompiledProgram)
+    gpu = open_gpu(wanted)
+    return Recorder(gpu_recorder(program, gpu), 1, gpu_peak(gpu))
 
 
 def _keep_on_gpu(wanted: str, array: Array) -> DeviceTensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from weft.backends.webgpu.emit import Shader
+from weft.backends.webgpu.emit import Shader, element_of, run_of
 from weft.backends.webgpu.library import Abilities, Library
 from weft.ir.kernel import Buffer, Kernel
 
@@ -131,23 +131,20 @@ class _Home:
         array = f"b_{self.name}{part}"
         if self.atomic:
             return f"return atomicLoad(&{array}[{place}]);"
-        if self.width == 1:
-            return f"return {array}[{place}];"
-        return f"return {array}[({place}) / {self.width}][({place}) % {self.width}];"
+        return f"return {array}{element_of(place, self.width)};"
 
     def _write(self, part: int, place: str) -> str:
-        element = f"[{place}]" if self.width == 1 else f"[({place}) / {self.width}][({place}) % {self.width}]"
-        return f"b_{self.name}{part}{element} = v;"
+        return f"b_{self.name}{part}{element_of(place, self.width)} = v;"
 
     def _mark(self, part: int, place: str) -> str:
         array = f"b_{self.name}{part}"
         return f"atomicAnd(&{array}[{place}], keep); atomicOr(&{array}[{place}], bits);"
 
     def _read_run(self, part: int, place: str) -> str:
-        return f"return b_{self.name}{part}[({place}) / {self.width}];"
+        return f"return b_{self.name}{part}[{run_of(place, self.width)}];"
 
     def _write_run(self, part: int, place: str) -> str:
-        return f"b_{self.name}{part}[({place}) / {self.width}] = v;"
+        return f"b_{self.name}{part}[{run_of(place, self.width)}] = v;"
 
 
 def _moved(start: int) -> str:

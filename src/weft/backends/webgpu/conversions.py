@@ -30,8 +30,6 @@ def rounded(helpers: Helpers, text: str, dtype: DType) -> str:
         return f"extractBits({text}, 0u, {dtype.bits}u)"
     if dtype.is_unsigned:
         return f"({text} & {(1 << dtype.bits) - 1}u)"
-    if dtype is DType.float16 and helpers.abilities.float16:
-        return f"f32(f16({text}))"
     return f"{helpers.use(f'round_{dtype}')}({text})"
 
 
@@ -150,11 +148,13 @@ def _integer_to_integer(helpers: Helpers, text: str, source: DType, target: DTyp
 def _converted(text: str, given: str, wanted: str) -> str:
     """An integer of another width or sign; what does not fit is cut off."""
     if given == "bool":
-        return f"{wanted}({text})" if wanted.endswith("32") else f"{wanted}(u32({text}))"
+        return f"{wanted}({text})" if wanted.endswith("32") else f"{wanted}(i32({text}))"
     if given[1:] == wanted[1:]:
         return f"bitcast<{wanted}>({text})"
     if given == "i32" and wanted == "u64":
         return f"bitcast<u64>(i64({text}))"
+    if given == "u32" and wanted == "i64":  # naga would extend the sign
+        return f"bitcast<i64>(u64({text}))"
     if given == "i64" and wanted == "u32":
         return f"u32(bitcast<u64>({text}))"
     if given == "u64" and wanted == "i32":

@@ -61,21 +61,23 @@ _SMALL = range(-(2**31), 2**31)
 
 @dataclass(frozen=True, slots=True)
 class Shader:
-    """WGSL without bindings, and how many elements at a time each buffer is read and written in."""
+    """WGSL without bindings, how many elements at a time each buffer is accessed in, and memory that a block shares."""
 
     text: str
     runs: Mapping[str, int]
+    shared_bytes: int
 
     def encode(self) -> bytes:
         """As bytes that can be kept."""
         runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
-        return f"// runs {runs}\n{self.text}".encode()
+        return f"// {self.shared_bytes} {runs}\n{self.text}".encode()
 
     @staticmethod
     def decode(code: bytes) -> Shader:
         head, _, text = code.decode().partition("\n")
-        pairs = (entry.split("=") for entry in head.split()[2:])
-        return Shader(text, {name: int(width) for name, width in pairs})
+        _, shared, *runs = head.split()
+        pairs = (entry.split("=") for entry in runs)
+        return Shader(text, {name: int(width) for name, width in pairs}, int(shared))
 
 
 def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
@@ -84,10 +86,12 @@ def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
 
 
 def run_widths(kernel: Kernel) -> dict[str, int]:
-    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike."""
+    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike.
+
+    Memory of the block's own may be accessed by single elements as well.
+    """
     widths: dict[str, set[int]] = {buffer.name: set() for buffer in kernel.buffers}
     homes = {buffer.name: buffer.name for buffer in kernel.buffers}
-    dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
     pending = list(kernel.body)
     while pending:
         statement = pending.pop(0)
@@ -108,10 +112,12 @@ def run_widths(kernel: Kernel) -> dict[str, int]:
                 pending = [*inner, *pending]
             case When(_, then, otherwise):
                 pending = [*then, *otherwise, *pending]
-    return {
-        name: next(iter(found)) if found in ({2}, {4}) and dtypes[name] in RUN_TYPES else 1
-        for name, found in widths.items()
-    }
+    return {buffer.name: _run_width(buffer, widths[buffer.name]) for buffer in kernel.buffers}
+
+
+def _run_width(buffer: Buffer, widths: set[int]) -> int:
+    runs = widths - {1} if buffer.local_size is not None else widths
+    return next(iter(runs)) if runs in ({2}, {4}) and buffer.dtype in RUN_TYPES else 1
 
 
 class _Emitter:
@@ -128,6 +134,7 @@ class _Emitter:
         self.known: dict[Dim, str] = {}
         self.count = 0
         self.globals: dict[str, str] = {}  # declarations of the module, by what they declare
+        self.shared: dict[str, int] = {}
         self.used: set[str] = set()  # of the buffers' accessors
 
     def run(self) -> Shader:
@@ -136,8 +143,7 @@ class _Emitter:
             if buffer.local_size is not None:
                 width = self.runs[buffer.name]
                 kind = _vector(self.library.register_type(buffer.dtype), width)
-                size = -(-buffer.local_size // width)
-                self.globals[buffer.name] = f"var<workgroup> s_{buffer.name}: array<{kind}, {size}>;"
+                self.share(f"s_{buffer.name}", kind, -(-buffer.local_size // width))
         self.body(self.kernel.body)
         main = [
             f"@compute @workgroup_size({self.kernel.lanes})",
@@ -151,7 +157,7 @@ class _Emitter:
         helpers = [self.accessors(buffer) for buffer in self.kernel.buffers if buffer.local_size is None]
         declared = list(self.globals.values())
         text = "\n".join([self.library.prelude(), *(text for text in helpers if text), *declared, *main, ""])
-        return Shader(text, self.runs)
+        return Shader(text, self.runs, sum(self.shared.values()))
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,7 @@ class _Emitter:
         dtype = self.register_dtypes(names[0])
         lanes, kind = self.kernel.lanes, self.library.register_type(dtype)
         square = f"turned_{kind}"
-        self.globals[square] = f"var<workgroup> {square}: array<{kind}, {lanes * lanes}>;"
+        self.share(square, kind, lanes * lanes)
         self.line("workgroupBarrier();")
         for number, name in enumerate(names):
             self.line(f"{square}[{number * lanes} + v_lane] = r_{name};")
@@ -228,6 +234,11 @@ class _Emitter:
                 case When(_, then, otherwise):
                     pending.extend((*then, *otherwise))
         raise InternalError(f"kernel {self.kernel.name}: no register {wanted}")
+
+    def share(self, name: str, kind: str, count: int) -> None:
+        """Memory for all lanes of a block."""
+        self.globals[name] = f"var<workgroup> {name}: array<{kind}, {count}>;"
+        self.shared[name] = _bytes(kind) * count
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -270,15 +281,13 @@ class _Emitter:
 
     def store(self, buffer: Buffer, place: str, value: str) -> str:
         if buffer.local_size is not None:
-            width = self.runs[buffer.name]
-            element = f"[{place}]" if width == 1 else f"[{place} / {width}][{place} % {width}]"
-            return f"s_{buffer.name}{element} = {value};"
+            return f"s_{buffer.name}{element_of(place, self.runs[buffer.name])} = {value};"
         self.used.add(f"put_{buffer.name}")
         return f"put_{buffer.name}({place}, {value});"
 
     def load(self, buffer: Buffer, place: str) -> str:
         if buffer.local_size is not None:
-            return f"s_{buffer.name}[{place}]"
+            return f"s_{buffer.name}{element_of(place, self.runs[buffer.name])}"
         self.used.add(f"get_{buffer.name}")
         return f"get_{buffer.name}({place})"
 
@@ -309,7 +318,7 @@ class _Emitter:
             place = f"select({self.places[fetch.buffer][1]}, {place}, {mask})"
         many = _vector(kind, width)
         if home.local_size is not None:
-            loaded = self.fresh(many, f"s_{home.name}[({place}) / {width}]")
+            loaded = self.fresh(many, f"s_{home.name}[{run_of(place, width)}]")
         else:
             self.used.add(f"gets_{home.name}")
             loaded = self.fresh(many, f"gets_{home.name}({place})")
@@ -329,7 +338,7 @@ class _Emitter:
         values = f"{kind}({', '.join(self.code(value) for value in put.values)})"
         place = self.place(put.buffer, put.offset, None)
         if home.local_size is not None:
-            write = f"s_{home.name}[({place}) / {width}] = {values};"
+            write = f"s_{home.name}[{run_of(place, width)}] = {values};"
         else:
             self.used.add(f"puts_{home.name}")
             write = f"puts_{home.name}({place}, {values});"
@@ -403,7 +412,7 @@ class _Emitter:
         register = self.library.register_type(dtype)
         name, memory = f"across_{kind}_{dtype.name}", f"shared_{dtype.name}"
         in_subgroups = self.subgroup and self.kernel.lanes % self.subgroup == 0 and register in _SHUFFLED
-        self.globals[memory] = f"var<workgroup> {memory}: array<{register}, {self.kernel.lanes}>;"
+        self.share(memory, register, self.kernel.lanes)
         if in_subgroups:
             self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
             both = self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")
@@ -518,8 +527,25 @@ _FLOOR_MOD = """fn floor_mod(a: i32, b: i32) -> i32 {
 }"""
 
 
+def run_of(place: str, width: int) -> str:
+    """The number of the run that an element lies in."""
+    return place if width == 1 else f"({place}) >> {width // 2}u"
+
+
+def element_of(place: str, width: int) -> str:
+    """The access to an element in an array of runs."""
+    return f"[{place}]" if width == 1 else f"[{run_of(place, width)}][({place}) & {width - 1}]"
+
+
 def _vector(kind: str, width: int) -> str:
     return kind if width == 1 else f"vec{width}<{kind}>"
+
+
+def _bytes(kind: str) -> int:
+    """Of a value in memory that a block shares."""
+    element, _, many = kind.partition("<")[::-1] if kind.startswith("vec") else (kind, "", "")
+    count = int(many[3:]) if many else 1
+    return count * (8 if element.rstrip(">").endswith("64") else 4)
 
 
 def _mask(count: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
-from weft.backends.sections import Sections
+from weft.backends.sections import Runner, Sections
 from weft.backends.webgpu.emit import Shader
 from weft.backends.webgpu.gpu import Gpu
 from weft.backends.webgpu.section import RunMemory, SectionRunner
@@ -20,6 +21,7 @@ from weft.ir.program import Step, Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import Room
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.plan.sections import Plan
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +29,15 @@ Array = np.ndarray[Any, Any]
 class Executable:
     """Runs one program. Several threads may call `run`."""
 
-    def __init__(self, program: CompiledProgram, gpu: Gpu, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        program: CompiledProgram,
+        gpu: Gpu,
+        limit: int | None = None,
+        runner: Callable[..., SectionRunner] = SectionRunner,
+        step: Callable[..., list[Any]] | None = None,
+    ) -> None:
+        """`runner` makes what runs a native section, `step` runs a step on the host."""
         self.program = program
         self.gpu = gpu
         names = kernel_names(program.sections)
@@ -38,9 +48,9 @@ class Executable:
 
         def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
             stays = frozenset(value for value in section.outputs if value in read)
-            return SectionRunner(section, constants, shaders, weights, memory, room, stays)
+            return runner(section, constants, shaders, weights, memory, room, stays)
 
-        self._whole = Sections(program, program.sections, make, _run_step)
+        self._whole = Sections(program, program.sections, make, step or run_step)
 
     def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
         """The outputs for these inputs, arrays or tensors of this GPU; GuardError where the program does not apply.
@@ -57,14 +67,29 @@ class Executable:
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""
-        return self._whole.plan(self.program, sizes, 0)
+        plan = self._whole.plan(self.program, sizes, 0)
+        runners = {id(runner.section): runner for runner in self._whole.all_runners()}
+        needed = [_workspace(runners[id(part.section)], part.plan, sizes) for part in plan.sections]
+        return replace(plan, workspace=max(needed, default=0))
+
+    def compile(self, sizes: Mapping[str, int]) -> None:
+        """Get ready what runs with these sizes need, as far as they tell; otherwise the first run does it."""
+        for runner in self._whole.all_runners():
+            assert isinstance(runner, SectionRunner)
+            if set(runner.symbols) <= set(sizes):
+                runner.compile(sizes)
 
     def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:  # noqa: ARG002
         """There is none: what a call costs here is not Python's checks."""
         return None
 
 
-def _run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
+def _workspace(runner: Runner, plan: Plan, sizes: Mapping[str, int]) -> int:
+    assert isinstance(runner, SectionRunner)
+    return runner.workspace(plan, sizes)
+
+
+def run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
     """A step for the host, on arrays."""
     arrays = [operand.numpy() if isinstance(operand, GpuTensor) else operand for operand in operands]
     return interpret.run_step(step, arrays, sizes, run_body)

@@ -28,7 +28,7 @@ fn weft_exp_$kind(x: $kind) -> $kind {
     let bounded = select(select(x, $exp_least, x < $exp_least), $exp_most, x > $exp_most);
     let count = round(bounded * 1.4426950408889634);
     let rest = weft_without_powers_$kind(bounded, count);
-    return weft_scaled_$kind($EXP(rest), i32(count));
+    return weft_unless_nan_$kind(x, weft_scaled_$kind($EXP(rest), i32(count)));
 }
 
 fn weft_expm1_near_$kind(x: $kind) -> $kind {
@@ -41,7 +41,7 @@ fn weft_quarter_exp_$kind(y: $kind) -> $kind {
     let count = round(bounded * 1.4426950408889634);
     let rest = weft_without_powers_$kind(bounded, count);
     let scale = weft_power_of_two_$kind(i32(count) - 2);
-    return fma(scale, weft_expm1_near_$kind(rest), scale);
+    return weft_unless_nan_$kind(y, fma(scale, weft_expm1_near_$kind(rest), scale));
 }
 
 fn weft_sinh_$kind(x: $kind) -> $kind {
@@ -65,7 +65,8 @@ fn weft_tanh_$kind(x: $kind) -> $kind {
     let count = round(doubled * 1.4426950408889634);
     let rest = weft_without_powers_$kind(doubled, count);
     let grown = $EXP(rest) * weft_power_of_two_$kind(i32(count));
-    return weft_with_sign_$kind(select(1.0 - 2.0 / (grown + 1.0), small, y < 0.625), x);
+    let result = select(1.0 - 2.0 / (grown + 1.0), small, y < 0.625);
+    return weft_unless_nan_$kind(x, weft_with_sign_$kind(result, x));
 }
 
 fn weft_erf_$kind(x: $kind) -> $kind {
@@ -75,7 +76,8 @@ fn weft_erf_$kind(x: $kind) -> $kind {
     let count = round(logarithm * 1.4426950408889634);
     let rest = weft_without_powers_$kind(logarithm, count);
     let scale = weft_power_of_two_$kind(i32(count));
-    return weft_with_sign_$kind(fma(scale, weft_expm1_near_$kind(rest), scale - 1.0), x);
+    let result = fma(scale, weft_expm1_near_$kind(rest), scale - 1.0);
+    return weft_unless_nan_$kind(x, weft_with_sign_$kind(result, x));
 }
 
 fn weft_exponent_$kind(bits: $bits) -> $int {

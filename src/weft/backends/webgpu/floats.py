@@ -23,6 +23,11 @@ fn weft_is_inf_$kind(x: $kind) -> bool {
     return (bitcast<$bits>(x) & $size_mask) == $infinity;
 }
 
+fn weft_unless_nan_$kind(x: $kind, result: $kind) -> $kind {
+    // compilers turn a choice between a number and a bound into a minimum, which drops NaN
+    return select(result, x, weft_is_nan_$kind(x));
+}
+
 fn weft_with_sign_$kind(size: $kind, sign: $kind) -> $kind {
     return bitcast<$kind>((bitcast<$bits>(size) & $size_mask) | (bitcast<$bits>(sign) & ~$bits($size_mask)));
 }

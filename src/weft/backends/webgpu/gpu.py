@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -18,8 +19,9 @@ import numpy as np
 import wgpu
 
 from weft.backends.webgpu import native
-from weft.backends.webgpu.adapters import FEATURES, Adapter, Limits, find_adapter
+from weft.backends.webgpu.adapters import Adapter, Limits, find_adapter
 from weft.backends.webgpu.native import QUIET
+from weft.backends.webgpu.reads import Part, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +31,6 @@ DYNAMIC = "dynamic"  # UNIFORM, from an offset that each dispatch states
 
 _CHUNK = 16 << 20  # bytes of one write
 _IN_FLIGHT = 4 * _CHUNK  # bytes written before they must have arrived
-_READ_AT_ONCE = 16 << 20  # bytes read through one staging buffer
 _SPARE_STAGING = 4
 _STAGING_STEP = 1 << 12  # sizes of staging buffers are multiples of it
 _SUBMISSIONS = 32  # that may wait for the device
@@ -77,9 +78,10 @@ class Dispatch:
 class Recording:
     """Dispatches in order, prepared so that encoding them costs as little as it can."""
 
-    __slots__ = ("count", "steps")
+    __slots__ = ("count", "dispatches", "steps")
 
     def __init__(self, dispatches: Sequence[Dispatch]) -> None:
+        self.dispatches = dispatches
         self.count = len(dispatches)
         steps = []
         before: Dispatch | None = None
@@ -138,7 +140,6 @@ class Gpu:
         self.name = adapter.name
         self.device = adapter.device
         self.limits: Limits = adapter.limits
-        features = adapter.features
         self.abilities = adapter.abilities
         self.allocated = 0
         self.peak = 0
@@ -151,12 +152,14 @@ class Gpu:
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Any, Any]] = {}
         try:
             with QUIET:
-                self._device = adapter.handle.request_device_sync(
-                    required_features=[name for name in FEATURES if name in features],
-                    required_limits=dict(adapter.handle.limits),
-                )
+                options = {
+                    "required_features": sorted(adapter.features),
+                    "required_limits": dict(adapter.handle.limits),
+                }
+                self._device = adapter.handle.request_device_sync(**options)
         except Exception as error:  # wgpu raises what it likes here
             raise DeviceError(f"{adapter} cannot be opened: {_said(error)}") from error
+        native.keep_callbacks(self._device)
         self._queue = self._device.queue
 
     def __repr__(self) -> str:
@@ -282,9 +285,8 @@ class Gpu:
 
     def run(self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = ()) -> list[Array]:
         """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large."""
-        parts = [_Part(number, *piece) for number, read in enumerate(reads) for piece in _pieces(*read)]
         results = [np.empty(size, np.uint8) for _, _, size in reads]
-        batches = _batches(parts)
+        batches = batches_of(reads)
         if not batches:
             self._wait(self._submit(encode))
         for number, batch in enumerate(batches):
@@ -301,29 +303,18 @@ class Gpu:
 
     def time(self, recording: Recording) -> list[float]:
         """Run dispatches and tell how many seconds each took; DeviceError where the adapter has no timestamps."""
-        if not self.limits.timestamps:
-            raise DeviceError(f"{self.name} cannot time its kernels")
-        if recording.count >= _MOST_TIMES:
-            raise DeviceError(f"no more than {_MOST_TIMES - 1} kernels can be timed in one run")
-        count = recording.count + 1
-        query = self._call("timestamps", self._device.create_query_set, type="timestamp", count=count)
-        flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        times = self.buffer(8 * count, usage=flags)
+        timed = TimedRecording(self, recording.dispatches)
+        self.run(timed)
+        return [float(span) * 1e-9 for span in np.diff(timed.ticks())]
 
-        def encode(encoder: Any) -> None:
-            compute_pass = encoder.begin_compute_pass()
-            recording.steps.encode_timed(compute_pass, query)
-            compute_pass.end()
-            encoder.resolve_query_set(query, 0, count, times.handle, 0)
-
-        ticks = self.run(encode, [(times, 0, 8 * count)])[0].view(np.uint64)
-        times.release()
-        period = native.timestamp_period(self._queue)
-        return [float(span) * period * 1e-9 for span in np.diff(ticks.astype(np.int64))]
+    def check_can_time(self) -> None:
+        """Raise DeviceError where the adapter has no timestamps."""
+        if not self.limits.timestamps or not native.DIRECT:
+            raise DeviceError(f"{self.name} cannot time its kernels", hint="choose another device")
 
     def check(self) -> None:
         """Raise DeviceLostError if the device is lost."""
-        self._call("the device", lambda: self._device.create_command_encoder().finish())
+        self._call("the device", lambda: native.encoder(self._device).finish())
 
     @property
     def is_lost(self) -> bool:
@@ -340,7 +331,7 @@ class Gpu:
         self._refuse_if_lost()
         try:
             with QUIET:
-                encoder = self._device.create_command_encoder()
+                encoder = native.encoder(self._device)
                 if encode is not None:
                     encode(encoder)
                 with self._lock:  # to submit to a device that is lost would end the process; `finish` raises there
@@ -358,7 +349,7 @@ class Gpu:
     def _wait(self, submission: Any) -> None:
         self._call("waiting for kernels", native.wait, self._device, submission)
 
-    def _read_batch(self, encode: Encode | None, batch: Sequence[_Part], results: Sequence[Array]) -> None:
+    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array]) -> None:
         """Read parts through one staging buffer, after other commands of the same submission."""
         starts, total = [], 0
         for part in batch:
@@ -421,7 +412,7 @@ class Gpu:
     def _failure(self, what: str, error: Exception, otherwise: type[DeviceError]) -> WeftError:
         """What wgpu's error is to weft's users."""
         said = _said(error)
-        if "lost" in said.lower() or self._is_gone():
+        if self._is_gone():
             self._lost = self._lost or said
             return DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
         if isinstance(error, (wgpu.GPUOutOfMemoryError, MemoryError)) or "memory left" in said:
@@ -431,9 +422,9 @@ class Gpu:
 
     def _is_gone(self) -> bool:
         try:
-            self._device.create_command_encoder().finish()
+            native.encoder(self._device).finish()
         except Exception as error:
-            return "lost" in _said(error).lower()
+            return "device is lost" in _said(error).lower()
         return False
 
     def _count(self, size: int) -> None:
@@ -441,47 +432,39 @@ class Gpu:
         self.peak = max(self.peak, self.allocated)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A piece of a read: bytes of a buffer that go to a place in one of the results."""
+class TimedRecording(Recording):
+    """The same dispatches, with the times at which each began. Pieces of at most so many as a query set has times."""
 
-    result: int
-    at: int
-    buffer: Buffer
-    offset: int
-    size: int
+    __slots__ = ("_buffer", "_gpu", "_pieces")
 
-    @property
-    def first(self) -> int:
-        """Where copying begins: wgpu copies from multiples of 4."""
-        return self.offset & ~3
+    def __init__(self, gpu: Gpu, dispatches: Sequence[Dispatch]) -> None:
+        super().__init__(dispatches)
+        gpu.check_can_time()
+        self._gpu = gpu
+        self._pieces = []
+        for first in range(0, self.count, _MOST_TIMES - 1):
+            piece = Recording(dispatches[first : first + _MOST_TIMES - 1])
+            make = partial(gpu._device.create_query_set, type="timestamp", count=piece.count + 1)
+            self._pieces.append((piece, gpu._call("timestamps", make)))
+        flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self._buffer = gpu.buffer(8 * _MOST_TIMES * len(self._pieces), usage=flags)
 
-    @property
-    def skipped(self) -> int:
-        return self.offset - self.first
+    def __call__(self, encoder: Any) -> None:
+        for number, (piece, query) in enumerate(self._pieces):
+            compute_pass = encoder.begin_compute_pass()
+            piece.steps.encode_timed(compute_pass, query)
+            compute_pass.end()
+            encoder.resolve_query_set(query, 0, piece.count + 1, self._buffer.handle, 8 * _MOST_TIMES * number)
 
-    @property
-    def padded(self) -> int:
-        return -(-(self.skipped + self.size) // 4) * 4
-
-
-def _pieces(buffer: Buffer, offset: int, size: int) -> list[tuple[int, Buffer, int, int]]:
-    return [
-        (start, buffer, offset + start, min(_READ_AT_ONCE, size - start)) for start in range(0, size, _READ_AT_ONCE)
-    ]
-
-
-def _batches(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Parts in groups that one staging buffer takes."""
-    batches: list[list[_Part]] = []
-    total = _READ_AT_ONCE
-    for part in parts:
-        if total + part.size > _READ_AT_ONCE:
-            batches.append([])
-            total = 0
-        batches[-1].append(part)
-        total += part.size
-    return batches
+    def ticks(self) -> Array:
+        """The nanoseconds, by the GPU's clock, at which each dispatch of the last run began, and the last ended."""
+        if not self.count:
+            return np.zeros(1, np.int64)
+        content = self._gpu.read([(self._buffer, 0, self._buffer.size)])[0].view(np.int64).reshape(-1, _MOST_TIMES)
+        counts = [piece.count for piece, _ in self._pieces]
+        found = [*(row[:count] for row, count in zip(content, counts)), content[-1, counts[-1] : counts[-1] + 1]]
+        period = native.timestamp_period(self._gpu._queue)
+        return (np.concatenate(found) * period).astype(np.int64)
 
 
 def _said(error: Exception) -> str:

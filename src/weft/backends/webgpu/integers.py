@@ -16,8 +16,9 @@ fn weft_divide_$kind(a: $kind, b: $kind) -> $kind {
 }
 
 fn weft_fmod_$kind(a: $kind, b: $kind) -> $kind {
-    let trivial = (b == 0) | (b == -1);
-    return select(a % select(b, 1, trivial), 0, trivial);
+    // without the operator, which Vulkan leaves undefined for negative numbers
+    let divisor = select(b, 1, (b == 0) | (b == -1));
+    return a - (a / divisor) * divisor;
 }
 
 fn weft_remainder_$kind(a: $kind, b: $kind) -> $kind {

@@ -109,8 +109,7 @@ class Binder:
 
     def record(self, entries: Sequence[Sequence[Bound]]) -> Recording:
         """What runs on the device, in order."""
-        listed = [bound for entry in entries for bound in entry]
-        pipelines = self._pipelines(listed)
+        pipelines = self.pipelines(entries)
         rows: list[tuple[Bound, tuple[int, ...]]] = []
         for entry in entries:
             for time in range(len(entry[0].bases) if entry else 0):
@@ -124,15 +123,18 @@ class Binder:
             found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
         return Recording(found)
 
-    def _pipelines(self, bounds: Sequence[Bound]) -> dict[tuple[str, tuple[Binding, ...]], Pipeline]:
+    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[tuple[str, tuple[Binding, ...]], Pipeline]:
+        """What launches need, by kernel and bindings."""
         sources: dict[tuple[str, tuple[Binding, ...]], ShaderSource] = {}
-        for bound in bounds:
+        for bound in (bound for entry in entries for bound in entry):
             kernel = bound.launch.kernel
             key = (kernel.name, bound.ways)
             if key not in sources:
                 named = {buffer.name: way for buffer, way in zip(shared_buffers(kernel), bound.ways)}
-                text = module_text(kernel, self.shaders[kernel.name], named, self.gpu.abilities)
-                sources[key] = ShaderSource(text, (UNIFORM, *_kinds(bound.ways)))
+                shader = self.shaders[kernel.name]
+                text = module_text(kernel, shader, named, self.gpu.abilities)
+                kinds = (UNIFORM, *_kinds(bound.ways))
+                sources[key] = ShaderSource(text, kinds, shared_bytes=shader.shared_bytes)
         names = {f"{key[0]}.{number}": key for number, key in enumerate(sources)}
         made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
         return {key: made[name] for name, key in names.items()}

@@ -38,6 +38,18 @@ fn weft_round_bfloat16(x: f32) -> f32 {
 }
 """
 
+# not by f32(f16(x)), of which drivers make x
+_FLOAT16 = """
+fn weft_round_float16(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    let size = bits & 0x7fffffffu;
+    let rounded = (bits + 0xfffu + ((bits >> 13u) & 1u)) & 0xffffe000u;
+    let normal = select(rounded, (bits & 0x80000000u) | 0x7f800000u, size >= 0x477ff000u);
+    let small = bitcast<u32>(round(x * 16777216.0) * 5.9604644775390625e-8);
+    return bitcast<f32>(select(select(normal, small, size < 0x38800000u), bits, size >= 0x7f800000u));
+}
+"""
+
 _FLOAT8E8M0 = """
 fn weft_load_float8e8m0(word: u32) -> f32 {
     // the code is f32's exponent, and 0 is the power of two below its least normal number
@@ -63,11 +75,11 @@ fn weft_round_{name}(x: f32) -> f32 {{
 
 @cache
 def functions() -> dict[str, str]:
-    texts = [_BFLOAT16, _FLOAT8E8M0]
+    texts = [_BFLOAT16, _FLOAT16, _FLOAT8E8M0]
     for dtype in sorted(MINIFLOATS - {DType.float8e8m0}):
         texts += [_widening(str(dtype), format_of(dtype)), _narrowing(str(dtype), format_of(dtype))]
     texts += [_widening("float16", _HALF), _narrowing("float16", _HALF)]
-    texts += [_ROUND.format(name=dtype) for dtype in (*sorted(MINIFLOATS), DType.float16)]
+    texts += [_ROUND.format(name=dtype) for dtype in sorted(MINIFLOATS)]
     return functions_in("".join(texts))
 
 

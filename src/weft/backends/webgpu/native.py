@@ -38,12 +38,22 @@ try:
         "wgpuBufferGetMappedRange",
         "wgpuBufferMapAsync",
         "wgpuBufferUnmap",
+        "wgpuCommandBufferRelease",
+        "wgpuCommandEncoderBeginComputePass",
+        "wgpuCommandEncoderClearBuffer",
+        "wgpuCommandEncoderCopyBufferToBuffer",
+        "wgpuCommandEncoderFinish",
+        "wgpuCommandEncoderRelease",
+        "wgpuCommandEncoderResolveQuerySet",
         "wgpuComputePassEncoderDispatchWorkgroups",
+        "wgpuComputePassEncoderEnd",
+        "wgpuComputePassEncoderRelease",
         "wgpuComputePassEncoderSetBindGroup",
         "wgpuComputePassEncoderSetImmediates",
         "wgpuComputePassEncoderSetPipeline",
         "wgpuComputePassEncoderWriteTimestamp",
         "wgpuDeviceCreateBindGroup",
+        "wgpuDeviceCreateCommandEncoder",
         "wgpuDeviceCreateShaderModuleTrusted",
         "wgpuDevicePoll",
         "wgpuQueueSubmitForIndex",
@@ -73,6 +83,13 @@ class _Quiet(logging.Filter):
 
 
 QUIET = _Quiet()
+_callbacks: list[Any] = []
+
+
+def keep_callbacks(device: Any) -> None:
+    """Keep what a device may call: it does so when its last buffer is gone, after wgpu has let its functions go."""
+    names = ("_device_lost_callback", "_uncaptured_error_callback")
+    _callbacks.extend(getattr(device, name, None) for name in names)
 
 
 def shader_module(device: Any, name: str, source: str, checked: bool) -> Any:
@@ -112,17 +129,67 @@ def write(queue: Any, buffer: Any, offset: int, data: memoryview) -> None:
     if not DIRECT:
         queue.write_buffer(buffer, offset, data)
         return
-    libf.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, ffi.from_buffer(data), len(data))
+    with ffi.from_buffer(data) as content:  # CPython crashes if an error's traceback keeps what is open on a memoryview
+        libf.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, content, len(data))
+
+
+class Encoder:
+    """Records commands, as wgpu's own encoder does; the buffers are wgpu's."""
+
+    __slots__ = ("_internal",)
+
+    def __init__(self, device: Any) -> None:
+        self._internal = lib.wgpuDeviceCreateCommandEncoder(device._internal, ffi.NULL)
+
+    def copy_buffer_to_buffer(self, source: Any, start: int, target: Any, place: int, size: int) -> None:
+        copy = lib.wgpuCommandEncoderCopyBufferToBuffer
+        copy(self._internal, source._internal, start, target._internal, place, size)
+
+    def clear_buffer(self, buffer: Any, offset: int, size: int) -> None:
+        lib.wgpuCommandEncoderClearBuffer(self._internal, buffer._internal, offset, size)
+
+    def resolve_query_set(self, query: Any, first: int, count: int, target: Any, place: int) -> None:
+        resolve = lib.wgpuCommandEncoderResolveQuerySet
+        resolve(self._internal, query._internal, first, count, target._internal, place)
+
+    def begin_compute_pass(self) -> ComputePass:
+        return ComputePass(lib.wgpuCommandEncoderBeginComputePass(self._internal, ffi.NULL))
+
+    def finish(self) -> Any:
+        """The commands; raises what was wrong with any of them."""
+        commands = libf.wgpuCommandEncoderFinish(self._internal, ffi.NULL)
+        return ffi.gc(commands, lib.wgpuCommandBufferRelease)
+
+    def __del__(self) -> None:
+        lib.wgpuCommandEncoderRelease(self._internal)
+
+
+class ComputePass:
+    """Dispatches of an encoder."""
+
+    __slots__ = ("_internal",)
+
+    def __init__(self, handle: Any) -> None:
+        self._internal = handle
+
+    def end(self) -> None:
+        lib.wgpuComputePassEncoderEnd(self._internal)
+
+    def __del__(self) -> None:
+        lib.wgpuComputePassEncoderRelease(self._internal)
+
+
+def encoder(device: Any) -> Any:
+    """What records commands for a device."""
+    return Encoder(device) if DIRECT else device.create_command_encoder()
 
 
 def submit(queue: Any, commands: Any) -> Any:
-    """Run recorded commands, or nothing but what was written; what to wait for."""
+    """Run recorded commands; what to wait for."""
     if not DIRECT:
-        queue.submit([] if commands is None else [commands])
+        queue.submit([commands])
         return None
-    if commands is None:
-        return ffi.new("WGPUSubmissionIndex *", libf.wgpuQueueSubmitForIndex(queue._internal, 0, ffi.NULL))
-    handles = ffi.new("WGPUCommandBuffer[]", [commands._internal])
+    handles = ffi.new("WGPUCommandBuffer[]", [commands])
     return ffi.new("WGPUSubmissionIndex *", libf.wgpuQueueSubmitForIndex(queue._internal, 1, handles))
 
 
@@ -162,13 +229,12 @@ class Steps:
             dispatch(handle, x, y, z)
 
     def encode_timed(self, compute_pass: Any, query: Any) -> None:
-        """Encode with a timestamp before every dispatch and one after the last."""
-        from wgpu.backends.wgpu_native.extras import write_timestamp
-
+        """Encode with a timestamp before each and one after the last."""
+        stamp = lib.wgpuComputePassEncoderWriteTimestamp
         for number, step in enumerate(self._kept):
-            write_timestamp(compute_pass, query, number)
-            _encode(compute_pass, step)
-        write_timestamp(compute_pass, query, len(self._kept))
+            stamp(compute_pass._internal, query._internal, number)
+            Steps([step]).encode(compute_pass)
+        stamp(compute_pass._internal, query._internal, len(self._kept))
 
 
 def _handles(step: Step) -> tuple[Any, ...]:

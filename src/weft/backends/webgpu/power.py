@@ -48,8 +48,8 @@ fn weft_log_parts_$kind(x: $kind) -> vec2<$kind> {
     let third = cube_high * $third_high;
     let s = s_high + s_low;
     let tail = s * z * z * $TAIL(z);
-    let small = fma(s_low, $first_high, s * $first_low)
-        + (fma(cube_low, $third_high, (cube_high + cube_low) * $third_low) + tail);
+    let small = fma(s_low, $first_whole, s_again * $first_low)
+        + (fma(cube_low, $third_whole, weft_again_$kind(cube_high, m) * $third_low) + tail);
     let high = weft_high_$kind((exponent + first) + (third + small));
     return vec2<$kind>(high, (((exponent - high) + first) + third) + small);
 }
@@ -117,11 +117,14 @@ _TAIL = {32: 5, 64: 7}  # coefficients
 @cache
 def functions(bits: int) -> dict[str, str]:
     """Those of floats of so many bits."""
-    first_high, first_low = split(2 / ln2(), [_HALF[bits]])
-    third_high, third_low = split(Fraction(2, 3) / ln2(), [_HALF[bits]])
+    first, third = 2 / ln2(), Fraction(2, 3) / ln2()
+    first_high, first_low = split(first, [_HALF[bits]])
+    third_high, third_low = split(third, [_HALF[bits]])
     values = common_values(bits) | {
+        "first_whole": number(float(first)),
         "first_high": first_high,
         "first_low": first_low,
+        "third_whole": number(float(third)),
         "third_high": third_high,
         "third_low": third_low,
         "unit": "1.0" if bits == 32 else number(log(2.0)),

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from math import prod
 from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from weft.backends.webgpu.emit import Shader
 from weft.backends.webgpu.gpu import Buffer, Gpu, Recording
-from weft.backends.webgpu.launches import Binder
+from weft.backends.webgpu.launches import PARAMETER_STRIDE, Binder
 from weft.backends.webgpu.tensor import GpuTensor
 from weft.backends.webgpu.weights import Spot, Weights
 from weft.errors import ExecutionError
@@ -26,13 +27,23 @@ from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated
+from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.limits import Room, check_fits
 from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan, make_plan
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its launches
-_ERRORS_BYTES = 256
+_APART = 256  # regions start at multiples of it, whatever an adapter asks for
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A section for one set of sizes, and where its regions start in the memory of a run."""
+
+    plan: Plan
+    starts: tuple[int, ...]  # of the arena, the errors, inputs and outputs
+    size: int
+    reports: bool  # whether kernels tell of data that is at fault
 
 
 class RunMemory:
@@ -42,29 +53,17 @@ class RunMemory:
         self.gpu = gpu
         self.lock = RLock()
         self.buffer: Buffer | None = None
-        self.generation = 0
+        self.recordings: WeakKeyDictionary[_Prepared, Recording] = WeakKeyDictionary()  # what is bound to the buffer
 
     def reserve(self, size: int) -> Buffer:
-        """A buffer of at least so many bytes; where it is another than before, what was bound is bound again."""
+        """A buffer of at least so many bytes; where it is another than before, nothing is bound to it."""
         if self.buffer is None or self.buffer.size < size:
+            self.recordings.clear()  # they hold on to the buffer, and the two need not fit at the same time
             if self.buffer is not None:
-                self.buffer.release()  # so that the two need not fit at the same time
+                self.buffer.release()
             self.buffer = None
-            self.generation += 1
             self.buffer = self.gpu.buffer(size, "arena")
         return self.buffer
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """A section for one set of sizes: where its regions start, and what runs, as bound to a memory."""
-
-    plan: Plan
-    starts: tuple[int, ...]  # of the arena, the errors, inputs and outputs
-    size: int
-    reports: bool  # whether kernels tell of data that is at fault
-    recording: Recording | None = None
-    generation: int = -1
 
 
 class SectionRunner:
@@ -97,10 +96,16 @@ class SectionRunner:
         with self.memory.lock:
             prepared = self._prepared(sizes)
             memory = self.memory.reserve(prepared.size)
-            if prepared.generation != self.memory.generation:
-                prepared.recording = self._record(prepared, memory)
-                prepared.generation = self.memory.generation
-            return self._run(prepared, memory, inputs, keep | self.stays)
+            recording = self.memory.recordings.get(prepared)
+            if recording is None:
+                recording = self.memory.recordings[prepared] = self._record(prepared, memory)
+            return self._run(prepared, recording, memory, inputs, keep | self.stays)
+
+    def compile(self, sizes: Mapping[str, int]) -> None:
+        """Compile what a run with these sizes needs, and upload its constants."""
+        with self.memory.lock:
+            binder = self._binder(self._prepared(sizes), None)
+            binder.pipelines(binder.bind(self._prepared(sizes).plan.launches))
 
     def make_plan(self, sizes: Mapping[str, int]) -> Plan:
         """Memory and launches for given sizes."""
@@ -126,28 +131,47 @@ class SectionRunner:
     def _prepare(self, sizes: Mapping[str, int]) -> _Prepared:
         plan = self.make_plan(sizes)
         self.weights.add(plan.constants)
+        reports = any(place.region == ERRORS for launch in _launches(plan) for place in launch.buffers)
+        return _Prepared(plan, *self._regions(plan, sizes), reports)
+
+    def _regions(self, plan: Plan, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
+        """Where in the memory of a run each region starts, and how large it is in all."""
         number = Numbers(sizes)
         inputs = [_bytes(value, number) for value in self.section.inputs]
-        outputs = [prod(shape) * dtype.itemsize for shape, dtype in plan.outputs]
         starts, size = [], 0
-        for region in (plan.arena_bytes, 4, *inputs, *outputs):
+        for region in (plan.arena_bytes, 4, *inputs, *_output_bytes(plan)):
             starts.append(size)
-            size += -(-max(region, 16) // _ERRORS_BYTES) * _ERRORS_BYTES
-        reports = any(place.region == ERRORS for launch in _launches(plan) for place in launch.buffers)
-        return _Prepared(plan, tuple(starts), size, reports)
+            size += -(-max(region, 16) // _APART) * _APART
+        return tuple(starts), size
+
+    def workspace(self, plan: Plan, sizes: Mapping[str, int]) -> int:
+        """What a run takes on the device beside weights, arena and outputs: copies of inputs, and parameters."""
+        _, size = self._regions(plan, sizes)
+        launches = sum(1 for _ in unrolled(plan.launches))
+        return size - plan.arena_bytes - sum(_output_bytes(plan)) + launches * PARAMETER_STRIDE
 
     def _record(self, prepared: _Prepared, memory: Buffer) -> Recording:
+        binder = self._binder(prepared, memory)
+        return binder.record(binder.bind(prepared.plan.launches))
+
+    def _binder(self, prepared: _Prepared, memory: Buffer | None) -> Binder:
         def find(place: Place, size: int) -> Spot:
             if place.region == ABSOLUTE:
                 return self.weights.find(place.offset)
             return Spot(memory, prepared.starts[place.region - ARENA] + place.offset, max(size, 4))
 
-        binder = Binder(self.gpu, self.shaders, find)
-        return binder.record(binder.bind(prepared.plan.launches))
+        return Binder(self.gpu, self.shaders, find)
 
     # -- a run -------------------------------------------------------------------------------------------------------
 
-    def _run(self, prepared: _Prepared, memory: Buffer, inputs: Sequence[Any], keep: frozenset[Value]) -> list[Any]:
+    def _run(
+        self,
+        prepared: _Prepared,
+        recording: Recording,
+        memory: Buffer,
+        inputs: Sequence[Any],
+        keep: frozenset[Value],
+    ) -> list[Any]:
         first = FIRST_FREE - ARENA
         copies: list[tuple[Buffer, int, Buffer, int, int]] = []
         for start, content in zip(prepared.starts[first:], inputs):
@@ -171,8 +195,6 @@ class SectionRunner:
             else:
                 results.append((shape, dtype))
                 reads.append((memory, start, size))
-        recording = prepared.recording
-        assert recording is not None
 
         def encode(encoder: Any) -> None:
             if prepared.reports:
@@ -195,6 +217,10 @@ class SectionRunner:
             result if isinstance(result, GpuTensor) else next(found).view(result[1]).reshape(result[0])
             for result in results
         ]
+
+
+def _output_bytes(plan: Plan) -> list[int]:
+    return [prod(shape) * dtype.itemsize for shape, dtype in plan.outputs]
 
 
 def _launches(plan: Plan) -> Iterator[PlannedLaunch]:

@@ -40,6 +40,7 @@ from weft.kernels.parameters import Parameters
 MANY_ROWS = 4096  # with a thread for each
 SHORT_ROW = 64
 NEIGHBOURS = 4  # elements that a lane adds up on its own
+LONGEST_ALONE = 1 << 17  # elements of a row for one thread: software counts the turns of a loop, and ends it at 2 ** 16
 
 
 def grid_cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
@@ -64,8 +65,9 @@ class _Cumulation:
     def work(self) -> Work:
         rows = dims.product(self.sizes)
         short = isinstance(self.size, int) and self.size <= SHORT_ROW
+        many = estimate(rows) >= MANY_ROWS or not shares(self.target)
         buffers = [Buffer("in0", self.operand.dtype, False), Buffer("out", self.result.dtype, True)]
-        if short or estimate(rows) >= MANY_ROWS or not shares(self.target):
+        if short or (many and estimate(self.size) <= LONGEST_ALONE):
             lanes = lanes_for(rows, self.target)
             blocks, body = each_point(rows, lanes, self.parameters, self.alone)
         else:
@@ -106,12 +108,13 @@ class _Cumulation:
 
         def several(name: str, count: int) -> Body:
             """Elements that are loaded together, then added up one by one."""
-            statements: list[Statement] = []
-            for n in range(count):
-                statements.append(Define(f"x{n}", self.element(row, variable(name) + n, mask), True))
+            places = [variable(name) + n for n in range(count)]
+            statements: list[Statement] = [
+                Define(f"x{n}", self.element(row, place, mask), True) for n, place in enumerate(places)
+            ]
             for n in range(count):
                 add = Assign("total", self.combine(total, Register(f"x{n}", self.wide, True)))
-                put = self.put(row, variable(name) + n, total, mask)
+                put = self.put(row, places[n], total, mask)
                 statements += (put, add) if self.primitive.exclusive else (add, put)
             return tuple(statements)
 
@@ -146,14 +149,14 @@ class _Cumulation:
             inside = Register(f"inside{n}", DType.bool, True)
             test = Call("less", (Integer(start + n), Integer(self.length)), DType.bool)
             statements.append(Define(inside.name, test, True))
-            value = Call("select", (inside, self.element(row, start + n, inside), nothing), self.wide)
-            statements.append(Define(own[n].name, self.combine(own[n - 1], value) if n else value, True))
+            element = Call("select", (inside, self.element(row, start + n, inside), nothing), self.wide)
+            statements.append(Define(own[n].name, self.combine(own[n - 1], element) if n else element, True))
         before, total = self.lanes_before(own[-1], lanes, statements)
         carry = Register("carry", self.wide, False)
         statements.append(Define("ahead", self.combine(carry, before), True))
         ahead = Register("ahead", self.wide, True)
         for n in range(NEIGHBOURS):
-            value = self.combine(ahead, own[n])
+            value: Code = self.combine(ahead, own[n])
             if self.primitive.exclusive:
                 value = self.combine(ahead, own[n - 1]) if n else ahead
             statements.append(self.put(row, start + n, value, Register(f"inside{n}", DType.bool, True)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Code, FetchRun, Put, PutRun, Register, Statement
+from weft.ir.kernel import LANE, Code, FetchRun, Put, PutRun, Register, Statement, dims_vary, variable
 from weft.ir.scalar import Index, loads
 from weft.kernels.ending import Ending
 from weft.kernels.grid.sides import RUN
@@ -56,9 +56,12 @@ class RunEnding(Ending):
         return [*statements, PutRun("out", self.place(axes), tuple(ended), mask)]
 
     def write_one(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str) -> list[Statement]:
+        """Write what becomes of one element; where all lanes have the same place, only the first is in the mask."""
         statements: list[Statement] = []
         ended = self._finish(value, axes, {}, prefix, statements)
-        return [*statements, Put("out", self.place(axes), ended, mask=mask)]
+        place = self.place(axes)
+        place = place if dims_vary(place) else place + variable(LANE)
+        return [*statements, Put("out", place, ended, mask=mask)]
 
     def _finish(
         self, value: Code, axes: Mapping[int, Dim], known: Mapping[int, Code], prefix: str, statements: list[Statement]

@@ -36,7 +36,8 @@ class Product:
     """See above. Walks of rows and sums step through the left operand, those of sums and columns through the right.
 
     `order` says which element along the last sum is the one at a place of the left operand: a dim over one axis,
-    which counts on along the grid. `result_start` are first positions along axes of the result, if not 0.
+    which counts on along the grid. `result_start` are first positions along axes of the result, if not 0. Where the
+    left or right operand is `padded`, there is room for a multiple of four places across, all along one walk.
     """
 
     left: DType
@@ -52,6 +53,7 @@ class Product:
     result_start: tuple[tuple[int, Dim], ...] = ()
     inside: tuple[Inside, ...] = ()
     order: Dim | None = None
+    padded: tuple[bool, bool] = (False, False)
 
     @property
     def type(self) -> DType:

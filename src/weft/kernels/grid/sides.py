@@ -1,4 +1,4 @@
-"""The operands of a product as a kernel addresses them: offsets, tests whether there is an element, and runs of four."""
+"""The operands of a product as a kernel addresses them: offsets, tests for elements that are there, runs of four."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ class Side:
         self.order = product.order if is_left else None
         self.inside = product.inside if is_left else ()
         self.begin = product.left_start if is_left else product.right_start
-        self.runs_across = self._has_runs(self.across, self.sums) and not any(
+        padded = product.padded[0 if is_left else 1]
+        self.runs_across = self._has_runs(self.across, self.sums, padded) and not any(
             test.rows and test.rows[-1] != 0 for test in self.inside
         )
         self.runs_deep = (
             not self.runs_across
-            and self._has_runs(self.sums, self.across)
+            and self._has_runs(self.sums, self.across, False)
             and self.order is None
             and not any(test.sums and test.sums[-1] != 0 for test in self.inside)
         )
@@ -74,9 +75,11 @@ class Side:
     def _step(self, walk: Walk) -> Dim:
         return walk.left if self.is_left else walk.right
 
-    def _has_runs(self, walks: Sequence[Walk], others: Sequence[Walk]) -> bool:
+    def _has_runs(self, walks: Sequence[Walk], others: Sequence[Walk], padded: bool) -> bool:
         """Whether four neighbours along the last of these walks lie side by side, from a multiple of four on."""
-        if not walks or self._step(walks[-1]) != 1 or dims.mod(walks[-1].size, RUN) != 0:
+        if not walks or self._step(walks[-1]) != 1:
+            return False
+        if dims.mod(walks[-1].size, RUN) != 0 and not (padded and len(walks) == 1):
             return False
         rest = [self._step(walk) for walk in (*walks[:-1], *others, *self.grid)]
         return all(dims.mod(step, RUN) == 0 for step in (*rest, self.begin))

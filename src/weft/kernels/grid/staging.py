@@ -6,34 +6,33 @@ place of its own. Where neighbours in memory go along the sums, a lane turns squ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Code, Define, Fetch, FetchRun, PutRun, Register, Statement, lane
+from weft.kernels.grid.along import Along
 from weft.kernels.grid.depth import Depth
 from weft.kernels.grid.sides import RUN, Side, all_of
 from weft.kernels.multiply import widened
 
-Places = Callable[[Dim], list[Dim]]
+OWN = "own_"  # the piece that lanes read for themselves
 
 
 class Stage:
-    """`places` finds, for a number across, the places along the operand's walks."""
+    """The piece that a block takes of an operand, whose places across are rows or columns `along`."""
 
-    def __init__(
-        self, side: Side, extent: int, depth: Depth, lanes: int, dtype: DType, grid: Sequence[Dim], places: Places
-    ) -> None:
-        self.side, self.depth, self.type, self.grid, self.places = side, depth, dtype, grid, places
-        runs = extent // RUN
+    def __init__(self, side: Side, along: Along, depth: Depth, lanes: int, dtype: DType, grid: Sequence[Dim]) -> None:
+        self.side, self.along, self.depth, self.type, self.grid = side, along, depth, dtype, grid
+        runs = along.extent // RUN
         if side.runs_deep:
             self.count = RUN * max(1, runs * depth.depth // RUN // lanes)
         else:
             self.count = max(1, runs * depth.depth // lanes)
         self.lines = depth.depth // self.count
         turned = side.runs_deep or (side.is_deep and not side.runs_across)
-        self.pitch = extent + (RUN if turned else 0)
+        self.pitch = along.extent + (RUN if turned else 0)
         here = lane(lanes)
         if turned:
             self.line, self.first = dims.mod(here, self.lines), dims.mod(dims.floordiv(here, self.lines), runs) * RUN
@@ -54,13 +53,13 @@ class Stage:
             deep = self.depth.test(name, within)
             names = [self._register(name, number, part) for part in range(RUN)]
             if self.side.runs_across:
-                across = self.places(self.first)
+                across = self.along.places(self.first, RUN)
                 mask = all_of([*deep, *self.side.tests(across, sums)])
                 offset = self.side.offset(self.grid, across, sums)
                 statements.append(FetchRun(tuple(names), self.side.name, offset, self.side.dtype, mask))
                 continue
             for part in range(RUN):
-                across = self.places(self.first + part)
+                across = self.along.places(self.first + part)
                 mask = all_of([*deep, *self.side.tests(across, sums)])
                 offset = self.side.offset(self.grid, across, sums)
                 element = Fetch(self.side.name, offset, self.side.dtype, mask=mask)
@@ -74,7 +73,7 @@ class Stage:
             sums = self.depth.places(name, within)
             deep = self.depth.test(name, within)
             for part in range(RUN):
-                across = self.places(self.first + part)
+                across = self.along.places(self.first + part)
                 mask = all_of([*deep, *self.side.tests(across, sums)])
                 names = tuple(self._register(name, square * RUN + number, part) for number in range(RUN))
                 offset = self.side.offset(self.grid, across, sums)
@@ -92,21 +91,27 @@ class Stage:
             statements.append(PutRun(f"{self.side.name}{number}", self.line * self.pitch + self.first, values))
         return statements
 
-    def read(self, names: Sequence[str], step: Dim, number: int, across: Dim) -> Statement:
-        """Four neighbours of sum `step` * a multiple of the buffers + `number`, counted in lines of the buffers."""
-        line = step + number // self.count
-        return FetchRun(tuple(names), f"{self.side.name}{number % self.count}", line * self.pitch + across, self.type)
+    def read(self, names: Sequence[str], first: Dim, step: int, across: Dim) -> Statement:
+        """Four neighbours of sum `first` (a multiple of the number of buffers) + `step`."""
+        line = dims.floordiv(first, self.count) + step // self.count
+        return FetchRun(tuple(names), f"{self.side.name}{step % self.count}", line * self.pitch + across, self.type)
 
     def _register(self, name: str, number: int, part: int) -> str:
         return f"{name}{self.side.name}{number}_{part}"
 
 
 def fragment(
-    side: Side, grid: Sequence[Dim], across: Sequence[Sequence[Dim]], depth: Depth, name: str, dtype: DType, prefix: str
+    side: Side,
+    grid: Sequence[Dim],
+    across: Sequence[Sequence[Dim]],
+    depth: Depth,
+    within: Sequence[Dim],
+    dtype: DType,
+    prefix: str,
 ) -> tuple[list[Statement], list[list[Code]]]:
-    """A lane's own elements of one piece, straight from memory: statements, and [across][depth] values.
+    """A lane's own elements of one piece, straight from memory: statements, and [across][within] values.
 
-    `across` are the places of groups of four neighbours: for each, those of its members.
+    `across` are the places of its rows or columns, `within` its sums in the piece; of a run, the first counts.
     """
     statements: list[Statement] = []
     values: list[list[Code]] = [[] for _ in across]
@@ -114,7 +119,7 @@ def fragment(
     def register(number: int, step: int) -> str:
         return f"{prefix}{number}_{step}"
 
-    steps = [(step, depth.places(name, step), depth.test(name, step)) for step in range(depth.depth)]
+    steps = [(step, depth.places(OWN, place), depth.test(OWN, place)) for step, place in enumerate(within)]
     for number, places in enumerate(across):
         for step, sums, deep in steps:
             values[number].append(widened(Register(register(number, step), side.dtype, True), dtype))

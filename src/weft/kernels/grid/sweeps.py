@@ -48,6 +48,7 @@ MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
 MANY_THREADS = 32768  # what keeps a large device busy
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
+ALONE = 512  # the longest row for one, where there are as many rows as lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def choose_team(rows: int, length: Dim, along_row: bool, most_slots: int, target
             members = _members(-(-length // 2), target)
         return Team(max(min(threads // members, power_of_two(rows)), 1), members)
     if along_row:
-        alone = rows >= threads or (isinstance(length, int) and length <= FEW_ELEMENTS)
+        known = length if isinstance(length, int) else 0
+        alone = known <= ALONE if rows >= threads else isinstance(length, int) and known <= FEW_ELEMENTS
         return Team(min(threads, power_of_two(rows)), 1) if alone else Team(1, threads)
     side_by_side = min(power_of_two(rows), threads)
     members = 1
@@ -278,12 +280,12 @@ class _Builder:
         end = [statement for folding in foldings for statement in folding.finish_stretch()]
         most = limit if not dims_vary(limit) else self.parameters.size(self.length)
         slots = dims.ceildiv(most, self.team.members)
-        unroll = 1 if any(folding.fold.position is not None for folding in foldings) else UNROLLED
+        unroll = min(UNROLLED, self.most_slots)
         if not begin or (isinstance(self.length, int) and self.length <= STRETCH * self.team.members):
-            return (*begin, *self.slots(0, slots, limit, min(unroll, self.most_slots), element), *end)
+            return (*begin, *self.slots(0, slots, limit, unroll, element), *end)
         first = variable("stretch")
         last = dims.minimum(first + STRETCH, slots)
-        inner = self.slots(first, last, limit, min(unroll, self.most_slots), element)
+        inner = self.slots(first, last, limit, unroll, element)
         return (Repeat("stretch", 0, slots, STRETCH, (*begin, *inner, *end)),)
 
     def slots(

@@ -53,7 +53,7 @@ class Team:
 
 @dataclass(slots=True)
 class Exchange:
-    """Memory through which the members of teams meet: two buffers of a type take turns, which saves half of the waits."""
+    """Memory through which the members of teams meet: two buffers of a type take turns, which saves half the waits."""
 
     team: Team
     used: dict[DType, int] = field(default_factory=dict)

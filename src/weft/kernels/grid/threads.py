@@ -18,9 +18,14 @@ def digits(position: Dim, sizes: Sequence[Dim], parameters: Parameters) -> list[
     """A position in all axes together, outermost first, as one along each."""
     found: list[Dim] = []
     for size in reversed(sizes[1:]):
-        found.insert(0, dims.mod(position, parameters.size(size)))
-        position = dims.floordiv(position, parameters.size(size))
+        found.insert(0, dims.mod(position, divisor(size, parameters)))
+        position = dims.floordiv(position, divisor(size, parameters))
     return [position, *found] if sizes else []
+
+
+def divisor(size: Dim, parameters: Parameters) -> Dim:
+    """A size to divide positions by; where it is 0 there are none."""
+    return 1 if size == 0 else parameters.size(size)
 
 
 def lanes_for(count: Dim, target: Target) -> int:

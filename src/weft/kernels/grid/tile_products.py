@@ -7,19 +7,16 @@ block adds up one part of them, and writes plain sums for another kernel to add 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Assign,
     Barrier,
     Buffer,
-    Call,
     Code,
     Define,
-    Integer,
     Kernel,
     Let,
     Number,
@@ -32,11 +29,13 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.target import Target
+from weft.kernels.grid.along import Along
 from weft.kernels.grid.depth import Depth
 from weft.kernels.grid.endings import RunEnding
 from weft.kernels.grid.product import Product, merged
 from weft.kernels.grid.sides import RUN, Side, all_of
-from weft.kernels.grid.staging import Stage, fragment
+from weft.kernels.grid.slices import Slices
+from weft.kernels.grid.staging import OWN, Stage, fragment
 from weft.kernels.grid.tile import Tile
 from weft.kernels.launch import Launch
 from weft.kernels.multiply import multiply_add
@@ -58,52 +57,46 @@ class _Builder:
         self.ending = RunEnding(product.result, product.epilogue, self.parameters)
         self.product = merged(product, self.ending)
         self.type = product.type
-        named = self.parameters.named
         self.left = Side(self.product, self.parameters, is_left=True)
         self.right = Side(self.product, self.parameters, is_left=False)
         self.depth = Depth(self.product.sums, self.parameters, tile.depth)
-        grid, self.rows, self.columns, _ = self.product.extents()
-        self.grid_size = grid
-        self.row_sizes = [named(f"rows{n}", dims.maximum(w.size, 1)) for n, w in enumerate(self.product.rows)]
-        self.column_sizes = [named(f"columns{n}", dims.maximum(w.size, 1)) for n, w in enumerate(self.product.columns)]
+        self.rows = Along("row", self.product.rows, self.parameters, tile.height, tile.row)
+        self.columns = Along("column", self.product.columns, self.parameters, tile.width, tile.column)
+        self.grid_size = self.product.extents()[0]
         self.grid_places: list[Dim] = []
         self.place: Dim = 0
         self.part: Dim = 0
-        self.first_row: Dim = 0
-        self.first_column: Dim = 0
 
     def launch(self) -> Launch:
         statements, blocks = self.locate()
         body: list[Statement] = []
         local: list[Buffer] = []
         for row in range(self.tile.rows):
-            statements += [
-                Define(self.sum(row, column).name, Number(0, self.type), True) for column in range(self.tile.columns)
-            ]
+            for column in range(self.tile.columns):
+                statements.append(Define(self.sum(row, column).name, Number(0, self.type), True))
         if self.depth.pieces != 0:
             body, local = self.shared_sums() if self.tile.shared else self.own_sums()
+        sums = [[self.sum(row, column) for column in range(self.tile.columns)] for row in range(self.tile.rows)]
+        slices = Slices(self.tile, sums, self.type)
+        written = self.write(slices) if self.parts == 1 else self.write_sums(slices)
         outputs = self.ending.buffers if self.parts == 1 else [Buffer("out", self.type, True)]
         operands = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
-        written = self.write() if self.parts == 1 else self.write_sums()
         kernel = Kernel(
             self.name,
-            (*operands, *outputs, *local),
+            (*operands, *outputs, *local, *slices.buffers),
             tuple(self.parameters.values),
             self.tile.lanes,
-            (*statements, *body, *written),
+            (*statements, *body, *slices.statements, *written),
         )
         return Launch(kernel, blocks, tuple(self.parameters.values.values()))
 
     def sum(self, row: int, column: int) -> Register:
         return Register(f"sum{row}_{column}", self.type, True)
 
-    # -- places ------------------------------------------------------------------------------------------------------
-
     def locate(self) -> tuple[list[Statement], Dim]:
         """Which tile, part and place of the grid a block has, and the number of blocks."""
         statements: list[Statement] = []
         rest: Dim = block()
-        across, down = dims.ceildiv(self.columns, self.tile.width), dims.ceildiv(self.rows, self.tile.height)
 
         def cut(name: str, count: Dim) -> Dim:
             nonlocal rest
@@ -115,105 +108,84 @@ class _Builder:
             rest = variable(f"after_{name}")
             return variable(name)
 
-        self.first_column = cut("tile_column", across) * self.tile.width
-        self.first_row = cut("tile_row", down) * self.tile.height
+        self.columns.first = cut("tile_column", self.columns.tiles) * self.tile.width
+        self.rows.first = cut("tile_row", self.rows.tiles) * self.tile.height
         self.part = cut("part", self.parts)
         self.place = rest if self.product.grid else 0
         sizes = [self.parameters.named(f"grid{n}", dims.maximum(w.size, 1)) for n, w in enumerate(self.product.grid)]
         for number, place in enumerate(split_index(self.place, sizes)):
             statements.append(Let(f"g{number}", place))
             self.grid_places.append(variable(f"g{number}"))
-        return statements, across * down * self.parts * self.grid_size
-
-    def row_places(self, within: Dim) -> list[Dim]:
-        """Where a row of the tile lies along the walks of rows; one that is not there, where the last one does."""
-        run = RUN if self.left.runs_across else 1
-        return self.places("row", self.first_row + within, self.rows, self.row_sizes, self.tile.height, run)
-
-    def column_places(self, within: Dim) -> list[Dim]:
-        """The same for a column."""
-        run = RUN if self.right.runs_across else 1
-        return self.places("column", self.first_column + within, self.columns, self.column_sizes, self.tile.width, run)
-
-    def places(self, name: str, index: Dim, count: Dim, sizes: Sequence[Dim], extent: int, run: int) -> list[Dim]:
-        """Along walks of given sizes. Of a run, the first is asked for, and all of it is there or nothing."""
-        if not sizes:
-            return []
-        if dims.mod(count, extent) != 0:
-            last = dims.maximum(dims.floordiv(count, run) - 1, 0)
-            index = run * dims.minimum(dims.floordiv(index, run), self.parameters.named(f"last_{name}{run}", last))
-        return split_index(index, sizes)
+        return statements, self.columns.tiles * self.rows.tiles * self.parts * self.grid_size
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
     def shared_sums(self) -> tuple[list[Statement], list[Buffer]]:
         """Pieces of both operands in shared memory; the next ones are fetched before these are multiplied."""
-        tile = self.tile
         stages = [
-            Stage(self.left, tile.height, self.depth, tile.lanes, self.type, self.grid_places, self.row_places),
-            Stage(self.right, tile.width, self.depth, tile.lanes, self.type, self.grid_places, self.column_places),
+            Stage(side, along, self.depth, self.tile.lanes, self.type, self.grid_places)
+            for side, along in ((self.left, self.rows), (self.right, self.columns))
         ]
-        last = self.parameters.named("last_piece", dims.maximum(self.depth.pieces - 1, 0))
-        start, stop = self.pieces(last)
+        start, stop, last = self.pieces()
 
         def fetched(name: str, piece: Dim) -> list[Statement]:
             return [*self.depth.begin(piece, name), *(s for stage in stages for s in stage.fetch(name))]
 
         def put(name: str) -> list[Statement]:
-            return [Barrier(), *(s for stage in stages for s in stage.put(name)), Barrier()]
+            return [*(s for stage in stages for s in stage.put(name)), Barrier()]
 
         following = dims.minimum(variable("piece") + 1, last)
-        body = [*fetched("next_", following), *self.multiplied(stages), *put("next_")]
-        statements = [*fetched("first_", dims.minimum(start, last)), *put("first_")[1:]]
-        statements.append(Repeat("piece", start, stop, 1, tuple(body)))
+        body = (*fetched("next_", following), *self.multiplied(stages), Barrier(), *put("next_"))
+        statements = [*fetched("first_", dims.minimum(start, last)), *put("first_")]
+        statements.append(Repeat("piece", start, stop, 1, body))
         return statements, [buffer for stage in stages for buffer in stage.buffers()]
 
-    def pieces(self, last: Dim) -> tuple[Dim, Dim]:
-        """The pieces of this block's part: from the first to before the second."""
+    def pieces(self) -> tuple[Dim, Dim, Dim]:
+        """The pieces of this block's part: the first, where they end, and the last of all."""
+        count, named = self.depth.pieces, self.parameters.named
+        last = named("last_piece", dims.maximum(count - 1, 0))
+        end = last + 1 if dims.is_at_least(count, 1) else named("pieces", count)
         if self.parts == 1:
-            return 0, last + 1 if dims.is_at_least(self.depth.pieces, 1) else self.parameters.named(
-                "pieces", self.depth.pieces
-            )
-        each = self.parameters.named("pieces_part", dims.ceildiv(self.depth.pieces, self.parts))
+            return 0, end, last
+        each = named("pieces_part", dims.ceildiv(count, self.parts))
         first = self.part * each
-        return first, dims.minimum(first + each, self.parameters.named("pieces", self.depth.pieces))
+        return first, dims.minimum(first + each, end), last
 
     def multiplied(self, stages: Sequence[Stage]) -> list[Statement]:
-        """One piece, `unroll` steps of it at a time."""
-        unroll = max(self.tile.unroll, *(stage.count for stage in stages))
-        count = self.tile.depth // unroll
-        turn: Dim = variable("turn") if count > 1 else 0
+        """One piece; of its depth, the steps of this lane's slice."""
+        first = self.tile.slice * self.tile.steps
         statements: list[Statement] = []
-        for step in range(unroll):
+        for step in range(self.tile.steps):
             values: list[list[Code]] = []
-            for stage, side, place, groups in (
-                (stages[0], "a", self.tile.row, self.tile.rows // RUN),
-                (stages[1], "b", self.tile.column, self.tile.columns // RUN),
-            ):
-                found: list[Code] = []
-                for group in range(groups):
-                    names = [f"{side}{step}_{RUN * group + part}" for part in range(RUN)]
-                    statements.append(stage.read(names, turn * (unroll // stage.count), step, place(group)))
-                    found += [Register(name, self.type, True) for name in names]
-                values.append(found)
+            for stage, name, each in zip(stages, "ab", (self.tile.rows, self.tile.columns)):
+                for group in range(0, each, RUN):
+                    names = [f"{name}{step}_{group + part}" for part in range(RUN)]
+                    statements.append(stage.read(names, first, step, stage.along.within(group)))
+                values.append([Register(f"{name}{step}_{number}", self.type, True) for number in range(each)])
             statements += self.added(*values)
-        return [Repeat("turn", 0, count, 1, tuple(statements))] if count > 1 else statements
+        return statements
 
     def own_sums(self) -> tuple[list[Statement], list[Buffer]]:
         """Every lane reads its rows and columns from memory."""
-        statements: list[Statement] = []
-        rows = [self.row_places(self.row_of(number)) for number in range(self.tile.rows)]
-        if self.tile.high == 1:
-            rows = [self.let(f"row{number}_", places, statements) for number, places in enumerate(rows)]
-        columns = [self.column_places(self.column_of(number)) for number in range(self.tile.columns)]
-        body = self.depth.begin(variable("piece"), "")
-        left, a = fragment(self.left, self.grid_places, rows, self.depth, "", self.type, "a")
-        right, b = fragment(self.right, self.grid_places, columns, self.depth, "", self.type, "b")
-        body += [*left, *right]
-        for step in range(self.tile.depth):
-            body += self.added([row[step] for row in a], [column[step] for column in b])
-        last = self.parameters.named("last_piece", dims.maximum(self.depth.pieces - 1, 0))
-        return [*statements, Repeat("piece", *self.pieces(last), 1, tuple(body))], []
+        tile, statements = self.tile, list[Statement]()
+        values: list[list[list[Code]]] = []
+        body = self.depth.begin(variable("piece"), OWN)
+        within = [tile.slice * tile.steps + step for step in range(tile.steps)]
+        for side, along, each, name in (
+            (self.left, self.rows, tile.rows, "a"),
+            (self.right, self.columns, tile.columns, "b"),
+        ):
+            run = RUN if side.runs_across else 1
+            places = [along.places(along.within(number // run * run), run) for number in range(each)]
+            if tile.high == 1 and side.is_left:
+                places = [self.let(f"row{number}_", found, statements) for number, found in enumerate(places)]
+            fetched, elements = fragment(side, self.grid_places, places, self.depth, within, self.type, name)
+            body += fetched
+            values.append(elements)
+        for step in range(tile.steps):
+            body += self.added(*([element[step] for element in elements] for elements in values))
+        start, stop, _ = self.pieces()
+        return [*statements, Repeat("piece", start, stop, 1, tuple(body))], []
 
     def let(self, name: str, places: Sequence[Dim], statements: list[Statement]) -> list[Dim]:
         """Places under names, so that they are found once."""
@@ -228,63 +200,38 @@ class _Builder:
             for column, b in enumerate(right)
         ]
 
-    def row_of(self, number: int) -> Dim:
-        return self.tile.row(number // RUN) + number % RUN
-
-    def column_of(self, number: int) -> Dim:
-        return self.tile.column(number // RUN) + number % RUN
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def write(self) -> list[Statement]:
+    def write(self, slices: Slices) -> list[Statement]:
         """The epilogue, and what comes out."""
         starts = {axis: self.parameters.named(f"start{axis}", start) for axis, start in self.product.result_start}
-        runs = self.ending.has_runs(self.product.columns, dict(self.product.result_start))
-        statements: list[Statement] = []
-        rows = self.tests(
-            "row", self.first_row, self.row_of, self.tile.rows, self.rows, self.tile.height, 1, statements
-        )
-        columns = self.tests(
-            "column", self.first_column, self.column_of, self.tile.columns, self.columns, self.tile.width,
-            RUN if runs else 1, statements,
-        )  # fmt: skip
-        places = [self.write_places(number, RUN if runs else 1) for number in range(self.tile.columns)]
-        for row in range(self.tile.rows):
-            row_places = self.places(
-                "row", self.first_row + self.row_of(row), self.rows, self.row_sizes, self.tile.height, 1
-            )
-            for column in range(0, self.tile.columns, RUN if runs else 1):
-                axes = self.axes(starts, row_places, places[column])
-                mask = all_of([test for test in (rows[row], columns[column]) if test is not None])
-                prefix = f"t{row}_{column}_"
-                if runs:
-                    axis = self.product.columns[-1].axis
-                    assert axis is not None
-                    values = [self.sum(row, column + part) for part in range(RUN)]
-                    statements += self.ending.write_four(values, axes, axis, mask, prefix)
-                else:
-                    statements += self.ending.write_one(self.sum(row, column), axes, mask, prefix)
+        run = RUN if self.ending.has_runs(self.product.columns, dict(self.product.result_start)) else 1
+        statements, masks = self.masks(slices, run)
+        rows = [self.rows.places(self.rows.within(slices.first + number)) for number in range(len(slices.rows))]
+        columns = [self.columns.places(self.columns.within(number), run) for number in range(0, self.tile.columns, run)]
+        for row, row_places in enumerate(rows):
+            for number, column_places in enumerate(columns):
+                axes = self.axes(starts, row_places, column_places)
+                column, prefix = number * run, f"t{row}_{number}_"
+                values = slices.rows[row][column : column + run]
+                if run == 1:
+                    statements += self.ending.write_one(values[0], axes, masks[row][column], prefix)
+                    continue
+                axis = self.product.columns[-1].axis
+                assert axis is not None
+                statements += self.ending.write_four(values, axes, axis, masks[row][column], prefix)
         return statements
 
-    def write_places(self, number: int, run: int) -> list[Dim]:
-        index = self.first_column + self.column_of(number)
-        return self.places("column", index, self.columns, self.column_sizes, self.tile.width, run)
-
-    def tests(
-        self, name: str, first: Dim, within: Callable[[int], Dim], each: int, count: Dim, extent: int, run: int,
-        statements: list[Statement],
-    ) -> list[Code | None]:  # fmt: skip
-        """Which rows or columns of a lane are there; for runs, their first ones speak for all."""
-        if dims.mod(count, extent) == 0:
-            return [None] * each
-        size = Integer(self.parameters.named(f"{name}s", count))
-        found: list[Code | None] = []
-        for number in range(each):
-            if number % run == 0:
-                test = Call("less", (Integer(first + within(number)), size), DType.bool)
-                statements.append(Define(f"in_{name}{number}", test, True))
-            found.append(Register(f"in_{name}{number // run * run}", DType.bool, True))
-        return found
+    def masks(self, slices: Slices, run: int) -> tuple[list[Statement], list[list[Code | None]]]:
+        """Which of a lane's elements are there, by row and column; for runs, the first of each speaks for all."""
+        statements: list[Statement] = []
+        rows = self.rows.tests(slices.first, len(slices.rows), 1, statements)
+        columns = self.columns.tests(0, self.tile.columns, run, statements)
+        tests = [
+            [[*slices.tests, *(test for test in (row, column) if test is not None)] for column in columns]
+            for row in rows
+        ]
+        return statements, [[all_of(found) for found in row] for row in tests]
 
     def axes(self, starts: Mapping[int, Dim], rows: Sequence[Dim], columns: Sequence[Dim]) -> dict[int, Dim]:
         """Positions along the result's axes."""
@@ -295,30 +242,19 @@ class _Builder:
                 found[walk.axis] = found.get(walk.axis, 0) + self.parameters.size(walk.factor) * place
         return found
 
-    def write_sums(self) -> list[Statement]:
+    def write_sums(self, slices: Slices) -> list[Statement]:
         """Sums of a part as they are: [parts, grid, rows, columns]."""
         named = self.parameters.named
-        runs = dims.mod(self.columns, RUN) == 0
-        run = RUN if runs else 1
-        pitch = RUN * named("columns_4", dims.floordiv(self.columns, RUN)) if runs else named("columns_1", self.columns)
-        count = named("rows_1", self.rows)
-        plane = (self.part * named("places", self.grid_size) + self.place) * count
-        statements: list[Statement] = []
-        rows = self.tests(
-            "row", self.first_row, self.row_of, self.tile.rows, self.rows, self.tile.height, 1, statements
-        )
-        columns = self.tests(
-            "column", self.first_column, self.column_of, self.tile.columns, self.columns, self.tile.width, run,
-            statements,
-        )  # fmt: skip
-        for row in range(self.tile.rows):
-            line = (plane + self.first_row + self.row_of(row)) * pitch + self.first_column
+        run = RUN if dims.mod(self.columns.count, RUN) == 0 else 1
+        pitch = run * named(f"pitch{run}", dims.floordiv(self.columns.count, run))
+        plane = (self.part * named("places", self.grid_size) + self.place) * named("height", self.rows.count)
+        statements, masks = self.masks(slices, run)
+        for row, sums in enumerate(slices.rows):
+            line = (plane + self.rows.first + self.rows.within(slices.first + row)) * pitch + self.columns.first
             for column in range(0, self.tile.columns, run):
-                mask = all_of([test for test in (rows[row], columns[column]) if test is not None])
-                place = line + self.column_of(column)
-                if runs:
-                    values = tuple(self.sum(row, column + part) for part in range(RUN))
-                    statements.append(PutRun("out", place, values, mask))
-                else:
-                    statements.append(Put("out", place, self.sum(row, column), mask=mask))
+                place, mask = line + self.columns.within(column), masks[row][column]
+                values = tuple(sums[column : column + run])
+                statements.append(
+                    PutRun("out", place, values, mask) if run > 1 else Put("out", place, values[0], mask=mask)
+                )
         return statements

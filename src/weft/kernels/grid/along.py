@@ -1,0 +1,55 @@
+"""Rows or columns of a product as the lanes of a tile meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Define, Integer, Register, Statement
+from weft.kernels.parameters import Parameters
+from weft.kernels.walks import Walk, split_index
+
+
+class Along:
+    """`count` rows or columns along some walks, in tiles of `extent`; the block's tile begins with number `first`."""
+
+    def __init__(
+        self, name: str, walks: Sequence[Walk], parameters: Parameters, extent: int, within: Callable[[Dim], Dim]
+    ) -> None:
+        self.name, self.walks, self.extent, self.parameters = name, walks, extent, parameters
+        self.count = dims.product(walk.size for walk in walks)
+        self.tiles = dims.ceildiv(self.count, extent)
+        self.sizes = [parameters.named(f"{name}s{n}", dims.maximum(w.size, 1)) for n, w in enumerate(walks)]
+        self.is_exact = dims.mod(self.count, extent) == 0
+        self.first: Dim = 0
+        self.within = within  # where a lane's rows or columns, by their number, are in the tile
+
+    def places(self, within: Dim, run: int = 1) -> list[Dim]:
+        """Where one of the tile lies along each walk; one that is not there, where the last does.
+
+        Of a run, the first is asked for, and all of it is there or nothing.
+        """
+        if not self.sizes:
+            return []
+        index = self.first + within
+        if not self.is_exact:
+            last = dims.maximum(dims.ceildiv(self.count, run) - 1, 0)
+            number = self.parameters.named(f"last_{self.name}{run}", last)
+            index = run * dims.minimum(dims.floordiv(index, run), number)
+        return split_index(index, self.sizes)
+
+    def tests(self, first: Dim, each: int, run: int, statements: list[Statement]) -> list[Code | None]:
+        """Which of a lane's, from number `first` on, are there; for runs, their first ones speak for all."""
+        if self.is_exact:
+            return [None] * each
+        count = Integer(self.parameters.named(f"{self.name}s", self.count))
+        found: list[Code | None] = []
+        for number in range(each):
+            name = f"in_{self.name}{number // run * run}"
+            if number % run == 0:
+                test = Call("less", (Integer(self.first + self.within(first + number)), count), DType.bool)
+                statements.append(Define(name, test, True))
+            found.append(Register(name, DType.bool, True))
+        return found

@@ -1,0 +1,146 @@
+"""The new model while it is written: nodes, constants, and the shape of every value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from models.wonnx_form.network import Array, Network, NoForm, Shape
+
+OPSET = 13
+IR_VERSION = 8
+LARGEST_BUFFER = 128 << 20  # bytes; wonnx asks its device for no more than the default limits
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node of the network; inputs are named as in the new model."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+    opset: int
+
+    @property
+    def output(self) -> str:
+        if len(self.outputs) > 1:
+            raise NoForm(f"{self.op} with {len(self.outputs)} results")
+        return self.outputs[0]
+
+    def input(self, position: int) -> str:
+        """Empty where there is none."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+
+class Writer:
+    """Collects nodes. Whoever emits one says the shape of its result; the checker proves them all at the end."""
+
+    def __init__(self, network: Network) -> None:
+        self.shapes = dict(network.shapes)
+        self.plain_convolutions: set[str] = set()  # results of the kernel that knows no LeakyRelu
+        self._network = network
+        self._constants = dict(network.constants)
+        self._nodes: list[NodeProto] = []
+        self._same: dict[str, str] = {}
+        self._number = 0
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def name(self, value: str) -> str:
+        """The value that stands for it in the new model."""
+        return self._same.get(value, value)
+
+    def constant_of(self, value: str) -> Array | None:
+        return self._constants.get(value)
+
+    def needed_constant(self, value: str, what: str) -> Array:
+        array = self.constant_of(value)
+        if array is None:
+            raise NoForm(f"{what} depends on data")
+        return array
+
+    def constant(self, array: Array) -> str:
+        return self._new("constant", array)
+
+    def scalar(self, number: float) -> str:
+        return self._new("constant", np.array([number], np.float32))
+
+    def _new(self, stem: str, array: Array) -> str:
+        name = self._fresh(stem)
+        self._constants[name] = np.ascontiguousarray(array)
+        self.shapes[name] = array.shape
+        return name
+
+    def _fresh(self, stem: str) -> str:
+        self._number += 1
+        return f"{stem}_for_wonnx_{self._number}"
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def emit(self, op: str, inputs: Sequence[str], shape: Sequence[int], output: str = "", **attributes: Any) -> str:
+        """A node with one result; where no name is given for it, it gets one."""
+        name = output or self._fresh(op)
+        self.shapes[name] = tuple(shape)
+        self._nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
+        return name
+
+    def emit_several(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        """A node whose results are values of the network."""
+        self._nodes.append(helper.make_node(op, list(inputs), list(outputs), **attributes))
+
+    def forward(self, value: str, output: str) -> str:
+        """`output` is `value`, maybe in another shape."""
+        if self.shapes[value] == self.shapes[output] and output not in self._network.outputs:
+            self._same[output] = value
+            return value
+        return self.reshape(value, self.shapes[output], output)
+
+    def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
+        if not output and self.shapes[value] == tuple(shape):
+            return value
+        return self.emit("Reshape", [value, self.constant(np.array(shape, np.int64))], shape, output)
+
+    def transpose(self, value: str, order: Sequence[int], output: str = "") -> str:
+        shape = [self.shapes[value][axis] for axis in order]
+        return self.emit("Transpose", [value], shape, output, perm=list(order))
+
+    def pair(self, op: str, left: str, right: str, output: str = "") -> str:
+        """An elementwise op of two values that broadcast."""
+        shape = np.broadcast_shapes(self.shapes[left], self.shapes[right])
+        return self.emit(op, [left, right], shape, output)
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    def model(self) -> onnx.ModelProto:
+        made = {name for node in self._nodes for name in node.output}
+        used = {name for node in self._nodes for name in node.input if name and name not in made}
+        for name in [*made, *used]:
+            if math.prod(self.shapes[name]) * 4 > LARGEST_BUFFER:
+                raise NoForm(f"{name!r} is larger than wonnx's buffers may be")
+            if 0 in self.shapes[name]:
+                raise NoForm(f"{name!r} is empty")
+        graph = helper.make_graph(
+            self._nodes,
+            "wonnx_form",
+            [self._info(name) for name in self._network.inputs if name in used],
+            [self._info(name) for name in self._network.outputs],
+            [numpy_helper.from_array(self._constants[name], name) for name in sorted(used & self._constants.keys())],
+            value_info=[self._info(name) for name in sorted(made.difference(self._network.outputs))],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+    def _info(self, name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, self.shapes[name])
+
+
+Form = Callable[[Writer, Step], object]
+"""Writes what a step becomes; its last node gives the step's output."""

@@ -1,0 +1,170 @@
+"""Memory on a GPU: what is allocated against what was planned, and buffers that no binding is large enough for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, tensor, value
+from models.catalog import load_catalog, random_inputs
+from onnx import TensorProto
+
+import weft
+from weft.backends.webgpu.gpu import Gpu, open_gpu
+
+GPU = "webgpu:llvmpipe"
+Array = np.ndarray[Any, Any]
+SEED = 11
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return open_gpu("llvmpipe")
+
+
+@pytest.fixture
+def narrow(gpu: Gpu) -> Iterator[Gpu]:
+    """A GPU that binds 4 KiB at a time."""
+    limits = gpu.limits
+    gpu.limits = replace(limits, max_binding_bytes=4096)
+    yield gpu
+    gpu.limits = limits
+
+
+def made(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    return (np.random.default_rng(SEED).standard_normal(shape) * 4).astype(dtype)
+
+
+def staging(gpu: Gpu) -> int:
+    """Bytes on the host's side, through which results are read; they serve all models."""
+    return sum(buffer.size for buffer in gpu._staging)
+
+
+def run(built: onnx.ModelProto, **inputs: Array) -> list[Array]:
+    return list(weft.load(built, device=GPU).run(inputs).values())
+
+
+# -- planned and allocated ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["openwakeword__embedding_model", "silero-vad__silero_vad_16k_op15", "unisim__v1"])
+def test_no_more_is_allocated_than_planned(gpu: Gpu, name: str) -> None:
+    catalog = {entry.name: entry for entry in load_catalog()}
+    if not catalog[name].path.exists():
+        pytest.skip("the models were not fetched: scripts/fetch-models")
+    gc.collect()
+    before = gpu.allocated
+    loaded = weft.load(catalog[name].path, device=GPU)
+    inputs = random_inputs(catalog[name], seed=SEED)
+    loaded.run(inputs)
+    planned = loaded.memory({key: array.shape for key, array in inputs.items()}).peak
+    spare = staging(gpu)
+    assert gpu.allocated - before - spare <= 1.05 * planned
+
+
+def test_memory_goes_with_the_model(gpu: Gpu) -> None:
+    gc.collect()
+    before = gpu.allocated
+    loaded = weft.load(affine((512, 512)), device=GPU)
+    loaded.run({"x": made((512, 512))})
+    assert gpu.allocated > before
+    del loaded
+    gc.collect()
+    assert gpu.allocated <= before + staging(gpu)
+
+
+def affine(shape: tuple[int, int]) -> onnx.ModelProto:
+    return model(
+        [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])],
+        [value("x", list(shape))],
+        [value("y", [shape[0], 48])],
+        [tensor("w", made((shape[1], 48))), tensor("b", made((48,)))],
+    )
+
+
+# -- more than a binding ---------------------------------------------------------------------------------------------
+
+
+def test_an_elementwise_kernel_on_several_bindings(narrow: Gpu) -> None:
+    del narrow
+    x = made((5, 1027))
+    built = model(
+        [node("Mul", ["x", "x"], ["s"]), node("Relu", ["x"], ["r"]), node("Add", ["s", "r"], ["y"])],
+        [value("x", [5, 1027])],
+        [value("y", [5, 1027])],
+    )
+    np.testing.assert_allclose(run(built, x=x)[0], x * x + np.maximum(x, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT8, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.DOUBLE])
+def test_other_types_on_several_bindings(narrow: Gpu, dtype: int) -> None:
+    del narrow
+    type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    length = 7013 // type.itemsize
+    x = made((3, length), type)
+    built = model(
+        [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Add", ["t", "t"], ["y"])],
+        [value("x", [3, length], dtype)],
+        [value("y", [length, 3], dtype)],
+    )
+    np.testing.assert_array_equal(run(built, x=x)[0], x.T + x.T)
+
+
+def test_a_table_larger_than_a_binding(narrow: Gpu) -> None:
+    del narrow
+    table = made((1000, 24))
+    rows = np.random.default_rng(SEED).integers(-1000, 1000, (17, 3))
+    built = model(
+        [node("Gather", ["table", "rows"], ["y"])],
+        [value("rows", [17, 3], TensorProto.INT64)],
+        [value("y", [17, 3, 24])],
+        [tensor("table", table)],
+    )
+    np.testing.assert_array_equal(run(built, rows=rows)[0], table[rows])
+
+
+def test_products_and_sums_of_large_operands(narrow: Gpu) -> None:
+    del narrow
+    x = made((37, 260))
+    built = affine((37, 260))
+    built.graph.node.append(node("ReduceSum", ["y"], ["z"], keepdims=0))
+    built.graph.output.append(value("z", []))
+    y, z = run(built, x=x)
+    weights = [onnx.numpy_helper.to_array(entry).astype(np.float64) for entry in built.graph.initializer]
+    expected = x.astype(np.float64) @ weights[0] + weights[1]
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(z, expected.sum(), rtol=1e-4, atol=1e-2)
+
+
+def test_a_weight_beyond_the_adapters_own_limit(gpu: Gpu) -> None:
+    rows = gpu.limits.max_binding_bytes // 1024 + 100
+    if rows > 1 << 18:
+        pytest.skip("this adapter binds more than a test should take")
+    table = np.arange(rows, dtype=np.float32)[:, None] + np.arange(256, dtype=np.float32) / 256
+    wanted = np.array([0, 1, rows // 2, rows - 101, rows - 100, rows - 1])
+    built = model(
+        [node("Gather", ["table", "rows"], ["y"])],
+        [value("rows", [6], TensorProto.INT64)],
+        [value("y", [6, 256])],
+        [tensor("table", table)],
+    )
+    np.testing.assert_array_equal(run(built, rows=wanted)[0], table[wanted])
+
+
+# -- more than a dispatch --------------------------------------------------------------------------------------------
+
+
+def test_more_groups_than_one_dimension_has(gpu: Gpu) -> None:
+    limits = gpu.limits
+    gpu.limits = replace(limits, max_groups=13)
+    try:
+        x = made((301, 11))
+        built = model([node("Neg", ["x"], ["y"])], [value("x", [301, 11])], [value("y", [301, 11])])
+        np.testing.assert_array_equal(run(built, x=x)[0], -x)
+    finally:
+        gpu.limits = limits

@@ -1,0 +1,287 @@
+"""Tensors that stay on a device: made, passed to runs, kept from them, read, released."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, tensor, value
+from onnx import TensorProto
+from test_api import X, Y, affine
+
+import weft
+from weft.backends.webgpu.gpu import Gpu, open_gpu
+from weft.errors import DeviceError, DeviceLostError, InputError
+
+DEVICES = ("webgpu:llvmpipe", "cpu", "reference")
+GPU = DEVICES[0]
+TYPES = [
+    np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64,
+    np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4,
+]  # fmt: skip
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def canonical(device: str) -> str:
+    return weft.load(affine(), device=device).device
+
+
+def recurrent() -> onnx.ModelProto:
+    """state' = tanh(state @ w + x), total' = total + sum(x)."""
+    return model(
+        [
+            node("MatMul", ["state", "w"], ["p"]),
+            node("Add", ["p", "x"], ["s"]),
+            node("Tanh", ["s"], ["new_state"]),
+            node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            node("Add", ["total", "sum"], ["new_total"]),
+        ],
+        [value("x", ["batch", 4]), value("state", ["batch", 4]), value("total", [])],
+        [value("new_state", ["batch", 4]), value("new_total", [])],
+        [tensor("w", (np.arange(16, dtype=np.float32).reshape(4, 4) - 8) / 16)],
+    )
+
+
+# -- what they are ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: np.dtype(type).name)
+def test_all_types_come_back(device: str, type: Any) -> None:
+    array = np.random.default_rng(3).integers(0, 7, (3, 5, 7)).astype(type)
+    made = weft.to_device(array, device)
+    assert (made.shape, made.dtype, made.device) == (array.shape, array.dtype, canonical(device))
+    assert (made.ndim, made.size, made.nbytes) == (array.ndim, array.size, array.nbytes)
+    np.testing.assert_array_equal(made.numpy(), array)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (5,)])
+def test_all_shapes_come_back(device: str, shape: tuple[int, ...]) -> None:
+    array = np.full(shape, 2.5, np.float32)
+    found = weft.to_device(array, device).numpy()
+    assert found.shape == shape
+    np.testing.assert_array_equal(found, array)
+
+
+def test_it_is_an_array_to_numpy(device: str) -> None:
+    made = weft.to_device(X.T, device)
+    np.testing.assert_array_equal(np.asarray(made), X.T)
+    np.testing.assert_array_equal(np.asarray(made, np.float64), X.T)
+    np.testing.assert_array_equal(np.add(made, 1), X.T + 1)
+    assert isinstance(made, weft.DeviceTensor)
+    assert repr(made) == f"<weft.DeviceTensor float32[3, 2] on {canonical(device)}>"
+
+
+def test_it_is_a_copy(device: str) -> None:
+    array = X.copy()
+    made = weft.to_device(array, device)
+    array[:] = 0
+    read = made.numpy()
+    np.testing.assert_array_equal(read, X)
+    read[:] = 0
+    np.testing.assert_array_equal(made.numpy(), X)
+
+
+def test_what_cannot_be_one(device: str) -> None:
+    for wrong in (["a", "b"], np.array([1 + 2j], np.clongdouble), {"a": 1}, np.zeros(2, "datetime64[s]")):
+        with pytest.raises(InputError, match="no form in a device's memory"):
+            weft.to_device(wrong, device)
+
+
+# -- in runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_and_outputs(device: str) -> None:
+    loaded = weft.load(affine(), device=device)
+    given = loaded.to_device(X)
+    for keep, kept in ((False, set()), (True, {"y", "z"}), (["z"], {"z"}), ((), set())):
+        for _ in range(2):
+            found = loaded.run({"x": given}, keep=keep)
+            assert {name for name, result in found.items() if isinstance(result, weft.DeviceTensor)} == kept
+            np.testing.assert_allclose(np.asarray(found["y"]), Y, rtol=1e-6)
+            np.testing.assert_array_equal(np.asarray(found["z"]), -X)
+    only = loaded.run({"x": given, "b": weft.to_device(np.float32([0, 0]), device)}, outputs=["y"], keep=["y"])
+    np.testing.assert_allclose(only["y"].numpy(), Y - np.float32([10, 20]), rtol=1e-6)
+    np.testing.assert_array_equal(loaded(given)[1], -X)
+
+
+def test_a_loop_keeps_its_state(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as in numpy; and on a GPU nothing is read before the end."""
+    loaded = weft.load(recurrent(), device=device)
+    rng = np.random.default_rng(11)
+    weights = (np.arange(16, dtype=np.float32).reshape(4, 4) - 8) / 16
+    state, total = np.zeros((3, 4)), 0.0
+    kept: dict[str, Any] = {"state": np.zeros((3, 4), np.float32), "total": np.float32(0)}
+    reads = []
+    original = Gpu.run
+    monkeypatch.setattr(Gpu, "run", lambda *arguments: (reads.append(1), original(*arguments))[1])
+    for _ in range(20):
+        x = rng.standard_normal((3, 4)).astype(np.float32)
+        state, total = np.tanh(state @ weights + x), total + x.sum(dtype=np.float64)
+        found = loaded.run({"x": x, **kept}, keep=True)
+        kept = {"state": found["new_state"], "total": found["new_total"]}
+    assert reads == []
+    np.testing.assert_allclose(kept["state"].numpy(), state, atol=1e-5)
+    np.testing.assert_allclose(kept["total"].numpy(), total, atol=1e-4)
+
+
+def test_a_run_changes_no_tensor(device: str) -> None:
+    loaded = weft.load(recurrent(), device=device)
+    given = {name: loaded.to_device(np.full((3, 4), 0.5, np.float32)) for name in ("x", "state")}
+    given["total"] = loaded.to_device(np.float32(1))
+    first = loaded.run(given, keep=True)
+    before = {name: kept.numpy() for name, kept in first.items()}
+    loaded.run({"x": given["x"], "state": first["new_state"], "total": first["new_total"]}, keep=True)
+    for name, kept in first.items():
+        np.testing.assert_array_equal(kept.numpy(), before[name])
+    np.testing.assert_array_equal(given["x"].numpy(), np.full((3, 4), 0.5))
+
+
+def test_outputs_that_are_inputs_or_constants(device: str) -> None:
+    source = model(
+        [node("Identity", ["x"], ["same"]), node("Identity", ["w"], ["fixed"]), node("Identity", ["x"], ["again"])],
+        [value("x", ["n"])],
+        [value("same", ["n"]), value("fixed", [2]), value("again", ["n"])],
+        [tensor("w", np.float32([1, 2]))],
+    )
+    loaded = weft.load(source, device=device)
+    given = loaded.to_device(np.float32([3, 4, 5]))
+    kept = loaded.run({"x": given}, keep=True)
+    given.release()
+    kept["again"].release()
+    np.testing.assert_array_equal(kept["same"].numpy(), [3, 4, 5])
+    np.testing.assert_array_equal(kept["fixed"].numpy(), [1, 2])
+    read = loaded.run({"x": np.float32([6])})
+    np.testing.assert_array_equal(read["same"], [6])
+
+
+def test_host_steps_take_and_give_tensors(device: str) -> None:
+    """NonZero's size depends on data: it runs on the host, between kernels."""
+    source = model(
+        [
+            node("Relu", ["x"], ["r"]),
+            node("NonZero", ["r"], ["places"]),
+            node("Cast", ["places"], ["p"], to=TensorProto.FLOAT),
+            node("Mul", ["p", "p"], ["y"]),
+        ],
+        [value("x", ["n"])],
+        [value("y", [1, "m"]), value("places", [1, "m"], TensorProto.INT64)],
+    )
+    loaded = weft.load(source, device=device)
+    x = np.float32([1, -1, 2, -3, 4])
+    kept = loaded.run({"x": loaded.to_device(x)}, keep=True)
+    assert all(isinstance(result, weft.DeviceTensor) for result in kept.values())
+    np.testing.assert_array_equal(kept["places"].numpy(), [[0, 2, 4]])
+    np.testing.assert_array_equal(kept["y"].numpy(), [[0, 4, 16]])
+    if device != "reference":
+        assert [step.by_nature for step in loaded.explain()] == [True]
+
+
+def test_sequences_stay_on_the_host(device: str) -> None:
+    source = model(
+        [node("SequenceConstruct", ["x", "x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
+        [value("x", ["n"])],
+        [value("y", ["m"])],
+    )
+    loaded = weft.load(source, device=device)
+    kept = loaded.run({"x": loaded.to_device(np.float32([1, 2]))}, keep=True)
+    np.testing.assert_array_equal(kept["y"].numpy(), [1, 2, 1, 2])
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_shapes_and_types_are_checked(device: str) -> None:
+    loaded = weft.load(affine(), device=device)
+    with pytest.raises(InputError, match="must be float32, not float64"):
+        loaded.run({"x": loaded.to_device(X.astype(np.float64))})
+    with pytest.raises(InputError, match="must have size 3 in dimension 1"):
+        loaded.run({"x": loaded.to_device(X[:, :2])})
+    with pytest.raises(InputError, match="must have 2 dimensions"):
+        loaded.run({"x": loaded.to_device(X[0])})
+    for keep, said in (("y", "not the string 'y'"), (["nope"], "no output 'nope'")):
+        with pytest.raises(InputError, match=said):
+            loaded.run({"x": X}, keep=keep)
+
+
+def test_a_tensor_of_another_device() -> None:
+    for here in DEVICES:
+        loaded = weft.load(affine(), device=here)
+        for there in DEVICES:
+            if there != here:
+                with pytest.raises(DeviceError, match=r"input 'x': .* on .* cannot be used on(.|\n)*numpy\(\)"):
+                    loaded.run({"x": weft.to_device(X, there)})
+
+
+def test_a_released_tensor(device: str) -> None:
+    loaded = weft.load(affine(), device=device)
+    made = loaded.to_device(X)
+    loaded.run({"x": made})
+    made.release()
+    made.release()
+    assert made.is_released
+    for use in (made.numpy, lambda: np.asarray(made), lambda: loaded.run({"x": made})):
+        with pytest.raises(DeviceError, match="was released"):
+            use()
+
+
+def test_a_tensor_of_a_lost_device() -> None:
+    loaded = weft.load(affine(), device=GPU)
+    made = loaded.run({"x": X}, keep=["z"])["z"]
+    open_gpu("llvmpipe").destroy()
+    again = weft.load(affine(), device=GPU)
+    np.testing.assert_allclose(again(X)[0], Y, rtol=1e-6)
+    for use in (made.numpy, lambda: again.run({"x": made}), lambda: loaded.run({"x": X})):
+        with pytest.raises(DeviceLostError, match="lost"):
+            use()
+    made.release()
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_freed() -> None:
+    loaded = weft.load(affine(), device=GPU)
+    gpu = open_gpu("llvmpipe")
+    big = np.ones((10_000, 3), np.float32)
+    loaded.run({"x": big}, keep=["z"])
+    gc.collect()
+    before = gpu.allocated
+    kept = [loaded.run({"x": big}, keep=["z"])["z"] for _ in range(3)]
+    assert gpu.allocated == before + 3 * big.nbytes
+    kept[0].release()
+    assert gpu.allocated == before + 2 * big.nbytes
+    kept.clear()
+    assert gpu.allocated == before
+    for _ in range(50):
+        loaded.run({"x": big}, keep=True)
+    assert gpu.peak < before + 10 * big.nbytes
+
+
+def test_many_threads(device: str) -> None:
+    loaded = weft.load(recurrent(), device=device)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        x = np.random.default_rng(seed).standard_normal((2, 4)).astype(np.float32)
+        kept: dict[str, Any] = {"state": np.zeros((2, 4), np.float32), "total": np.float32(0)}
+        for _ in range(10):
+            found = loaded.run({"x": x, **kept}, keep=True)
+            kept = {"state": found["new_state"], "total": found["new_total"]}
+        if not np.allclose(kept["total"].numpy(), 10 * x.sum(dtype=np.float64), atol=1e-4):
+            wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
