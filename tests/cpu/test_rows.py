@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Map, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load
+from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.launch import Tensor
+from weft.kernels.launch import Tensor, Work
 from weft.kernels.layout import Layout, row_major
 from weft.kernels.rows import find_row_groups, rows_work
 from weft.ops.lower import lower
@@ -43,7 +44,13 @@ def program_of(
 
 
 def run_groups(
-    program: TensorProgram, inputs: Sequence[Array], sizes: dict[str, int], rng: np.random.Generator, threads: int = 1
+    program: TensorProgram,
+    inputs: Sequence[Array],
+    sizes: dict[str, int],
+    rng: np.random.Generator,
+    threads: int = 1,
+    target: Target = TARGET,
+    run: Callable[..., tuple[list[Array], int]] = run_work,
 ) -> tuple[list[Array], int]:
     """The program's outputs, with its row groups as kernels and all else as the reference; and the number of groups."""
     groups = find_row_groups(program)
@@ -56,29 +63,30 @@ def run_groups(
             types = [value.type for value in step.results]
             values.update(zip(step.results, evaluate(step.primitive, [values[v] for v in step.operands], types, sizes)))
         elif step is group[-1]:
-            run_group(program, group, values, sizes, rng, threads)
+            work, pairs, results = group_work(program, group, values, rng, target)
+            options = {} if run is not run_work else {"threads": threads, "at_start": bool(rng.integers(2))}
+            arrays, _ = run(work, pairs, list(results.values()), sizes, **options)
+            values.update(zip(results, arrays, strict=True))
     return [values[value] for value in program.outputs], len(groups)
 
 
-def run_group(
+def group_work(
     program: TensorProgram,
     group: tuple[Step, ...],
     values: dict[Value, Array],
-    sizes: dict[str, int],
     rng: np.random.Generator,
-    threads: int,
-) -> None:
+    target: Target,
+) -> tuple[Work, list[tuple[Array, Layout]], dict[Value, Tensor]]:
+    """The work of a group, with its operands and its results in random layouts."""
     made = {value for step in group for value in step.results}
     read = list(dict.fromkeys(value for step in group for value in step.operands if value not in made))
     outside = {value for step in program.steps if step not in group for value in step.operands} | {*program.outputs}
     seen = [value for step in group for value in step.results if value in outside]
     operands = {value: tensor_for(value, rng) for value in read}
     results = {value: tensor_for(value, rng) for value in seen}
-    work = rows_work(group, operands, results, TARGET)
+    work = rows_work(group, operands, results, target)
     assert work is not None
-    pairs = [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()]
-    arrays, _ = run_work(work, pairs, list(results.values()), sizes, threads=threads, at_start=bool(rng.integers(2)))
-    values.update(zip(results, arrays, strict=True))
+    return work, [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()], results
 
 
 def tensor_for(value: Value, rng: np.random.Generator) -> Tensor:

@@ -82,7 +82,7 @@ def test_several_rows_a_lane(queries: str) -> None:
     """Heads enough for two and four rows, with queries in shared memory and without."""
     inputs = qkv(np.random.default_rng(2), 2, 64, 70, 45, 64, 8)
     alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
-    target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 3 * LEAST)
+    target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 2 * LEAST)
     shape = choose_shape(alone.attention, target)
     assert (shape.rows > 1, shape.keeps_queries) == (True, queries == "kept")
     close(alone.run(target), exact(inputs))

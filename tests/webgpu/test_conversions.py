@@ -149,7 +149,7 @@ def test_doubles_are_rounded_once(dtype: DType) -> None:
 def test_doubles_become_the_nearest_power_of_two() -> None:
     given = np.array([1.0, 1.4999999999999998, 1.5, 1.5000000000000002, 2.9999999999999996, 3.0, 2.0**-127, -1.0, 0.0])
     (found,) = run(ALL, [(call("cast", [DType.float64], DType.float8e8m0), DType.float8e8m0)], [given], [DType.float64])
-    np.testing.assert_array_equal(found, [1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 2.0**-127, np.nan, np.nan])
+    assert_same("float8e8m0", found, np.array([1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 2.0**-127, np.nan, np.nan]), given)
 
 
 @pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "plain"])

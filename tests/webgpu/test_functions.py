@@ -397,12 +397,16 @@ def test_functions_of_all_numbers_of_16_bits(dtype: DType, abilities: Abilities)
             assert_same(f"{name} of {dtype}", got, unary[name], [wide])
         binary = {"add": wide + other, "multiply": wide * other, "maximum": np.maximum(wide, other)}
         for name, got in zip(binary, compute(list(binary), [numbers, others], dtype, abilities)):
-            assert_same(f"{name} of {dtype}", got, binary[name].astype(dtype.numpy).astype(np.float32), [wide, other])
+            expected = binary[name].astype(dtype.numpy).astype(np.float32)
+            assert_same(f"{name} of {dtype}", got, expected, [wide, other, binary[name]])
         names = ["exp", "log", "tanh", "erf", "sin", "sqrt"]
-        for name, got in zip(names, compute(names, [numbers], dtype, abilities)):
-            true = true_values(name, wide)
+        cases = [(name, [wide], got) for name, got in zip(names, compute(names, [numbers], dtype, abilities))]
+        cases.append(("divide", [wide, other], compute(["divide"], [numbers, others], dtype, abilities)[0]))
+        for name, arguments, got in cases:
+            true = true_values(name, *arguments)
             low, high = ((true * side).astype(np.float32).astype(dtype.numpy) for side in (1 - 1e-6, 1 + 1e-6))
-            assert_same(name, got, np.where(got == low.astype(np.float32), low, high).astype(np.float32), [wide])
+            expected = np.where(got == low.astype(np.float32), low, high).astype(np.float32)
+            assert_same(f"{name} of {dtype}", got, expected, [*arguments, true])
 
 
 def test_float64_needs_its_ability() -> None:

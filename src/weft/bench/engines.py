@@ -1,7 +1,8 @@
 """How each engine loads an ONNX file and runs it in float32 on a given number of threads.
 
 Other engines are optional: their modules are imported by name when a model is loaded, and never otherwise. Every
-engine loads the file as it is, and gives results that belong to the caller.
+engine loads the file as it is, and gives results that belong to the caller. wonnx takes hardly any file as it is:
+scripts/bench can put models into a form that it takes, and gives that to all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
+
+from weft.errors import ExecutionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,38 @@ def _load_tinygrad(setup: Setup) -> Loaded:
     return Loaded(model, prepare, run, list)
 
 
+def _load_wonnx(setup: Setup) -> Loaded:
+    """On the adapter that it picks by itself. Numbers go in and come out as lists; `run` has to convert them."""
+    wonnx = import_module("wonnx")
+    session = _without_panic(lambda: wonnx.Session.from_path(setup.path))
+
+    def prepare(inputs: Mapping[str, Any]) -> dict[str, list[float]]:
+        return {name: array.ravel().tolist() for name, array in inputs.items()}
+
+    def run(inputs: dict[str, list[float]]) -> Any:
+        return _without_panic(lambda: session.run(inputs))
+
+    return Loaded(session, prepare, run, lambda result: _shaped(setup.path, result))
+
+
+def _without_panic(call: Callable[[], Any]) -> Any:
+    """Code in Rust that gives up raises what is no Exception, and would end the process."""
+    try:
+        return call()
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            raise ExecutionError(" ".join(str(error).split())) from None
+        raise
+
+
+def _shaped(path: str, result: Mapping[str, Any]) -> list[Any]:
+    """Lists of numbers by name as arrays, in the order and the shapes that the file has for its outputs."""
+    onnx, numpy = import_module("onnx"), import_module("numpy")
+    outputs = onnx.load(path, load_external_data=False).graph.output
+    shapes = {output.name: [dim.dim_value for dim in output.type.tensor_type.shape.dim] for output in outputs}
+    return [numpy.array(result[name], numpy.float32).reshape(shape) for name, shape in shapes.items()]
+
+
 def _several(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (list, tuple)) else [result]
 
@@ -164,5 +199,6 @@ PEERS = {
             _load_tinygrad,
             {"DEV": "CPU", "NUM_CPU_THREADS": "{threads}", "CPU_COUNT": "{threads}", "CACHEDB": "{cache}/code.db"},
         ),
+        Engine("wonnx", ("wonnx",), ("wonnx",), _load_wonnx, {}),
     )
 }

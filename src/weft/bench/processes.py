@@ -119,5 +119,6 @@ def environment(engine: Engine, threads: int, cache: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "LP_NUM_THREADS": str(threads),  # of llvmpipe, which plays a GPU
         **{name: text.format(threads=threads, cache=cache) for name, text in engine.environment.items()},
     }

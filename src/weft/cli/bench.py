@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from weft.bench.measure import Case, Options
     from weft.bench.results import Report
 
-NAMES = ("onnxruntime", "openvino", "torch", "tinygrad")
+NAMES = ("onnxruntime", "openvino", "torch", "tinygrad", "wonnx")
+USUAL = NAMES[:-1]
+"""Those that are for processors and take files as they are."""
+
 ON_THIS_PROCESSOR = ("cpu", "reference")
 """Devices that the measured peak is the peak of."""
 
@@ -36,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", metavar="D", help="weft's device (default: the best one here)")
     parser.add_argument(
         "--against",
-        default=",".join(NAMES),
+        default=",".join(USUAL),
         metavar="ENGINES",
-        help=f"other engines, with commas between; none for weft alone (default: {','.join(NAMES)})",
+        help=f"other engines, with commas between, of {', '.join(NAMES)}; none for weft alone "
+        f"(default: {','.join(USUAL)})",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of every engine (default: all cores)")
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")

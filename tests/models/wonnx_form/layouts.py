@@ -1,9 +1,9 @@
-"""What becomes of ops that move elements: wonnx takes rows of the first axis, and puts whole tensors one after another."""
+"""What becomes of ops that move elements: wonnx takes rows of the first axis, and puts whole tensors side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -61,11 +61,17 @@ def joined(w: Writer, values: Sequence[str], axis: int, output: str = "") -> str
 def extended(w: Writer, value: str, axis: int, size: int) -> str:
     """With zeros at the end of an axis, up to a size."""
     shape = list(w.shapes[value])
-    shape[axis] = size - shape[axis]
-    return joined(w, [value, w.constant(np.zeros(shape, np.float32))], axis) if shape[axis] else value
+    missing = size - shape[axis]
+    if not missing:
+        return value
+    array = w.constant_of(value)
+    if array is not None:
+        return w.constant(np.pad(array, [(0, missing if number == axis else 0) for number in range(len(shape))]))
+    shape[axis] = missing
+    return joined(w, [value, w.constant(np.zeros(shape, np.float32))], axis)
 
 
-def taken_per_axis(w: Writer, value: str, indices: dict[int, Sequence[int]], output: str) -> None:
+def taken_per_axis(w: Writer, value: str, indices: Mapping[int, Sequence[int]], output: str) -> None:
     """Slices along several axes; axes that stay as they are do not count."""
     shape = w.shapes[value]
     changing = {axis: found for axis, found in indices.items() if list(found) != list(range(shape[axis]))}
@@ -223,7 +229,7 @@ def _nearest(step: Step, old: int, new: int) -> list[int]:
             sources = places * (old - 1) / max(new - 1, 1)
         case _:
             raise NoForm(f"Resize with {way}")
-    return np.clip(_rounded(sources, rounding), 0, old - 1).astype(np.int64).tolist()
+    return [int(source) for source in np.clip(_rounded(sources, rounding), 0, old - 1)]
 
 
 def _rounded(numbers: Array, way: str) -> Array:

@@ -1,4 +1,4 @@
-"""A model whose sizes are fixed: nodes on values of known shapes, and constants for all that does not depend on inputs."""
+"""A model whose sizes are fixed: nodes on values of known shapes, and constants for what does not depend on inputs."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def read_network(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> Network:
         if kind != TensorProto.FLOAT:
             raise NoForm(f"{name!r} is of {TensorProto.DataType.Name(kind).lower()}, where wonnx takes float32 only")
     shapes |= {name: array.shape for name, array in constants.items()}
-    names = tuple(info.name for info in inputs)
-    return Network(tuple(_without_unused(node, used) for node in nodes), constants, shapes, names, tuple(outputs), opset)
+    kept = tuple(_without_unused(node, used) for node in nodes)
+    return Network(kept, constants, shapes, tuple(info.name for info in inputs), tuple(outputs), opset)
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:

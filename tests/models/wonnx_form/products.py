@@ -23,9 +23,9 @@ TILE = 4  # what sizes of products are to be multiples of
 class Window:
     """Over height and width; `pads` are those before both, then those after both."""
 
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    dilations: tuple[int, int]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
     group: int
 
 
@@ -93,8 +93,8 @@ def _has_vector_kernel(w: Writer, value: str, window: Window, kernel: list[int],
 
 
 def _transposed_convolution(w: Writer, step: Step) -> None:
-    """There is no ConvTranspose: every phase of the output is a convolution, and all of them are one with more channels,
-    which then move to their places.
+    """There is no ConvTranspose: every phase of the output is a convolution, and all of them are one with more
+    channels, which then move to their places.
     """
     value = step.inputs[0]
     weights = w.needed_constant(step.inputs[1], "a weight of ConvTranspose")
@@ -146,9 +146,8 @@ def _gemm(w: Writer, step: Step) -> None:
     left, right = step.inputs[:2]
     if step.attributes.get("transA"):
         left = w.transpose(left, (1, 0))
-    array = w.constant_of(right)
     if step.attributes.get("transB"):
-        right = w.transpose(right, (1, 0)) if array is None else w.constant(array.T)
+        right = w.transpose(right, (1, 0))
     alpha = step.attributes.get("alpha", 1.0)
     if alpha != 1:
         left = w.pair("Mul", left, w.scalar(alpha))
@@ -189,13 +188,12 @@ def product(w: Writer, left: str, right: str, output: str = "", bias: Array | No
     """
     (rows, depth), columns = w.shapes[left], w.shapes[right][1]
     if rows == 1:
-        left, right = (extended(w, left, 1, _up(depth)), _extended_rows(w, right, _up(depth)))
-        return _row_times(w, left, right, output, bias)
+        return _row_times(w, extended(w, left, 1, _up(depth)), extended(w, right, 0, _up(depth)), output, bias)
     op, inputs = ("MatMul", [left, right]) if bias is None else ("Gemm", [left, right, w.constant(bias)])
     if _fits(rows, depth, columns):
         return w.emit(op, inputs, (rows, columns), output)
     left = extended(w, extended(w, left, 1, _up(depth)), 0, _up(rows))
-    right = extended(w, _extended_rows(w, right, _up(depth)), 1, _up(columns))
+    right = extended(w, extended(w, right, 0, _up(depth)), 1, _up(columns))
     inputs = [left, right]
     if bias is not None:
         inputs.append(w.constant(np.pad(bias, (0, _up(columns) - columns))))
@@ -235,14 +233,6 @@ def _stacked(w: Writer, left: str, right: str, output: str) -> None:
         right = extended(w, extended(w, right, 2, _up(columns)), 1, _up(depth))
         whole = _cut(w, w.emit("MatMul", [left, right], (count, _up(rows), _up(columns))), (count, rows, columns))
     w.reshape(whole, w.shapes[output], output)
-
-
-def _extended_rows(w: Writer, matrix: str, rows: int) -> str:
-    array = w.constant_of(matrix)
-    missing = rows - w.shapes[matrix][0]
-    if array is None or not missing:
-        return extended(w, matrix, 0, rows)
-    return w.constant(np.pad(array, ((0, missing), (0, 0))))
 
 
 def _cut(w: Writer, value: str, shape: Sequence[int], output: str = "") -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from models.wonnx_form.network import Array, Network, NoForm, Shape
+from models.wonnx_form.network import Array, Network, NoForm
 
 OPSET = 13
 IR_VERSION = 8
@@ -105,9 +105,15 @@ class Writer:
     def reshape(self, value: str, shape: Sequence[int], output: str = "") -> str:
         if not output and self.shapes[value] == tuple(shape):
             return value
+        array = self.constant_of(value)
+        if array is not None and not output:
+            return self.constant(array.reshape(shape))
         return self.emit("Reshape", [value, self.constant(np.array(shape, np.int64))], shape, output)
 
     def transpose(self, value: str, order: Sequence[int], output: str = "") -> str:
+        array = self.constant_of(value)
+        if array is not None and not output:
+            return self.constant(array.transpose(order))
         shape = [self.shapes[value][axis] for axis in order]
         return self.emit("Transpose", [value], shape, output, perm=list(order))
 

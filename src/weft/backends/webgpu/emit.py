@@ -483,6 +483,7 @@ class _Emitter:
                 self.globals["floor_div"] = _FLOOR_DIV
                 return f"floor_div({a}, {b})"
             case "%":
+                self.globals["floor_div"] = _FLOOR_DIV
                 self.globals["floor_mod"] = _FLOOR_MOD
                 return f"floor_mod({a}, {b})"
         raise InternalError(f"no code for {operation}")
@@ -517,13 +518,14 @@ _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -
   for (var number = 1u; number < ${lanes}u / sub_size; number++) { all = $next; }
   return all;
 }""")
-_FLOOR_DIV = """fn floor_div(a: i32, b: i32) -> i32 {
-  let q = a / b;
-  return select(q, q - 1, (a % b != 0) && ((a < 0) != (b < 0)));
+_FLOOR_DIV = """fn floor_div(dividend: i32, divisor: i32) -> i32 {
+  // on u32: what drivers make of negative operands differs
+  let a = select(dividend, -dividend, divisor < 0);
+  let b = u32(select(divisor, -divisor, divisor < 0));
+  return select(i32(u32(a) / b), -1 - i32(u32(-1 - a) / b), a < 0);
 }"""
 _FLOOR_MOD = """fn floor_mod(a: i32, b: i32) -> i32 {
-  let r = a % b;
-  return select(r, r + b, (r != 0) && ((r < 0) != (b < 0)));
+  return a - floor_div(a, b) * b;
 }"""
 
 

@@ -40,6 +40,14 @@ fn weft_minimum_$kind(a: $kind, b: $kind) -> $kind {
     return select(b, a, (a < b) | weft_is_nan_$kind(a));
 }
 
+fn weft_divide_$kind(a: $kind, b: $kind) -> $kind {
+    // a reciprocal must not be subnormal, which adapters may take for 0
+    let size = bitcast<$bits>(b) & $size_mask;
+    let huge = (size > $huge) & (size < $infinity);
+    let quotient = a / bitcast<$kind>(bitcast<$bits>(b) - select($bits(0), $bits($two_exponents), huge));
+    return select(quotient, quotient * 0.25, huge);
+}
+
 fn weft_sign_$kind(x: $kind) -> $kind {
     return select(x, select($kind(-1.0), $kind(1.0), x > 0.0), (x > 0.0) | (x < 0.0));
 }
@@ -92,6 +100,8 @@ _VALUES = {
         "fraction_mask": "0x7fffff",
         "hidden": "0x800000",
         "spare": "8u",
+        "huge": "0x7e000000",
+        "two_exponents": "0x1000000",
     },
     64: {
         "kind": "f64",
@@ -103,6 +113,8 @@ _VALUES = {
         "fraction_mask": "0xfffffffffffff",
         "hidden": "0x10000000000000",
         "spare": "11u",
+        "huge": "0x7fc0000000000000",
+        "two_exponents": "0x20000000000000",
     },
 }
 

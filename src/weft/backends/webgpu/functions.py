@@ -32,7 +32,7 @@ _FLOAT = {
     **_ARITHMETIC,
     **_COMPARISONS,
     "not_equal": "(!({0} == {1}))",  # naga's own is false for NaN
-    "divide": "({0} / {1})",
+    "divide": "divide_{kind}",
     "remainder": "remainder_{kind}",
     "fmod": "fmod_{kind}",
     "minimum": "minimum_{kind}",
@@ -138,27 +138,20 @@ _FLOAT_NEVER_ROUNDED = _NEVER_ROUNDED | {"negate", "absolute"}
 _INTEGER_NEVER_ROUNDED = _NEVER_ROUNDED | {"bit_and", "bit_or", "bit_xor", "remainder", "shift_right"}
 
 
-_POWERS: dict[float, str] = {
-    1.0: "{0}",
-    2.0: "power_2_{kind}",
-    3.0: "power_3_{kind}",
-    -1.0: "({one} / {0})",
-    0.5: "power_half_{kind}",
-    -0.5: "power_minus_half_{kind}",
-}
+_POWERS = {1.0: "{0}", 2.0: "power_2_{kind}", 3.0: "power_3_{kind}"}
+_FLOAT_POWERS = {-1.0: "({one} / {0})", 0.5: "power_half_{kind}", -0.5: "power_minus_half_{kind}"}
+_LARGEST_DIVISOR = 2.0**126  # for which Vulkan promises float32's quotients
 
 
-def power(helpers: Helpers, base: str, exponent: float, dtype: DType) -> str | None:
-    """A power with a constant exponent, where there is a shorter way; None where there is not."""
-    kind = kind_of(dtype, helpers.abilities)
-    form = _POWERS.get(exponent) if dtype.is_float or exponent > 0 else None
-    if form is None or kind.endswith("pair") or (dtype.is_integer and exponent == 0.5):
-        return None
-    return rounded(helpers, _written(helpers, form, kind, dtype, [base]), dtype)
-
-
-def apply(helpers: Helpers, function: str, arguments: Sequence[str], dtypes: Sequence[DType], result: DType) -> str:
-    """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
+def apply(
+    helpers: Helpers,
+    function: str,
+    arguments: Sequence[str],
+    dtypes: Sequence[DType],
+    result: DType,
+    constant: float | None = None,
+) -> str:
+    """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4; `constant` is the last argument where it is a literal."""
     if function == "cast":
         return cast(helpers, arguments[0], dtypes[0], result)
     if function == "bitcast":
@@ -169,11 +162,21 @@ def apply(helpers: Helpers, function: str, arguments: Sequence[str], dtypes: Seq
         return f"{helpers.use('dot4')}({', '.join(arguments)})"
     dtype = dtypes[0]
     kind = kind_of(dtype, helpers.abilities)
-    form = _TABLES[kind].get(function)
+    form = _shorter(function, kind, dtype, constant) or _TABLES[kind].get(function)
     if form is None:
         raise InternalError(f"no WGSL for {function} of {dtype}")
     text = _written(helpers, form, kind, dtype, arguments)
     return rounded(helpers, text, dtype) if result is dtype and _is_rounded(function, dtype) else text
+
+
+def _shorter(function: str, kind: str, dtype: DType, constant: float | None) -> str | None:
+    """A shorter way, where the type or a constant last argument allows it."""
+    if function == "divide" and dtype.is_float:
+        small = dtype.limits[1] <= _LARGEST_DIVISOR or (constant is not None and abs(constant) <= _LARGEST_DIVISOR)
+        return "({0} / {1})" if kind == "f64" or small else None
+    if function != "power" or constant is None or kind.endswith("pair"):
+        return None
+    return (_POWERS | _FLOAT_POWERS if dtype.is_float else _POWERS).get(constant)
 
 
 def _written(helpers: Helpers, form: str, kind: str, dtype: DType, arguments: Sequence[str]) -> str:
@@ -182,8 +185,10 @@ def _written(helpers: Helpers, form: str, kind: str, dtype: DType, arguments: Se
         zero, one = "0lu" if kind == "u64" else "0u", "1.0lf" if kind == "f64" else "1.0f"
         return form.format(*arguments, use=use, zero=zero, one=one)
     name = form.format(kind=kind)
-    extra = [f"{dtype.bits}u"] if name.startswith("shift") and not name.endswith("pair") else []
-    return f"{helpers.use(name)}({', '.join([*arguments, *extra])})"
+    given = list(arguments[: 1 if name.startswith("power_") and name != f"power_{kind}" else None])
+    if name.startswith("shift") and not name.endswith("pair"):
+        given.append(f"{dtype.bits}u")
+    return f"{helpers.use(name)}({', '.join(given)})"
 
 
 def _is_rounded(function: str, dtype: DType) -> bool:

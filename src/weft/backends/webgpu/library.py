@@ -31,7 +31,7 @@ class Library:
         self.abilities = abilities
         self._helpers = Helpers(abilities, _catalogue(abilities))
         self._halves = False
-        self._literals: dict[str, float] = {}  # values by their texts
+        self._literals: dict[str, float] = {}  # numbers by their texts
 
     def register_type(self, dtype: DType) -> str:
         return kinds.register_type(dtype, self.abilities)
@@ -45,67 +45,61 @@ class Library:
 
     def literal(self, value: bool | int | float, dtype: DType) -> str:
         """A number as a register; integers wrap around, floats are rounded."""
-        text = self._literal(value, dtype)
-        self._literals[text] = float(value)
-        return text
-
-    def _literal(self, value: bool | int | float, dtype: DType) -> str:
         kind = kinds.kind_of(dtype, self.abilities)
         if kind == "bool":
             return "true" if value else "false"
         if dtype.is_float:
-            return self._float(value, dtype, kind)
-        low = int(dtype.limits[0])
-        number = low + (int(value) - low) % (1 << dtype.bits)
-        if kind.endswith("pair"):
-            return f"vec2<u32>({number & 0xFFFFFFFF}u, {number >> 32 & 0xFFFFFFFF}u)"
-        suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[kind]
-        if number == low and number < -(2**16):
-            return f"({number + 1}{suffix} - 1{suffix})"
-        return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
+            with np.errstate(all="ignore"):
+                exact = (
+                    np.array(value, np.float64).astype(dtype.numpy).astype(np.float64 if kind == "f64" else np.float32)
+                )
+            number, text = float(exact), self._float(exact[()], kind)
+        else:
+            low = int(dtype.limits[0])
+            number = low + (int(value) - low) % (1 << dtype.bits)
+            text = _integer(int(number), kind)
+        self._literals[text] = number
+        return text
 
-    def _float(self, value: float, dtype: DType, kind: str) -> str:
-        real: Any = np.float64 if kind == "f64" else np.float32
-        with np.errstate(all="ignore"):
-            exact = real(np.array(value, np.float64).astype(dtype.numpy))
-        if isfinite(exact):
-            text = f"{np.format_float_scientific(exact, trim='0')}{'lf' if kind == 'f64' else 'f'}"
+    def _float(self, number: Any, kind: str) -> str:
+        wide = kind == "f64"
+        if isfinite(number):
+            text = f"{np.format_float_scientific(number, trim='0')}{'lf' if wide else 'f'}"
             return f"({text})" if text.startswith("-") else text
-        bits = f"0x{exact.view(np.uint64 if kind == 'f64' else np.uint32):x}{'lu' if kind == 'f64' else 'u'}"
+        bits = f"{number.view(np.uint64 if wide else np.uint32):#x}{'lu' if wide else 'u'}"
         return f"{self._helpers.use(f'make_{kind}')}({bits})"
 
     def call(self, function: str, arguments: Sequence[str], dtypes: Sequence[DType], result: DType) -> str:
         """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
-        text = None
-        if function == "power" and arguments[1] in self._literals:
-            text = functions.power(self._helpers, arguments[0], self._literals[arguments[1]], result)
-        return self._noted(text or functions.apply(self._helpers, function, arguments, dtypes, result))
+        constant = self._literals.get(arguments[-1])
+        atoms = [_atom(argument) for argument in arguments]
+        return self._noted(functions.apply(self._helpers, function, atoms, dtypes, result, constant))
 
     def combine(self, kind: str, dtype: DType, a: str, b: str) -> str:
         """The sum, product, maximum or minimum of two registers."""
         return self.call(_COMBINE[kind], [a, b], [dtype, dtype], dtype)
 
     def cast(self, text: str, source: DType, target: DType) -> str:
-        return self._noted(conversions.cast(self._helpers, text, source, target))
+        return self._noted(conversions.cast(self._helpers, _atom(text), source, target))
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
-        return conversions.bitcast(self._helpers, text, source, target)
+        return conversions.bitcast(self._helpers, _atom(text), source, target)
 
     def from_index(self, text: str) -> str:
         """An i32 as an int64 register."""
-        return conversions.cast(self._helpers, text, DType.int32, DType.int64)
+        return conversions.cast(self._helpers, _atom(text), DType.int32, DType.int64)
 
     def to_index(self, text: str) -> str:
         """An int64 register that fits as an i32."""
-        return conversions.cast(self._helpers, text, DType.int64, DType.int32)
+        return conversions.cast(self._helpers, _atom(text), DType.int64, DType.int32)
 
     def loaded(self, text: str, dtype: DType) -> str:
         """What a storage element, or the low bits of a word, holds."""
-        return conversions.loaded(self._helpers, text, dtype)
+        return conversions.loaded(self._helpers, _atom(text), dtype)
 
     def stored(self, text: str, dtype: DType) -> str:
         """A register as a storage element, or as the low bits of a word whose others are 0."""
-        return self._noted(conversions.stored(self._helpers, text, dtype))
+        return self._noted(conversions.stored(self._helpers, _atom(text), dtype))
 
     def prelude(self) -> str:
         """What the expressions made so far need at the start of the shader."""
@@ -115,6 +109,25 @@ class Library:
         """The same text, once it is known whether it needs f16."""
         self._halves |= self.abilities.float16 and ("f16(" in text or text == "f16")
         return text
+
+
+def _integer(number: int, kind: str) -> str:
+    if kind.endswith("pair"):
+        return f"vec2<u32>({number & 0xFFFFFFFF}u, {number >> 32 & 0xFFFFFFFF}u)"
+    suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[kind]
+    if number in (-(2**31), -(2**63)):  # a literal has no sign, and what is negated has to fit
+        return f"({number + 1}{suffix} - 1{suffix})"
+    return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
+
+
+def _atom(text: str) -> str:
+    """An expression that can stand beside any operator."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and (letter == " " or (place == 0 and letter in "-!~&*")):
+            return f"({text})"
+    return text
 
 
 @cache

@@ -16,13 +16,13 @@ fn weft_high_$kind(x: $kind) -> $kind {
     return bitcast<$kind>(bitcast<$bits>(x) & $high_mask);
 }
 
-fn weft_again_$kind(x: $kind, positive: $kind) -> $kind {
-    // the same number, which compilers do not see: they merge no products with it
+fn weft_settled_$kind(x: $kind, positive: $kind) -> $kind {
+    // x itself, computed before it meets others: compilers reorder sums, but not across operations on bits
     return bitcast<$kind>(bitcast<$bits>(x) | (bitcast<$bits>(positive) >> $sign));
 }
 
-fn weft_log_parts_$kind(x: $kind) -> vec2<$kind> {
-    // the logarithm to base 2 of a positive finite number, as one of half of the bits and a small one
+fn weft_log_parts_$kind(x: $kind) -> vec3<$kind> {
+    // the logarithm to base 2 of a positive finite number, as one of half of the bits and a small one; and m
     let bits = bitcast<$bits>(x);
     let tiny = bits < $hidden;
     let lifted = select(bits, bitcast<$bits>($kind(bits)), tiny);
@@ -34,24 +34,24 @@ fn weft_log_parts_$kind(x: $kind) -> vec2<$kind> {
     let m_high = bitcast<$kind>(bitcast<$bits>(m) & $short_mask);
     let divisor = m + 1.0;
     let s_high = weft_high_$kind(f / divisor);
-    let s_again = weft_again_$kind(s_high, m);
-    let s_low = ((f - s_high * (m_high + 1.0)) - s_again * (m - m_high)) / divisor;
+    let most = weft_settled_$kind(f - s_high * (m_high + 1.0), m);
+    let s_low = (most - s_high * (m - m_high)) / divisor;
     let square = s_high * s_high;
     let more = (s_high + s_high + s_low) * s_low;
     let z = square + more;
     let z_high = weft_high_$kind(z);
-    let z_low = (square - z_high) + more;
+    let z_low = weft_settled_$kind(square - z_high, m) + more;
     let cube = s_high * z_high;
     let cube_high = weft_high_$kind(cube);
-    let cube_low = (cube - cube_high) + (s_again * z_low + s_low * z);
+    let cube_low = weft_settled_$kind(cube - cube_high, m) + (s_high * z_low + s_low * z);
     let first = s_high * $first_high;
     let third = cube_high * $third_high;
-    let s = s_high + s_low;
-    let tail = s * z * z * $TAIL(z);
-    let small = fma(s_low, $first_whole, s_again * $first_low)
-        + (fma(cube_low, $third_whole, weft_again_$kind(cube_high, m) * $third_low) + tail);
+    let tail = (s_high + s_low) * z * z * $TAIL(z);
+    let small = fma(s_low, $first_whole, s_high * $first_low)
+        + (fma(cube_low, $third_whole, cube_high * $third_low) + tail);
     let high = weft_high_$kind((exponent + first) + (third + small));
-    return vec2<$kind>(high, (((exponent - high) + first) + third) + small);
+    let near = weft_settled_$kind(weft_settled_$kind(exponent - high, m) + first, m);
+    return vec3<$kind>(high, weft_settled_$kind(near + third, m) + small, m);
 }
 
 fn weft_power_size_$kind(x: $kind, y: $kind) -> $kind {
@@ -60,10 +60,10 @@ fn weft_power_size_$kind(x: $kind, y: $kind) -> $kind {
     let bounded = clamp(y, -$exponent_most, $exponent_most);
     let y_high = weft_high_$kind(bounded);
     let product = y_high * logarithm.x;
-    let small = fma(bounded, logarithm.y, (bounded - y_high) * weft_again_$kind(logarithm.x, x));
+    let small = fma(bounded, logarithm.y, (bounded - y_high) * logarithm.x);
     let total = product + small;
     let count = round(total);
-    let rest = ((product - count) + small) * $unit;
+    let rest = (weft_settled_$kind(product - count, logarithm.z) + small) * $unit;
     let result = weft_scaled_$kind($EXP2(rest), i32(clamp(count, $least, $most)));
     return select(select(result, weft_make_$kind($infinity), total >= $most), 0.0, total <= $least);
 }

@@ -85,7 +85,10 @@ class _Updates:
         beside = neighbour_axis(primitive, copied)
         free = free_axes(primitive)
         self.free = [*(axis for axis in free if axis != beside), *(() if beside is None else (beside,))]
-        self.steps = [axis for axis in range(len(self.domain)) if axis not in free]
+        self.steps = [axis for axis, size in enumerate(self.domain) if axis not in free and size != 1]
+        self.single: dict[int, Dim] = {
+            axis: 0 for axis, size in enumerate(self.domain) if axis not in free and size == 1
+        }
 
     def sizes(self, axes: Sequence[int]) -> list[Dim]:
         return [self.domain[axis] for axis in axes]
@@ -133,7 +136,7 @@ class _Walking(_Updates):
         ends = [Span(0, parameters.size(size)) for size in self.sizes(self.steps)]
 
         def points(number: Dim, mask: Code | None) -> Body:
-            known = dict(zip(self.free, digits(number, self.sizes(self.free), parameters)))
+            known = self.single | dict(zip(self.free, digits(number, self.sizes(self.free), parameters)))
             if not ends:
                 return point(known, mask, 0)
             return loops(ends[:-1], "s", lambda rest: line({**known, **dict(zip(self.steps, rest))}, mask))
@@ -195,7 +198,7 @@ class _Sorting(_Updates):
 
         def point(number: Dim, mask: Code | None) -> Body:
             statements: list[Statement] = []
-            places = dict(zip(axes, digits(number, self.sizes(axes), parameters)))
+            places = self.single | dict(zip(axes, digits(number, self.sizes(axes), parameters)))
             lowering = Lowering(views, places, parameters, None, mask, statements)
             found = find_point(chosen, lowering, mask, self.primitive.checked)
             key: Code = Call("cast", (Integer(found.place),), INT32)
@@ -223,7 +226,9 @@ class _Sorting(_Updates):
             positions = digits(number, sizes, parameters)
             rank = positions[len(self.row_axes)]
             axes = [*self.row_axes, *self.beside]
-            places = dict(zip(axes, [*positions[: len(self.row_axes)], *positions[len(self.row_axes) + 1 :]]))
+            places = self.single | dict(
+                zip(axes, [*positions[: len(self.row_axes)], *positions[len(self.row_axes) + 1 :]])
+            )
             row: Dim = 0
             for axis in self.row_axes:
                 row = row * parameters.size(self.domain[axis]) + places[axis]
@@ -317,7 +322,7 @@ class _Application:
             Define("active", mine, True),
             Define("total", Fetch("out", self.base, self.dtype, place, mine), True),
             self.some_in_order(0),
-            Repeat("look", 0, dims.ceildiv(self.length, STEPS * TURNS), 1, (look,)),
+            When(Across("maximum", active), (Repeat("look", 0, dims.ceildiv(self.length, STEPS * TURNS), 1, (look,)),)),
             Put("out", self.base, total, place, mine),
         )
 

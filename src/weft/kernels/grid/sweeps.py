@@ -33,7 +33,7 @@ from weft.ir.kernel import (
 from weft.ir.scalar import walk
 from weft.ir.target import Target
 from weft.kernels.grid.teams import Exchange, Team, TeamFolding, power_of_two, shares
-from weft.kernels.grid.threads import both, digits
+from weft.kernels.grid.threads import both, digits, divisor
 from weft.kernels.launch import Launch
 from weft.kernels.lowering import Lowering
 from weft.kernels.maps import gather_errors, is_checked, report_errors
@@ -48,7 +48,8 @@ MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
 MANY_THREADS = 32768  # what keeps a large device busy
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
-ALONE = 512  # the longest row for one, where there are as many rows as lanes
+LONGEST_ALONE = 1 << 17  # elements for one lane: software counts the turns of a loop, and ends it at 2 ** 16
+FEW_LANES = 16  # that share a row there
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +66,33 @@ def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None
     return _Builder(sweep, target, pieces).launch()
 
 
-def choose_team(rows: int, length: Dim, along_row: bool, most_slots: int, target: Target) -> Team:
-    """Lanes for about so many rows of a given length; `along_row`: the elements of a row are neighbours in memory."""
+def choose_team(rows: int, pieces: int, length: Dim, along_row: bool, most_slots: int, target: Target) -> Team:
+    """Lanes for about so many rows, each in about so many pieces of a given length.
+
+    `along_row`: the elements of a row are neighbours in memory.
+    """
+    if not shares(target):
+        return _apart(rows, length, along_row, target)
     threads = target.threads
-    if along_row and shares(target):
+    if along_row:
         if not isinstance(length, int):
             return Team(1, threads)
         members = _members(-(-length // most_slots), target)
-        if rows * members < MANY_THREADS:
+        if rows * pieces * members < MANY_THREADS:
             members = _members(-(-length // 2), target)
         return Team(max(min(threads // members, power_of_two(rows)), 1), members)
-    if along_row:
-        known = length if isinstance(length, int) else 0
-        alone = known <= ALONE if rows >= threads else isinstance(length, int) and known <= FEW_ELEMENTS
-        return Team(min(threads, power_of_two(rows)), 1) if alone else Team(1, threads)
     side_by_side = min(power_of_two(rows), threads)
-    members = 1
-    if shares(target):
-        wanted = power_of_two(-(-MANY_THREADS // max(rows, 1)))
-        members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
-        side_by_side = min(side_by_side, threads // members)
-    return Team(side_by_side, members, interleaved=True)
+    wanted = power_of_two(-(-MANY_THREADS // max(rows * pieces, 1)))
+    members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
+    return Team(min(side_by_side, threads // members), members, interleaved=True)
+
+
+def _apart(rows: int, length: Dim, along_row: bool, target: Target) -> Team:
+    """Lanes that do better without each other, unless there are few rows, and long ones."""
+    known = length if isinstance(length, int) else 0
+    if not along_row or known <= (FEW_ELEMENTS if rows < target.threads else LONGEST_ALONE):
+        return Team(min(target.threads, power_of_two(rows)), 1, interleaved=True)
+    return Team(1, min(FEW_LANES, target.threads) if known <= FEW_LANES * LONGEST_ALONE else target.threads)
 
 
 def _members(count: int, target: Target) -> int:
@@ -121,13 +128,14 @@ class _Builder:
         self.row_size = dims.product(sizes[number] for number in self.reduced)
         self.row_sizes = [sizes[number] for number in self.kept]
         self.length = self.row_size  # elements of a row, or of a piece of it, that a team does
+        self.number_of_pieces: Dim = 1
         if pieces is not None:
-            self.row_sizes.insert(0, dims.ceildiv(self.row_size, pieces.length))
+            self.number_of_pieces = dims.ceildiv(self.row_size, pieces.length)
             self.length = pieces.length
         nodes = sum(1 for part in sweep.passes for element in part.elements for _ in walk(element))
         self.most_slots = max(min(MOST_SLOTS, MOST_NODES // max(nodes, 1)), 1)
-        rows = estimate(dims.product(self.row_sizes))
-        self.team = choose_team(rows, self.length, self.along_row, self.most_slots, target)
+        about = estimate(dims.product(self.row_sizes)), estimate(self.number_of_pieces)
+        self.team = choose_team(*about, self.length, self.along_row, self.most_slots, target)
         self.exchange = Exchange(self.team)
         self.count = 0
 
@@ -144,25 +152,28 @@ class _Builder:
         buffers += self.exchange.buffers()
         kernel = Kernel("rows", tuple(buffers), tuple(self.parameters.values), self.team.lanes, body)
         blocks = dims.ceildiv(dims.product(self.row_sizes), self.team.rows)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+        return Launch(kernel, blocks * self.number_of_pieces, tuple(self.parameters.values.values()))
 
     def body(self) -> Body:
         """The row of a lane, and all that is done to it."""
-        number = block() * self.team.rows + self.team.row
+        total = dims.product(self.row_sizes)
         statements: list[Statement] = []
+        start: Dim = block()
+        piece: Dim | None = None
+        if self.pieces is not None:
+            around = divisor(dims.ceildiv(total, self.team.rows), self.parameters)
+            statements += (Let("piece", dims.floordiv(block(), around)), Let("start", dims.mod(block(), around)))
+            piece, start = variable("piece"), variable("start")
+        number = start * self.team.rows + self.team.row
         places = digits(number, self.row_sizes, self.parameters)
         if not dims_vary(number):
-            for place, value in enumerate(places):
-                statements.append(Let(f"o{place}", value))
+            statements += [Let(f"o{place}", value) for place, value in enumerate(places)]
             places = [variable(f"o{place}") for place in range(len(places))]
-        total = dims.product(self.row_sizes)
         inside: Code | None = None
         if dims_vary(number) and not (isinstance(total, int) and total % self.team.rows == 0):
             test = Call("less", (Integer(number), Integer(self.parameters.size(total))), DType.bool)
-            statements.append(Define("has_row", test, True))
-            inside = Register("has_row", DType.bool, True)
-        piece, kept = (places[0], places[1:]) if self.pieces is not None else (None, places)
-        return (*statements, *self.row(_Row(tuple(kept), piece, inside)))
+            inside = _define("has_row", test, statements)
+        return (*statements, *self.row(_Row(tuple(places), piece, inside)))
 
     def row(self, row: _Row) -> Body:
         """All passes, with a lane's elements in registers where that is possible."""
@@ -278,8 +289,7 @@ class _Builder:
         """A lane's elements below a limit, a stretch at a time where sums are to be exact."""
         begin = [statement for folding in foldings for statement in folding.start_stretch()]
         end = [statement for folding in foldings for statement in folding.finish_stretch()]
-        most = limit if not dims_vary(limit) else self.parameters.size(self.length)
-        slots = dims.ceildiv(most, self.team.members)
+        slots = dims.ceildiv(limit, self.team.members)
         unroll = min(UNROLLED, self.most_slots)
         if not begin or (isinstance(self.length, int) and self.length <= STRETCH * self.team.members):
             return (*begin, *self.slots(0, slots, limit, unroll, element), *end)
@@ -294,8 +304,6 @@ class _Builder:
         """A lane's elements number first..last-1, several at once as long as all are below the limit."""
         members, member = self.team.members, self.team.member
         rest = variable("j") * members + member
-        if dims_vary(limit):
-            return (Repeat("j", first, last, 1, masked(rest, limit, lambda mask: element(rest, mask, 0))),)
         whole = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
         ahead = first + dims.floordiv(whole - first, unroll) * unroll
         several: list[Statement] = []

@@ -1,0 +1,127 @@
+"""Contractions with threads as lanes: random labels, layouts, types and epilogues, against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cpu.endings import assert_close, random_array
+from cpu.test_contract import Case
+from cpu.works import tensor_of
+from webgpu.works import Array, run_on_cpu, run_work, targets
+
+from weft.backends.webgpu.barriers import with_barriers
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
+from weft.ir.program import Contract
+from weft.ir.target import Target
+from weft.kernels.grid import choose
+from weft.kernels.grid.contractions import contract_work
+from weft.kernels.grid.tile import Tile
+from weft.kernels.launch import Tensor, Work
+from weft.kernels.layout import row_major
+
+F32 = DType.float32
+TILES = [kind.tile for kind in choose._KINDS]
+LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)
+
+
+def work_of(case: Case, target: Target) -> Work:
+    given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+    tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+    left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
+    ends = (case.result, case.ending.epilogue, target)
+    return contract_work(case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
+
+
+def check(case: Case, names: tuple[str, ...]) -> None:
+    print(f"seed {case.seed}: {case.primitive} of {case.dtype} {[a.shape for a in case.arrays]}")
+    operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
+    for name in names:
+        run = run_on_cpu if name == "vectors" else run_work
+        (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
+        assert_close(found, case.wanted(), case.dtype)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("group", range(3))
+def test_random_labels(group: int, symbolic: bool) -> None:
+    for seed in range(1000 * symbolic + group * 4, 1000 * symbolic + group * 4 + 4):
+        names = ("software", "vectors") if seed % 2 else ("sharing",)
+        check(Case(seed, symbolic), names)
+
+
+def product(
+    m: Dim, n: Dim, k: Dim, target: Target, weights: Array | None = None, dtypes: tuple[DType, DType] = (F32, F32)
+) -> Work:
+    left, right = Tensor(dtypes[0], (m, k), row_major(2)), Tensor(dtypes[1], (k, n), row_major(2))
+    result = Tensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
+    return contract_work(Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights)
+
+
+def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
+    a, b = random_array(m, (m, k), F32), random_array(n, (k, n), F32)
+    operands = [(a, row_major(2)), (b, row_major(2))]
+    (found,), _ = run_work(work, operands, [Tensor(F32, (m, n), row_major(2))], bound)
+    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("tile", TILES, ids=[f"{tile.height}x{tile.width}s{tile.slices}" for tile in TILES])
+def test_tiles(tile: Tile, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tile, with edges and without, and sums in parts that are not even."""
+    monkeypatch.setattr(choose, "choose", lambda *_: (tile, parts))
+    m, n, k = dims.symbol("m"), 4 * dims.symbol("n"), 4 * dims.symbol("k")
+    work = product(m, n, k, LARGE)
+    for sizes in ((3, 4, 4), (130, 132, 200), (128, 256, 64)):
+        check_product(*sizes, work, {"m": sizes[0], "n": sizes[1] // 4, "k": sizes[2] // 4})
+
+
+@pytest.mark.parametrize("m", [1, 3, 8])
+def test_few_rows(m: int) -> None:
+    """Lanes share the sums, however many columns there are; with few of them, several blocks do."""
+    for n, k in ((1, 300), (37, 1000), (600, 64), (8, 9000)):
+        check_product(m, n, k, product(m, n, k, LARGE))
+        check_product(n, m, k, product(n, m, k, LARGE))
+    assert len(product(m, 8, 9000, LARGE).launches) == 2
+
+
+def test_no_sums() -> None:
+    """Sums of nothing are 0, also where only a run tells that there is nothing."""
+    k = dims.symbol("k", 0)
+    for target in (targets()["software"], LARGE):
+        check_product(20, 30, 0, product(20, 30, 0, target))
+        check_product(20, 30, 0, product(20, 30, k, target), {"k": 0})
+
+
+@pytest.mark.parametrize("dtypes", [(DType.uint8, DType.int8), (DType.int8, DType.uint8)])
+def test_bytes(dtypes: tuple[DType, DType]) -> None:
+    random = np.random.default_rng(7)
+    a, b = (
+        random.integers(int(dtype.limits[0]), int(dtype.limits[1]) + 1, shape).astype(dtype.numpy)
+        for dtype, shape in zip(dtypes, ((33, 70), (70, 20)))
+    )
+    for target in (targets()["software"], LARGE):
+        for weights in (None, b):
+            work = product(33, 20, 70, target, weights, dtypes)
+            result = Tensor(DType.int32, (33, 20), row_major(2))
+            (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_no_barrier_is_missing() -> None:
+    """A device need not add any; and none is there where nothing is shared."""
+
+    def count(body: tuple[Statement, ...]) -> int:
+        return sum(isinstance(s, Barrier) + (count(s.body) if isinstance(s, Repeat) else 0) for s in body)
+
+    def kernel(m: int, target: Target) -> Kernel:
+        return product(m, 512, 512, target).launches[0][0].kernel
+
+    for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):
+        found = kernel(m, LARGE)
+        assert count(found.body) == count(with_barriers(found).body) == wanted
+    assert count(kernel(512, targets()["software"]).body) == 0
