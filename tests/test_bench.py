@@ -351,7 +351,7 @@ def peer_parameter(engine: Engine) -> Any:
     return pytest.param(engine, id=engine.name, marks=[pytest.mark.skip(reason=missing)] if missing else [])
 
 
-@pytest.mark.parametrize("engine", [peer_parameter(engine) for engine in PEERS.values()])
+@pytest.mark.parametrize("engine", [peer_parameter(PEERS[name]) for name in bench.USUAL])
 def test_each_engine_agrees_and_is_measured(engine: Engine, linear: Path) -> None:
     options = measure.Options("reference", 1, 0.1, (engine,), peak_flops=1e12)
     result = measure.measure(measure.Case("linear", linear, sizes={"batch": 3}), options)
@@ -493,3 +493,11 @@ def test_script_takes_names_of_the_list() -> None:
     done = subprocess.run([*script, *options], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: there is no device 'nowhere'")
+
+
+def test_script_puts_models_into_the_form_of_wonnx() -> None:
+    script = [sys.executable, str(ROOT / "scripts" / "bench"), "wonnx"]
+    options = ["light_squeezenet", "--device", "reference", "--against", "none", "--seconds", "0.01"]
+    done = subprocess.run([*script, *options], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "light_squeezenet" in done.stdout

@@ -32,7 +32,7 @@ def work_of(case: Case, target: Target) -> Work:
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.parametrize("group", range(3))
+@pytest.mark.parametrize("group", range(2))
 def test_random_convolutions(group: int, symbolic: bool) -> None:
     for seed in range(1000 * symbolic + group * 4, 1000 * symbolic + group * 4 + 4):
         case = Case(seed, symbolic)

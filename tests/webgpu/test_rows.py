@@ -13,7 +13,7 @@ from webgpu.works import run_on_cpu, run_work
 from weft.ir.dtypes import DType
 
 ONNX_TYPES = {DType.float16: 10, DType.bfloat16: 16, DType.float64: 11}
-SHAPES = [(3, 5, 7), (2, 17, 64), (4, 3, 129), (2, 2, 1000), (2, 1, 9001)]
+SHAPES = [(3, 5, 7), (2, 17, 64), (4, 3, 129), (2, 2, 1000), (1, 2, 9001)]
 
 
 def runner(name: str) -> Any:

@@ -179,20 +179,28 @@ class _Writer:
         self.base = base
         self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
 
-    def element(self, groups: Sequence[Dim], mask: Code | None) -> Body:
-        return self.write(self.merged.expressions[0], groups, mask, {})
+    def element(self, groups: Sequence[Dim], mask: Code | None, place: Dim | None = None) -> Body:
+        return self.write(self.merged.expressions[0], groups, mask, {}, place)
 
-    def write(self, expression: Scalar, groups: Sequence[Dim], mask: Code | None, known: dict[int, Code]) -> Body:
-        """The expression at the groups' positions; `known` are elements at hand."""
+    def write(
+        self,
+        expression: Scalar,
+        groups: Sequence[Dim],
+        mask: Code | None,
+        known: dict[int, Code],
+        place: Dim | None = None,
+    ) -> Body:
+        """The expression at the groups' positions; `known` are elements at hand, `place` is where it goes, if not there."""
         statements: list[Statement] = []
         lowering = Lowering(
             self.views, self.merged.places(groups), self.parameters, known, mask, statements, literal=self.literal
         )
         value = lowering.code(expression)
-        place = self.base
-        for stride, position in zip(self.strides, groups, strict=True):
-            factor = self.parameters.symbols(stride) if self.literal else self.parameters.size(stride)
-            place = place + factor * position
+        if place is None:
+            place = self.base
+            for stride, position in zip(self.strides, groups, strict=True):
+                factor = self.parameters.symbols(stride) if self.literal else self.parameters.size(stride)
+                place = place + factor * position
         return (*statements, *gather_errors(lowering.checks), Put("out", place, value, mask=mask))
 
 
@@ -221,14 +229,19 @@ def _scattered(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
     position = block() * lanes + lane(lanes)
     digits: list[Dim] = []
     rest: Dim = position
-    for size in reversed(merged.sizes[1:]):
-        digits.insert(0, dims.mod(rest, writer.parameters.size(size)))
-        rest = dims.floordiv(rest, writer.parameters.size(size))
-    groups = (rest, *digits)
+    step: Dim = 1
+    in_order = True  # whether the result's elements follow each other
+    for size, stride in zip(reversed(merged.sizes), reversed(writer.strides)):
+        in_order, step = in_order and stride == step, step * size
+        divisor = writer.parameters.size(dims.maximum(size, 1))  # a block has no work where it would be 0
+        digits.insert(0, dims.mod(rest, divisor) if len(digits) < len(merged.sizes) - 1 else rest)
+        rest = dims.floordiv(rest, divisor)
+    place = writer.base + position if in_order else None
     blocks = dims.ceildiv(total, lanes)
     if isinstance(total, int) and total % lanes == 0:
-        return writer.element(groups, None), blocks
-    return masked(position, writer.parameters.size(total), lambda mask: writer.element(groups, mask)), blocks
+        return writer.element(digits, None, place), blocks
+    end = writer.parameters.size(total)
+    return masked(position, end, lambda mask: writer.element(digits, mask, place)), blocks
 
 
 def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:

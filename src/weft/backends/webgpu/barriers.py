@@ -38,11 +38,11 @@ def with_barriers(kernel: Kernel) -> Kernel:
     if kernel.lanes == 1:
         return kernel
     written = {buffer.name for buffer in kernel.buffers if buffer.written or buffer.local_size is not None}
-    body, _ = _Walk(kernel.lanes, written & _read_buffers(kernel.body)).body(kernel.body, _State(), {}, {})
+    body, _ = _Walk(kernel.lanes, written & read_buffers(kernel.body)).body(kernel.body, _State(), {}, {})
     return replace(kernel, body=body)
 
 
-def _read_buffers(body: tuple[Statement, ...]) -> set[str]:
+def read_buffers(body: tuple[Statement, ...]) -> set[str]:
     """The buffers that are read, by their own names; what nobody reads, nobody waits for."""
     found: set[str] = set()
     views: dict[str, str] = {}
@@ -114,8 +114,11 @@ class _Walk:
                     found.append(statement)
                 case Repeat(name, _, _, step, inner):
                     around = {**steps, name: step}
-                    _, end = self.body(inner, state, around, views)
-                    inside, end = self.body(inner, state | end, around, views)
+                    _, end = self.body(inner, _State(), around, views)
+                    inside, end = self.body(inner, end, around, views)
+                    if self.body(inner, state | end, around, views)[0] != inside:
+                        found.append(Barrier())  # once for what went before, rather than every time
+                        state = _State()
                     found.append(replace(statement, body=inside))
                     state = state | end
                 case When(_, then, otherwise):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from string import Template
 
-from weft.backends.webgpu.barriers import with_barriers
+from weft.backends.webgpu.barriers import read_buffers, with_barriers
 from weft.backends.webgpu.library import Abilities, Library
 from weft.errors import InternalError
 from weft.ir import dims
@@ -127,6 +127,8 @@ class _Emitter:
         self.subgroup = subgroup
         self.builtins = list(_BUILTINS)
         self.runs = run_widths(kernel)
+        read = read_buffers(kernel.body)
+        self.exchanges = any(b.written and b.local_size is None and b.name in read for b in kernel.buffers)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.places: dict[str, tuple[str, str]] = {}  # of a buffer or view: the buffer, and where it starts
         self.lines: list[str] = []
@@ -188,7 +190,8 @@ class _Emitter:
                     self.transpose(names)
                 case Barrier():
                     self.line("workgroupBarrier();")
-                    self.line("storageBarrier();")
+                    if self.exchanges:
+                        self.line("storageBarrier();")
 
     def repeat(self, loop: Repeat) -> None:
         name = f"v_{loop.variable}"
@@ -595,6 +598,3 @@ def _is_short(value: Dim) -> bool:
         sum(bool(monomial) for monomial, _ in value.terms) <= 1
         and all(abs(coefficient) == 1 for monomial, coefficient in value.terms if monomial)
     )
-
-
-

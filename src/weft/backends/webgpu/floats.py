@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.webgpu.helpers import fill, functions_in
+from weft.backends.webgpu.helpers import fill, functions_in, leading_zeros
 
 _TEXT = """
 fn weft_make_$kind(bits: $bits) -> $kind {
@@ -74,13 +74,10 @@ fn weft_fmod_$kind(a: $kind, b: $kind) -> $kind {
     if rest == 0 {
         return weft_with_sign_$kind(0.0, a);
     }
-    var exponent = least;
-    while (rest < $hidden) & (exponent > 1) {
-        rest <<= 1u;
-        exponent -= 1;
-    }
-    let normal = rest - $hidden + ($bits(exponent) << $fraction);
-    return weft_with_sign_$kind(bitcast<$kind>(select(rest, normal, rest >= $hidden)), a);
+    let count = min($zeros - $spare, u32(least - 1));
+    let moved = rest << count;
+    let normal = moved - $hidden + ($bits(least - i32(count)) << $fraction);
+    return weft_with_sign_$kind(bitcast<$kind>(select(moved, normal, moved >= $hidden)), a);
 }
 
 fn weft_remainder_$kind(a: $kind, b: $kind) -> $kind {
@@ -100,6 +97,7 @@ _VALUES = {
         "fraction_mask": "0x7fffff",
         "hidden": "0x800000",
         "spare": "8u",
+        "zeros": leading_zeros("rest", 32),
         "huge": "0x7e000000",
         "two_exponents": "0x1000000",
     },
@@ -113,6 +111,7 @@ _VALUES = {
         "fraction_mask": "0xfffffffffffff",
         "hidden": "0x10000000000000",
         "spare": "11u",
+        "zeros": leading_zeros("rest", 64),
         "huge": "0x7fc0000000000000",
         "two_exponents": "0x20000000000000",
     },

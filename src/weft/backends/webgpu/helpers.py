@@ -76,3 +76,11 @@ def polynomial(x: str, coefficients: Sequence[float]) -> str:
 def number(value: float) -> str:
     """A finite number as an abstract literal, which takes the type of what it meets."""
     return repr(float(value))
+
+
+def leading_zeros(name: str, bits: int) -> str:
+    """The number of zeros before a word's first bit; naga counts in 32 bits only."""
+    if bits == 32:
+        return f"countLeadingZeros({name})"
+    high, low = f"countLeadingZeros(u32({name} >> 32u))", f"32u + countLeadingZeros(u32({name}))"
+    return f"select({high}, {low}, {name} <= 0xffffffff)"

@@ -95,6 +95,7 @@ class Library:
 
     def loaded(self, text: str, dtype: DType) -> str:
         """What a storage element, or the low bits of a word, holds."""
+        self.storage_type(dtype)
         return conversions.loaded(self._helpers, _atom(text), dtype)
 
     def stored(self, text: str, dtype: DType) -> str:

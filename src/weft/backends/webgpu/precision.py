@@ -1,8 +1,8 @@
 """What the WGSL of elementary functions needs to know of f32 and f64: names of types, masks, limits, split constants.
 
-A shader's compiler may contract a product and a sum, or may not, and it may cancel terms of a sum. So constants come
-in parts that are short enough for exact products, and numbers are split by masks on their bits, which no compiler
-sees through; nothing relies on the rounding of a sum.
+A shader's compiler may contract a product and a sum, or may not; it may reorder sums, cancel their terms and merge
+products with a common factor. So constants come in parts that are short enough for exact products, numbers are split
+by masks on their bits, and where an order matters, an operation on bits stands between: no compiler looks through it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from functools import cache
 from math import pi
 
 from weft.backends import coefficients
-from weft.backends.webgpu.helpers import fill, functions_in, number
+from weft.backends.webgpu.helpers import fill, functions_in, leading_zeros, number
 from weft.backends.webgpu.precision import common_values, half_pi, opaque, split
 
 _TEXT = """
@@ -154,10 +154,6 @@ fn weft_atan_$kind(x: $kind) -> $kind {
 _LARGEST = {32: 12000.0, 64: 3000000.0}
 _PARTS = {32: [11, 11, 11, 11], 64: [32, 32, 32]}  # bits of the parts, without the last
 _ASIN_MIDDLE = 0.6
-_ZEROS = {  # naga counts in words of 32 bits only
-    32: "countLeadingZeros(upper)",
-    64: "select(countLeadingZeros(u32(upper >> 32u)), 32u + countLeadingZeros(u32(upper)), upper <= 0xffffffff)",
-}
 
 
 @cache
@@ -176,7 +172,7 @@ def functions(bits: int) -> dict[str, str]:
         "words": "\n        ".join(_words(bits)),
         "width": f"{bits}",
         "origin": f"{int(common['bias']) + int(common['fraction'][:-1]) - bits}u",
-        "zeros": _ZEROS[bits],
+        "zeros": leading_zeros("upper", bits),
         "eighth": hex(1 << (bits - 3)),
         "quarter": f"{bits - 2}u",
         "half_pi_high": high,

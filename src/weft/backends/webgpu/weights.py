@@ -32,6 +32,7 @@ class Weights:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._arrays: dict[int, tuple[Array, Spot]] = {}  # by address; arrays are kept, so that addresses stay theirs
+        self._empty: dict[int, Spot] = {}
         self._starts: list[int] = []
         self.bytes = 0  # taken on the device
 
@@ -39,7 +40,9 @@ class Weights:
         """Upload those that are not there yet."""
         fresh: dict[int, Array] = {}
         for array in arrays:
-            if array.nbytes and array.ctypes.data not in self._arrays:
+            if not array.nbytes:
+                self._empty.setdefault(array.ctypes.data, Spot(self._gpu.buffer(0), 0, 0))
+            elif array.ctypes.data not in self._arrays:
                 fresh[array.ctypes.data] = array
         for together in _batches(fresh.values(), min(MOST_TOGETHER, self._gpu.limits.max_buffer_bytes)):
             self._upload(together)
@@ -53,6 +56,8 @@ class Weights:
             array, spot = self._arrays[start]
             if address - start < max(array.nbytes, 1):
                 return Spot(spot.buffer, spot.offset + address - start, spot.size - (address - start))
+        if address in self._empty:
+            return self._empty[address]
         raise InternalError("a constant that is not on the device")
 
     def _upload(self, arrays: list[Array]) -> None:

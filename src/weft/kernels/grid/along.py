@@ -13,7 +13,10 @@ from weft.kernels.walks import Walk, split_index
 
 
 class Along:
-    """`count` rows or columns along some walks, in tiles of `extent`; the block's tile begins with number `first`."""
+    """`count` rows or columns along some walks, in tiles of `extent`; the block's tile begins with number `first`.
+
+    Whether tiles fill the rows and columns is not looked at: one kernel does for both.
+    """
 
     def __init__(
         self, name: str, walks: Sequence[Walk], parameters: Parameters, extent: int, within: Callable[[Dim], Dim]
@@ -22,7 +25,6 @@ class Along:
         self.count = dims.product(walk.size for walk in walks)
         self.tiles = dims.ceildiv(self.count, extent)
         self.sizes = [parameters.named(f"{name}s{n}", dims.maximum(w.size, 1)) for n, w in enumerate(walks)]
-        self.is_exact = dims.mod(self.count, extent) == 0
         self.first: Dim = 0
         self.within = within  # where a lane's rows or columns, by their number, are in the tile
 
@@ -33,19 +35,14 @@ class Along:
         """
         if not self.sizes:
             return []
-        index = self.first + within
-        if not self.is_exact:
-            last = dims.maximum(dims.ceildiv(self.count, run) - 1, 0)
-            number = self.parameters.named(f"last_{self.name}{run}", last)
-            index = run * dims.minimum(dims.floordiv(index, run), number)
+        last = self.parameters.named(f"last_{self.name}{run}", dims.maximum(dims.ceildiv(self.count, run) - 1, 0))
+        index = run * dims.minimum(dims.floordiv(self.first + within, run), last)
         return split_index(index, self.sizes)
 
-    def tests(self, first: Dim, each: int, run: int, statements: list[Statement]) -> list[Code | None]:
+    def tests(self, first: Dim, each: int, run: int, statements: list[Statement]) -> list[Code]:
         """Which of a lane's, from number `first` on, are there; for runs, their first ones speak for all."""
-        if self.is_exact:
-            return [None] * each
         count = Integer(self.parameters.named(f"{self.name}s", self.count))
-        found: list[Code | None] = []
+        found: list[Code] = []
         for number in range(each):
             name = f"in_{self.name}{number // run * run}"
             if number % run == 0:

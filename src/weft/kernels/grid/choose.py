@@ -21,7 +21,7 @@ _UNITS = 132  # of a device, each of which runs blocks on its own
 _SPEED = 0.225  # millions of multiply-adds that a unit does in a microsecond at most
 _START = 2.0  # microseconds of a launch
 _BANDWIDTH = 2.0  # megabytes a microsecond that parts of sums are written and read with
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SHORTEST = 128  # sums of a part
 
 

@@ -77,7 +77,7 @@ def depthwise_work(
     *,
     constant_w: Array | None = None,
 ) -> Work:
-    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape."""
+    """Operands are x, w (of one type), then those of the epilogue; a constant w is given with its logical shape."""
     groups = Groups(
         primitive.groups,
         dims.floordiv(x.shape[1], primitive.groups),
@@ -88,7 +88,9 @@ def depthwise_work(
     constants: list[Constant] = []
     spaces: list[Workspace] = []
     for phase in phases(primitive, w.shape[2:], result.shape[2:]):
-        if constant_w is not None:
+        if any(window.taps == 0 for window in phase):
+            weights = Reference("operand", 0)  # of which nothing is read
+        elif constant_w is not None:
             constants.append(packed_weights(constant_w, phase, groups))
             weights = Reference("constant", len(constants) - 1)
         else:
@@ -96,7 +98,7 @@ def depthwise_work(
             launch, space = pack_weights(w, phase, groups, target)
             spaces.append(space)
             steps.append((launch, (Reference("operand", 1), weights)))
-        launch = depthwise_launch(phase, groups, x, w.dtype, result, epilogue, target)
+        launch = depthwise_launch(phase, groups, x, result, epilogue, target)
         steps.append((launch, (Reference("operand", 0), weights, *ending_references(epilogue))))
     return Work(tuple(steps), tuple(spaces), tuple(constants))
 
@@ -161,13 +163,12 @@ def depthwise_launch(
     phase: Phase,
     groups: Groups,
     x: Tensor,
-    weights: DType,
     result: Tensor,
     epilogue: Epilogue | None,
     target: Target,
 ) -> Launch:
-    """Buffers: x, the weights, the epilogue's operands, and the result."""
-    return _Direct(phase, groups, x, weights, result, epilogue, target).launch()
+    """Buffers: x, the weights (of its type), the epilogue's operands, and the result."""
+    return _Direct(phase, groups, x, result, epilogue, target).launch()
 
 
 class _Direct:
@@ -176,14 +177,12 @@ class _Direct:
         phase: Phase,
         groups: Groups,
         x: Tensor,
-        weights: DType,
         result: Tensor,
         epilogue: Epilogue | None,
         target: Target,
     ) -> None:
         self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
-        self.weights = weights
-        self.type = accumulator_type(x.dtype) if x.dtype is weights else DType.int32
+        self.type = accumulator_type(x.dtype)
         self.parameters = Parameters()
         self.ending = Ending(result, epilogue, self.parameters)
         self.alone = groups.channels == 1 and groups.features == 1
@@ -229,7 +228,7 @@ class _Direct:
         products = self.products()
         masks = [statement for _, made in self.columns.values() for statement in made]
         statements = (*masks, *sums, *products, *self.end(here.mask))
-        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.weights, False), *self.ending.buffers)
+        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.ending.buffers)
         kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.threads, statements)
         return Launch(kernel, here.blocks, tuple(self.parameters.values.values()))
 
@@ -288,7 +287,7 @@ class _Direct:
         for tap in taps:
             for deep in range(self.deep):
                 names = tuple(f"w{tap}_{deep}_{number}" for number in range(self.run))
-                statements.append(FetchRun(names, "w", self.weight_place(tap, deep), self.weights))
+                statements.append(FetchRun(names, "w", self.weight_place(tap, deep), self.x.dtype))
             for pixel in range(self.pixels):
                 window = self.phase[-1]
                 met.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, tap))
@@ -308,7 +307,7 @@ class _Direct:
         for deep in range(self.deep):
             for number in range(self.run):
                 element = Register(f"{name}_{number if self.alone else deep}", self.x.dtype, True)
-                weight = Register(f"w{tap}_{deep}_{number}", self.weights, True)
+                weight = Register(f"w{tap}_{deep}_{number}", self.x.dtype, True)
                 total = Register(f"sum{pixel}_{number}", self.type, True)
                 left, right = widened(element, self.type), widened(weight, self.type)
                 statements.append(Assign(total.name, multiply_add(self.target, left, right, total)))

@@ -77,8 +77,8 @@ def merged(product: Product, ending: Ending) -> Product:
         replace(test, rows=along_rows, sums=along_sums)
         for test, along_rows, along_sums in zip(inside, row_steps, sum_steps)
     )
-    columns = merge_walks(product.columns, ending)
-    return replace(product, rows=rows, columns=columns, sums=sums, inside=tests)
+    grid, columns = merge_walks(product.grid, ending), merge_walks(product.columns, ending)
+    return replace(product, grid=grid, rows=rows, columns=columns, sums=sums, inside=tests)
 
 
 def _is_certain(test: Inside, product: Product) -> bool:

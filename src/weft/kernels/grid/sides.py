@@ -64,12 +64,10 @@ class Side:
     def tests(self, across: Sequence[Dim], sums: Sequence[Dim]) -> list[Code]:
         """The conditions under which there is an element."""
         found: list[Code] = []
-        for test, (least, greatest) in zip(self._tests, map(self._open_ends, self.inside)):
+        for test in self._tests:
             place = Integer(test.first + offset(test.rows, across) + offset(test.sums, sums))
-            if least:
-                found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
-            if greatest:
-                found.append(Call("less", (place, Integer(test.size)), DType.bool))
+            found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
+            found.append(Call("less", (place, Integer(test.size)), DType.bool))
         return found
 
     def _step(self, walk: Walk) -> Dim:
@@ -96,22 +94,14 @@ class Side:
         named = self.parameters.named
 
         def step(name: str, value: Dim) -> Dim:
-            return value if value in (0, 1) else named(f"step{number}_{name}", value)
+            return 0 if value == 0 else named(f"step{number}_{name}", value)
 
         return Inside(
-            0 if test.first == 0 else named(f"first{number}", test.first),
+            named(f"first{number}", test.first),
             named(f"inside{number}", test.size),
             tuple(step(f"row{n}", value) for n, value in enumerate(test.rows)),
             tuple(step(f"sum{n}", value) for n, value in enumerate(test.sums)),
         )
-
-    def _open_ends(self, test: Inside) -> tuple[bool, bool]:
-        """Whether a position may lie before the first element, and behind the last."""
-        last = test.first
-        for walks, steps in ((self.across, test.rows), (self.sums, test.sums)):
-            for walk, step in zip(walks, steps, strict=True):
-                last = last + (walk.size - 1) * step
-        return not dims.is_at_least(test.first, 0), not dims.is_at_least(test.size - 1, last)
 
 
 def all_of(tests: Sequence[Code]) -> Code | None:

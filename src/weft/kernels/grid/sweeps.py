@@ -47,6 +47,7 @@ MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
 MANY_THREADS = 32768  # what keeps a large device busy
+WHOLE_BLOCK = 64  # lanes that a block may well consist of
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
 LONGEST_ALONE = 1 << 17  # elements for one lane: software counts the turns of a loop, and ends it at 2 ** 16
 FEW_LANES = 16  # that share a row there
@@ -66,10 +67,12 @@ def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None
     return _Builder(sweep, target, pieces).launch()
 
 
-def choose_team(rows: int, pieces: int, length: Dim, along_row: bool, most_slots: int, target: Target) -> Team:
+def choose_team(
+    rows: int, pieces: int, length: Dim, along_row: bool, once: bool, most_slots: int, target: Target
+) -> Team:
     """Lanes for about so many rows, each in about so many pieces of a given length.
 
-    `along_row`: the elements of a row are neighbours in memory.
+    `along_row`: the elements of a row are neighbours in memory. `once`: they are needed only once.
     """
     if not shares(target):
         return _apart(rows, length, along_row, target)
@@ -80,6 +83,11 @@ def choose_team(rows: int, pieces: int, length: Dim, along_row: bool, most_slots
         members = _members(-(-length // most_slots), target)
         if rows * pieces * members < MANY_THREADS:
             members = _members(-(-length // 2), target)
+        elif once:
+            members = min(members, threads)  # nothing has to stay
+        whole = min(WHOLE_BLOCK, threads)
+        if 2 * members >= whole:
+            return Team(1, max(members, whole))
         return Team(max(min(threads // members, power_of_two(rows)), 1), members)
     side_by_side = min(power_of_two(rows), threads)
     wanted = power_of_two(-(-MANY_THREADS // max(rows * pieces, 1)))
@@ -135,7 +143,8 @@ class _Builder:
         nodes = sum(1 for part in sweep.passes for element in part.elements for _ in walk(element))
         self.most_slots = max(min(MOST_SLOTS, MOST_NODES // max(nodes, 1)), 1)
         about = estimate(dims.product(self.row_sizes)), estimate(self.number_of_pieces)
-        self.team = choose_team(*about, self.length, self.along_row, self.most_slots, target)
+        once = sum(bool(part.elements) for part in sweep.passes) <= 1
+        self.team = choose_team(*about, self.length, self.along_row, once, self.most_slots, target)
         self.exchange = Exchange(self.team)
         self.count = 0
 

@@ -100,8 +100,6 @@ class _Builder:
 
         def cut(name: str, count: Dim) -> Dim:
             nonlocal rest
-            if count == 1:
-                return 0
             size = self.parameters.named(f"{name}s", dims.maximum(count, 1))
             statements.append(Let(name, dims.mod(rest, size)))
             statements.append(Let(f"after_{name}", dims.floordiv(rest, size)))
@@ -110,7 +108,7 @@ class _Builder:
 
         self.columns.first = cut("tile_column", self.columns.tiles) * self.tile.width
         self.rows.first = cut("tile_row", self.rows.tiles) * self.tile.height
-        self.part = cut("part", self.parts)
+        self.part = cut("part", self.parts) if self.parts > 1 else 0
         self.place = rest if self.product.grid else 0
         sizes = [self.parameters.named(f"grid{n}", dims.maximum(w.size, 1)) for n, w in enumerate(self.product.grid)]
         for number, place in enumerate(split_index(self.place, sizes)):
@@ -227,11 +225,7 @@ class _Builder:
         statements: list[Statement] = []
         rows = self.rows.tests(slices.first, len(slices.rows), 1, statements)
         columns = self.columns.tests(0, self.tile.columns, run, statements)
-        tests = [
-            [[*slices.tests, *(test for test in (row, column) if test is not None)] for column in columns]
-            for row in rows
-        ]
-        return statements, [[all_of(found) for found in row] for row in tests]
+        return statements, [[all_of([*slices.tests, row, column]) for column in columns] for row in rows]
 
     def axes(self, starts: Mapping[int, Dim], rows: Sequence[Dim], columns: Sequence[Dim]) -> dict[int, Dim]:
         """Positions along the result's axes."""
