@@ -137,6 +137,17 @@ CASES: dict[str, Small] = {
     ),
     # -- other places
     "concat of inner axes": Small([node("Concat", "x z", "y", axis=-1)], {"x": (2, 3, 4), "z": (2, 3, 2)}),
+    "parts that meet others": Small(
+        [
+            node("Conv", "x w b", "c", **SQUARE),
+            node("Split", "c", "s t", axis=1),
+            node("Relu", "s", "r"),
+            node("Add", "t r", "a"),
+            node("Sigmoid", "a", "y"),
+        ],
+        {"x": (1, 4, 6, 6)},
+        {"w": (8, 4, 3, 3), "b": (8,)},
+    ),
     "split into unequal parts": Small(
         [node("Split", "x parts", "y z", axis=1)],
         {"x": (2, 6, 5)},

@@ -190,7 +190,7 @@ class _Writer:
         known: dict[int, Code],
         place: Dim | None = None,
     ) -> Body:
-        """The expression at the groups' positions; `known` are elements at hand, `place` is where it goes, if not there."""
+        """The expression at the groups' positions, or written to a `place`; `known` are elements at hand."""
         statements: list[Statement] = []
         lowering = Lowering(
             self.views, self.merged.places(groups), self.parameters, known, mask, statements, literal=self.literal

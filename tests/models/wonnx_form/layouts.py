@@ -98,12 +98,17 @@ def _concat(w: Writer, step: Step) -> None:
 
 
 def _split(w: Writer, step: Step) -> None:
-    """wonnx takes the lengths of unequal parts for their ends."""
+    """wonnx takes the lengths of unequal parts for their ends. Parts after the first go through a Reshape, which costs
+    nothing: where they meet the result of another node, wonnx would compute all before them once more, and wrongly.
+    """
     value = step.inputs[0]
     axis = axis_of(step, w.shapes[value], 0)
     lengths = [w.shapes[output][axis] for output in step.outputs]
     if len(set(lengths)) == 1 and len(lengths) <= MOST_PARTS:
-        w.emit_several("Split", [value], step.outputs, axis=axis)
+        first, *others = step.outputs
+        parts = w.emit_several("Split", [value], first, [w.shapes[output] for output in others], axis=axis)
+        for part, output in zip(parts, others, strict=True):
+            w.reshape(part, w.shapes[output], output)
         return
     start = 0
     for output, length in zip(step.outputs, lengths, strict=True):

@@ -91,9 +91,14 @@ class Writer:
         self._nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
         return name
 
-    def emit_several(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
-        """A node whose results are values of the network."""
-        self._nodes.append(helper.make_node(op, list(inputs), list(outputs), **attributes))
+    def emit_several(
+        self, op: str, inputs: Sequence[str], output: str, others: Sequence[Sequence[int]], **attributes: Any
+    ) -> list[str]:
+        """A node whose first result has a name already; the others, of these shapes, get theirs."""
+        names = [self._fresh(op) for _ in others]
+        self.shapes |= {name: tuple(shape) for name, shape in zip(names, others, strict=True)}
+        self._nodes.append(helper.make_node(op, list(inputs), [output, *names], **attributes))
+        return names
 
     def forward(self, value: str, output: str) -> str:
         """`output` is `value`, maybe in another shape."""

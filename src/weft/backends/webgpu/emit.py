@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from string import Template
 
 from weft.backends.webgpu.barriers import read_buffers, with_barriers
+from weft.backends.webgpu.indices import FLOOR_DIV, Writer
 from weft.backends.webgpu.library import Abilities, Library
 from weft.errors import InternalError
-from weft.ir import dims
-from weft.ir.dims import Atom, Compound, Dim, Expr, Symbol
+from weft.ir.dims import Compound, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
@@ -131,10 +131,8 @@ class _Emitter:
         self.exchanges = any(b.written and b.local_size is None and b.name in read for b in kernel.buffers)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.places: dict[str, tuple[str, str]] = {}  # of a buffer or view: the buffer, and where it starts
-        self.lines: list[str] = []
-        self.indent = "  "
-        self.known: dict[Dim, str] = {}
-        self.count = 0
+        self.writer = Writer(kernel.parameters)
+        self.line, self.fresh, self.integer = self.writer.line, self.writer.fresh, self.writer.integer
         self.globals: dict[str, str] = {}  # declarations of the module, by what they declare
         self.shared: dict[str, int] = {}
         self.used: set[str] = set()  # of the buffers' accessors
@@ -153,11 +151,11 @@ class _Emitter:
             "  let v_block = i32(group.x + group.y * groups.x);",
             "  let v_lane = i32(own);",
             "  if (v_block >= P.blocks) { return; }",
-            *self.lines,
+            *self.writer.lines,
             "}",
         ]
         helpers = [self.accessors(buffer) for buffer in self.kernel.buffers if buffer.local_size is None]
-        declared = list(self.globals.values())
+        declared = [*self.globals.values(), *((FLOOR_DIV,) if self.writer.floors else ())]
         text = "\n".join([self.library.prelude(), *(text for text in helpers if text), *declared, *main, ""])
         return Shader(text, self.runs, sum(self.shared.values()))
 
@@ -181,7 +179,7 @@ class _Emitter:
                 case When(condition, then, otherwise):
                     self.when(condition, then, otherwise)
                 case Let(name, value):
-                    self.line(f"let v_{name}: i32 = {self.integer(value)};")
+                    self.writer.name(name, value)
                 case View(name, buffer, offset):
                     home, start = self.places[buffer]
                     place = self.fresh("i32", f"{start} + {self.integer(offset)}")
@@ -196,20 +194,17 @@ class _Emitter:
     def repeat(self, loop: Repeat) -> None:
         name = f"v_{loop.variable}"
         start, stop = self.integer(loop.start), self.integer(loop.stop)
-        self.line(f"for (var {name}: i32 = {start}; {name} < {stop}; {name} += {loop.step}) {{")
-        with self.scope():
+        head = f"for (var {name}: i32 = {start}; {name} < {stop}; {name} += {loop.step})"
+        with self.scope(head, loop.variable):
             self.body(loop.body)
-        self.line("}")
 
     def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
-        self.line(f"if ({self.code(condition)}) {{")
-        with self.scope():
+        test = self.code(condition)
+        with self.scope(f"if ({test})"):
             self.body(then)
         if otherwise:
-            self.line("} else {")
-            with self.scope():
+            with self.scope("else"):
                 self.body(otherwise)
-        self.line("}")
 
     def transpose(self, names: Sequence[str]) -> None:
         """Through memory that the block shares."""
@@ -244,22 +239,12 @@ class _Emitter:
         self.shared[name] = _bytes(kind) * count
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """What is named inside is not known afterwards."""
-        known, indent, places = dict(self.known), self.indent, dict(self.places)
-        self.indent += "  "
-        yield
-        self.known, self.indent, self.places = known, indent, places
-
-    def line(self, text: str) -> None:
-        self.lines.append(self.indent + text)
-
-    def fresh(self, kind: str, value: str) -> str:
-        """A value under a name of its own."""
-        name = f"t{self.count}"
-        self.count += 1
-        self.line(f"let {name}: {kind} = {value};")
-        return name
+    def scope(self, head: str, *names: str) -> Iterator[None]:
+        """A block, and views that are known only in it."""
+        places = dict(self.places)
+        with self.writer.block(head, *names):
+            yield
+        self.places = places
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -436,7 +421,7 @@ class _Emitter:
             return self.library.from_index(self.integer(value))
         total = ""
         for monomial, coefficient in value.terms:
-            parts = [self.library.from_index(self.atom(atom)) for atom in monomial]
+            parts = [self.library.from_index(self.writer.atom(atom)) for atom in monomial]
             if coefficient != 1 or not parts:
                 parts.append(self.library.literal(coefficient, DType.int64))
             term = parts[0]
@@ -444,52 +429,6 @@ class _Emitter:
                 term = self.library.call("multiply", [term, part], [DType.int64] * 2, DType.int64)
             total = self.library.call("add", [total, term], [DType.int64] * 2, DType.int64) if total else term
         return total
-
-    def integer(self, value: Dim) -> str:
-        """Index arithmetic as an i32."""
-        if isinstance(value, int):
-            return str(value) if value != -(2**31) else "(-2147483647 - 1)"
-        if value in self.known:
-            return self.known[value]
-        text = self.polynomial(value)
-        if "(" in text or "*" in text or " " in text:
-            text = self.fresh("i32", text)
-        self.known[value] = text
-        return text
-
-    def polynomial(self, value: Expr) -> str:
-        terms = []
-        for monomial, coefficient in value.terms:
-            factors = [self.atom(atom) for atom in monomial]
-            if coefficient != 1 or not factors:
-                factors.append(f"({coefficient})" if coefficient < 0 else str(coefficient))
-            terms.append(" * ".join(factors))
-        return " + ".join(terms)
-
-    def atom(self, atom: Atom) -> str:
-        match atom:
-            case Symbol(name):
-                return f"v_{name}" if name not in self.kernel.parameters else f"P.p_{name}"
-            case Compound(operation, left, right):
-                return self.compound(operation, left, right)
-        raise InternalError(f"kernel {self.kernel.name}: no code for {atom}")
-
-    def compound(self, operation: str, left: Dim, right: Dim) -> str:
-        a, b = self.integer(left), self.integer(right)
-        positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
-        match operation:
-            case "min" | "max":
-                return f"{operation}({a}, {b})"
-            case "//" | "%" if positive:
-                return f"i32(u32({a}) {'/' if operation == '//' else '%'} u32({b}))"
-            case "//":
-                self.globals["floor_div"] = _FLOOR_DIV
-                return f"floor_div({a}, {b})"
-            case "%":
-                self.globals["floor_div"] = _FLOOR_DIV
-                self.globals["floor_mod"] = _FLOOR_MOD
-                return f"floor_mod({a}, {b})"
-        raise InternalError(f"no code for {operation}")
 
 
 _BUILTINS = (
@@ -521,15 +460,6 @@ _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -
   for (var number = 1u; number < ${lanes}u / sub_size; number++) { all = $next; }
   return all;
 }""")
-_FLOOR_DIV = """fn floor_div(dividend: i32, divisor: i32) -> i32 {
-  // on u32: what drivers make of negative operands differs
-  let a = select(dividend, -dividend, divisor < 0);
-  let b = u32(select(divisor, -divisor, divisor < 0));
-  return select(i32(u32(a) / b), -1 - i32(u32(-1 - a) / b), a < 0);
-}"""
-_FLOOR_MOD = """fn floor_mod(a: i32, b: i32) -> i32 {
-  return a - floor_div(a, b) * b;
-}"""
 
 
 def run_of(place: str, width: int) -> str:

@@ -126,7 +126,8 @@ def _row_tile(product: Product, extents: Sequence[int], target: Target) -> tuple
     slices = min(_ROW_LANES // wide, _MOST_SLICES)
     while slices > 1 and RUN * slices > sums:
         slices //= 2
-    tile = Tile(1, wide, _power(rows), RUN, RUN * slices, shared=False, slices=slices, interleaved=deep)
+    tall = _power(rows) if _are_apart(product) else max(_power(rows), RUN)
+    tile = Tile(1, wide, tall, RUN, RUN * slices, shared=False, slices=slices, interleaved=deep)
     while tile.bytes(product.type.numpy.itemsize) > target.shared_bytes or tile.lanes > target.most_threads:
         tile = replace(tile, slices=tile.slices // 2, depth=tile.depth // 2)
     blocks = grid * -(-columns // tile.width)
@@ -142,10 +143,14 @@ def _own_tile(product: Product, extents: Sequence[int]) -> Tile:
     wide = _power(min(max(-(-columns // each), 8), 16))
     single = len(product.rows) == 1 and not product.inside
     high = 16 // wide if single and rows > 8 else 1
-    tall = min(_power(rows), 8)
-    if tall * each > _most_sums(product):
-        tall //= 2
-    return Tile(high, wide, tall if high == 1 else max(tall, RUN), each, RUN, shared=False)
+    most = 4 if 8 * each > _most_sums(product) else 8
+    tall = -(-rows // -(-rows // most)) if rows < 8 * most and high == 1 and _are_apart(product) else most
+    return Tile(high, wide, tall, each, RUN, shared=False)
+
+
+def _are_apart(product: Product) -> bool:
+    """Whether rows are read one by one, never in runs."""
+    return all(walk.left != 1 for walk in product.rows)
 
 
 def _power(number: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer
+from weft.ir.kernel import Call, Code, Integer, Let, Statement, variable
 from weft.kernels.grid.product import Inside, Product
 from weft.kernels.layout import offset
 from weft.kernels.parameters import Parameters
@@ -28,7 +28,7 @@ class Side:
         self.grid, self.sums = product.grid, product.sums
         self.order = product.order if is_left else None
         self.inside = product.inside if is_left else ()
-        self.begin = product.left_start if is_left else product.right_start
+        self.start = product.left_start if is_left else product.right_start
         padded = product.padded[0 if is_left else 1]
         self.runs_across = self._has_runs(self.across, self.sums, padded) and not any(
             test.rows and test.rows[-1] != 0 for test in self.inside
@@ -44,7 +44,7 @@ class Side:
             kind: [self._named(f"{kind}{number}", self._step(walk)) for number, walk in enumerate(walks)]
             for kind, walks in (("grid", self.grid), ("across", self.across), ("sums", self.sums))
         }
-        self._start = 0 if self.begin == 0 else self._named("start", self.begin)
+        self._start = 0 if self.start == 0 else self._named("start", self.start)
         self._tests = [self._test(number, test) for number, test in enumerate(self.inside)]
 
     @property
@@ -52,20 +52,38 @@ class Side:
         """Whether neighbours in memory are neighbours along the sums, aligned or not."""
         return bool(self.sums) and self._step(self.sums[-1]) == 1
 
-    def offset(self, grid: Sequence[Dim], across: Sequence[Dim], sums: Sequence[Dim]) -> Dim:
-        """Where the element at these places lies."""
-        strides = self._strides
-        place = self._start + offset(strides["across"], across)
-        if self.order is None:
-            return place + offset(strides["grid"], grid) + offset(strides["sums"], sums)
-        index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], sums[-1:])
-        return place + offset(strides["sums"][:-1], sums[:-1]) + dims.substitute(self.order, lambda _: index)
+    @property
+    def has_outer_tests(self) -> bool:
+        """Whether there are tests, and they are the same all along the last sum."""
+        return bool(self.inside) and all(test.sums[-1] == 0 for test in self.inside)
 
-    def tests(self, across: Sequence[Dim], sums: Sequence[Dim]) -> list[Code]:
-        """The conditions under which there is an element."""
+    def begin(self, name: str, grid: Sequence[Dim], outer: Sequence[Dim]) -> list[Statement]:
+        """What all elements of a piece have in common, under names that begin with `name`.
+
+        `outer` are the places along the sums that are the same for all of them, 0 for others.
+        """
+        base = self._start + offset(self._strides["sums"], outer)
+        base = base if self.order is not None else base + offset(self._strides["grid"], grid)
+        statements: list[Statement] = [Let(f"{name}{self.name}", base)]
+        for number, test in enumerate(self._tests):
+            statements.append(Let(f"{name}inside{number}", test.first + offset(test.sums, outer)))
+        return statements
+
+    def offset(self, name: str, grid: Sequence[Dim], across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
+        """Where an element lies, in the piece that began under a name; `inner` are its other places along the sums."""
+        strides = self._strides
+        place = variable(f"{name}{self.name}", None) + offset(strides["across"], across)
+        if self.order is None:
+            return place + offset(strides["sums"], inner)
+        index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], inner[-1:])
+        return place + offset(strides["sums"][:-1], inner[:-1]) + dims.substitute(self.order, lambda _: index)
+
+    def tests(self, name: str, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
+        """The conditions under which there is such an element."""
         found: list[Code] = []
-        for test in self._tests:
-            place = Integer(test.first + offset(test.rows, across) + offset(test.sums, sums))
+        for number, test in enumerate(self._tests):
+            first = variable(f"{name}inside{number}", None)
+            place = Integer(first + offset(test.rows, across) + offset(test.sums, inner))
             found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
             found.append(Call("less", (place, Integer(test.size)), DType.bool))
         return found
@@ -80,7 +98,7 @@ class Side:
         if dims.mod(walks[-1].size, RUN) != 0 and not (padded and len(walks) == 1):
             return False
         rest = [self._step(walk) for walk in (*walks[:-1], *others, *self.grid)]
-        return all(dims.mod(step, RUN) == 0 for step in (*rest, self.begin))
+        return all(dims.mod(step, RUN) == 0 for step in (*rest, self.start))
 
     def _named(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it; one that is a multiple of a run shows that it is."""

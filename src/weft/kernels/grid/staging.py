@@ -17,8 +17,6 @@ from weft.kernels.grid.depth import Depth
 from weft.kernels.grid.sides import RUN, Side, all_of
 from weft.kernels.multiply import widened
 
-OWN = "own_"  # the piece that lanes read for themselves
-
 
 class Stage:
     """The piece that a block takes of an operand, whose places across are rows or columns `along`."""
@@ -44,25 +42,19 @@ class Stage:
 
     def fetch(self, name: str) -> list[Statement]:
         """Registers with what this lane brings of the piece called `name`."""
+        statements = self.side.begin(name, self.grid, self.depth.outer(name))
         if self.side.runs_deep:
-            return self._fetch_deep(name)
-        statements: list[Statement] = []
+            return statements + self._fetch_deep(name)
         for number in range(self.count):
             within = self.line * self.count + number
-            sums = self.depth.places(name, within)
-            deep = self.depth.test(name, within)
             names = [self._register(name, number, part) for part in range(RUN)]
             if self.side.runs_across:
-                across = self.along.places(self.first, RUN)
-                mask = all_of([*deep, *self.side.tests(across, sums)])
-                offset = self.side.offset(self.grid, across, sums)
-                statements.append(FetchRun(tuple(names), self.side.name, offset, self.side.dtype, mask))
+                place, mask = self._element(name, within, self.along.places(self.first, RUN))
+                statements.append(FetchRun(tuple(names), self.side.name, place, self.side.dtype, mask))
                 continue
             for part in range(RUN):
-                across = self.along.places(self.first + part)
-                mask = all_of([*deep, *self.side.tests(across, sums)])
-                offset = self.side.offset(self.grid, across, sums)
-                element = Fetch(self.side.name, offset, self.side.dtype, mask=mask)
+                place, mask = self._element(name, within, self.along.places(self.first + part))
+                element = Fetch(self.side.name, place, self.side.dtype, mask=mask)
                 statements.append(Define(names[part], element, True))
         return statements
 
@@ -70,15 +62,17 @@ class Stage:
         statements: list[Statement] = []
         for square in range(self.count // RUN):
             within = self.line * self.count + square * RUN
-            sums = self.depth.places(name, within)
-            deep = self.depth.test(name, within)
             for part in range(RUN):
-                across = self.along.places(self.first + part)
-                mask = all_of([*deep, *self.side.tests(across, sums)])
                 names = tuple(self._register(name, square * RUN + number, part) for number in range(RUN))
-                offset = self.side.offset(self.grid, across, sums)
-                statements.append(FetchRun(names, self.side.name, offset, self.side.dtype, mask))
+                place, mask = self._element(name, within, self.along.places(self.first + part))
+                statements.append(FetchRun(names, self.side.name, place, self.side.dtype, mask))
         return statements
+
+    def _element(self, name: str, within: Dim, across: Sequence[Dim]) -> tuple[Dim, Code | None]:
+        """Where an element lies, and the condition under which there is one."""
+        inner = self.depth.inner(name, within)
+        tests = [*self.depth.test(name, within), *self.side.tests(name, across, inner)]
+        return self.side.offset(name, self.grid, across, inner), all_of(tests)
 
     def put(self, name: str) -> list[Statement]:
         """What was fetched, into shared memory."""
@@ -98,41 +92,3 @@ class Stage:
 
     def _register(self, name: str, number: int, part: int) -> str:
         return f"{name}{self.side.name}{number}_{part}"
-
-
-def fragment(
-    side: Side,
-    grid: Sequence[Dim],
-    across: Sequence[Sequence[Dim]],
-    depth: Depth,
-    within: Sequence[Dim],
-    dtype: DType,
-    prefix: str,
-) -> tuple[list[Statement], list[list[Code]]]:
-    """A lane's own elements of one piece, straight from memory: statements, and [across][within] values.
-
-    `across` are the places of its rows or columns, `within` its sums in the piece; of a run, the first counts.
-    """
-    statements: list[Statement] = []
-    values: list[list[Code]] = [[] for _ in across]
-
-    def register(number: int, step: int) -> str:
-        return f"{prefix}{number}_{step}"
-
-    steps = [(step, depth.places(OWN, place), depth.test(OWN, place)) for step, place in enumerate(within)]
-    for number, places in enumerate(across):
-        for step, sums, deep in steps:
-            values[number].append(widened(Register(register(number, step), side.dtype, True), dtype))
-            if (side.runs_across and number % RUN) or (side.runs_deep and step % RUN):
-                continue
-            mask = all_of([*deep, *side.tests(places, sums)])
-            offset = side.offset(grid, places, sums)
-            if side.runs_across:
-                names = tuple(register(number + part, step) for part in range(RUN))
-                statements.append(FetchRun(names, side.name, offset, side.dtype, mask))
-            elif side.runs_deep:
-                names = tuple(register(number, step + part) for part in range(RUN))
-                statements.append(FetchRun(names, side.name, offset, side.dtype, mask))
-            else:
-                statements.append(Define(register(number, step), Fetch(side.name, offset, side.dtype, mask=mask), True))
-    return statements, values

@@ -32,13 +32,15 @@ from weft.ir.target import Target
 from weft.kernels.grid.along import Along
 from weft.kernels.grid.depth import Depth
 from weft.kernels.grid.endings import RunEnding
+from weft.kernels.grid.own_sums import OwnSums
 from weft.kernels.grid.product import Product, merged
 from weft.kernels.grid.sides import RUN, Side, all_of
 from weft.kernels.grid.slices import Slices
-from weft.kernels.grid.staging import OWN, Stage, fragment
+from weft.kernels.grid.staging import Stage
 from weft.kernels.grid.tile import Tile
 from weft.kernels.launch import Launch
 from weft.kernels.multiply import multiply_add
+from weft.kernels.nest import estimate
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
 from weft.kernels.walks import split_index
@@ -94,27 +96,34 @@ class _Builder:
         return Register(f"sum{row}_{column}", self.type, True)
 
     def locate(self) -> tuple[list[Statement], Dim]:
-        """Which tile, part and place of the grid a block has, and the number of blocks."""
-        statements: list[Statement] = []
-        rest: Dim = block()
+        """Which tile, part and place of the grid a block has, and the number of blocks.
 
-        def cut(name: str, count: Dim) -> Dim:
-            nonlocal rest
-            size = self.parameters.named(f"{name}s", dims.maximum(count, 1))
-            statements.append(Let(name, dims.mod(rest, size)))
-            statements.append(Let(f"after_{name}", dims.floordiv(rest, size)))
-            rest = variable(f"after_{name}")
-            return variable(name)
-
-        self.columns.first = cut("tile_column", self.columns.tiles) * self.tile.width
-        self.rows.first = cut("tile_row", self.rows.tiles) * self.tile.height
-        self.part = cut("part", self.parts) if self.parts > 1 else 0
+        Neighbours share the larger operand: its panel stays in caches while tiles pass that take it with all of the
+        other. The order is a matter of parameters, so that it needs no other kernel.
+        """
+        named, tiles = self.parameters.named, self.columns.tiles * self.rows.tiles
+        down = estimate(self.rows.count) < estimate(self.columns.count)
+        column_step = named("column_step", dims.maximum(self.rows.tiles, 1) if down else 1)
+        row_step = named("row_step", 1 if down else dims.maximum(self.columns.tiles, 1))
+        column = dims.mod(
+            dims.floordiv(block(), column_step), named("column_tiles", dims.maximum(self.columns.tiles, 1))
+        )
+        row = dims.mod(dims.floordiv(block(), row_step), named("row_tiles", dims.maximum(self.rows.tiles, 1)))
+        statements: list[Statement] = [Let("tile_column", column), Let("tile_row", row)]
+        self.columns.first = variable("tile_column") * self.tile.width
+        self.rows.first = variable("tile_row") * self.tile.height
+        if self.parts > 1 or self.product.grid:
+            statements.append(Let("rest", dims.floordiv(block(), named("tiles", dims.maximum(tiles, 1)))))
+        rest: Dim = variable("rest")
+        if self.parts > 1:
+            statements.append(Let("part", dims.mod(rest, named("parts", self.parts))))
+            self.part, rest = variable("part"), dims.floordiv(rest, named("parts", self.parts))
         self.place = rest if self.product.grid else 0
-        sizes = [self.parameters.named(f"grid{n}", dims.maximum(w.size, 1)) for n, w in enumerate(self.product.grid)]
+        sizes = [named(f"grid{n}", dims.maximum(walk.size, 1)) for n, walk in enumerate(self.product.grid)]
         for number, place in enumerate(split_index(self.place, sizes)):
             statements.append(Let(f"g{number}", place))
             self.grid_places.append(variable(f"g{number}"))
-        return statements, self.columns.tiles * self.rows.tiles * self.parts * self.grid_size
+        return statements, tiles * self.parts * self.grid_size
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
@@ -165,30 +174,9 @@ class _Builder:
 
     def own_sums(self) -> tuple[list[Statement], list[Buffer]]:
         """Every lane reads its rows and columns from memory."""
-        tile, statements = self.tile, list[Statement]()
-        values: list[list[list[Code]]] = []
-        body = self.depth.begin(variable("piece"), OWN)
-        within = [tile.slice * tile.steps + step for step in range(tile.steps)]
-        for side, along, each, name in (
-            (self.left, self.rows, tile.rows, "a"),
-            (self.right, self.columns, tile.columns, "b"),
-        ):
-            run = RUN if side.runs_across else 1
-            places = [along.places(along.within(number // run * run), run) for number in range(each)]
-            if tile.high == 1 and side.is_left:
-                places = [self.let(f"row{number}_", found, statements) for number, found in enumerate(places)]
-            fetched, elements = fragment(side, self.grid_places, places, self.depth, within, self.type, name)
-            body += fetched
-            values.append(elements)
-        for step in range(tile.steps):
-            body += self.added(*([element[step] for element in elements] for elements in values))
-        start, stop, _ = self.pieces()
-        return [*statements, Repeat("piece", start, stop, 1, tuple(body))], []
-
-    def let(self, name: str, places: Sequence[Dim], statements: list[Statement]) -> list[Dim]:
-        """Places under names, so that they are found once."""
-        statements.extend(Let(f"{name}{number}", place) for number, place in enumerate(places))
-        return [variable(f"{name}{number}") for number in range(len(places))]
+        sides = ((self.left, self.rows), (self.right, self.columns))
+        own = OwnSums(self.tile, sides, self.depth, self.grid_places, self.type)
+        return own.statements(self.added, None if self.parts == 1 else self.pieces()[:2]), []
 
     def added(self, left: Sequence[Code], right: Sequence[Code]) -> list[Statement]:
         """All sums with one more product each."""

@@ -1,0 +1,140 @@
+"""Lines of a shader's main function, and index arithmetic on them: computed once, as far out as its variables allow.
+
+An i32 that loops do not change is named before them, in the block where the last of its variables came up; divisions
+cost more than a register, and not all drivers move them by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Atom, Compound, Dim, Expr, Symbol
+
+FLOOR_DIV = """fn floor_div(dividend: i32, divisor: i32) -> i32 {
+  // on u32: what drivers make of negative operands differs
+  let a = select(dividend, -dividend, divisor < 0);
+  let b = u32(select(divisor, -divisor, divisor < 0));
+  return select(i32(u32(a) / b), -1 - i32(u32(-1 - a) / b), a < 0);
+}
+fn floor_mod(a: i32, b: i32) -> i32 {
+  return a - floor_div(a, b) * b;
+}"""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Lines between braces, the variables that come up there, and what is known by name."""
+
+    names: set[str]
+    indent: str
+    lines: list[str] = field(default_factory=list)
+    known: dict[Dim, str] = field(default_factory=dict)
+
+
+class Writer:
+    """Writes lines, innermost block last; `parameters` are those of the kernel, known everywhere."""
+
+    def __init__(self, parameters: Iterable[str]) -> None:
+        self.parameters = frozenset(parameters)
+        self.blocks = [_Block(set(), "  ")]
+        self.floors = False  # whether floor_div or floor_mod are used
+        self._count = 0
+
+    @property
+    def lines(self) -> list[str]:
+        return self.blocks[0].lines
+
+    def line(self, text: str) -> None:
+        block = self.blocks[-1]
+        block.lines.append(block.indent + text)
+
+    def fresh(self, kind: str, value: str, depth: int = -1) -> str:
+        """A value under a name of its own, in the block at a depth."""
+        name = f"t{self._count}"
+        self._count += 1
+        block = self.blocks[depth]
+        block.lines.append(f"{block.indent}let {name}: {kind} = {value};")
+        return name
+
+    @contextmanager
+    def block(self, head: str, *names: str) -> Iterator[None]:
+        """What is written inside stands in a block of its own, after a head, and may use variables of these names."""
+        self.blocks.append(_Block(set(names), self.blocks[-1].indent + "  "))
+        yield
+        inside = self.blocks.pop()
+        self.line(f"{head} {{")
+        self.blocks[-1].lines += inside.lines
+        self.line("}")
+
+    def name(self, name: str, value: Dim) -> None:
+        """A variable of the kernel that stands for a value, in the present block."""
+        self.line(f"let v_{name}: i32 = {self.integer(value)};")
+        self.blocks[-1].names.add(name)
+
+    # -- index arithmetic --------------------------------------------------------------------------------------------
+
+    def integer(self, value: Dim) -> str:
+        """Index arithmetic as an i32: a number, or a name."""
+        if isinstance(value, int):
+            return str(value) if value != -(2**31) else "(-2147483647 - 1)"
+        depth = self._depth(value)
+        known = self.blocks[depth].known
+        if value not in known:
+            text = self._sum(value, depth)
+            simple = text.replace("_", "").replace(".", "").isalnum()
+            known[value] = text if simple else self.fresh("i32", text, depth)
+        return known[value]
+
+    def _depth(self, value: Expr) -> int:
+        """The outermost block where all variables are there."""
+        needed = {symbol.name for symbol in dims.symbols(value)}
+        for depth in range(len(self.blocks) - 1, 0, -1):
+            if needed & self.blocks[depth].names:
+                return depth
+        return 0
+
+    def _sum(self, value: Expr, depth: int) -> str:
+        outer: Dim = 0
+        terms: list[str] = []
+        for monomial, coefficient in value.terms:
+            term = Expr(((monomial, coefficient),)) if monomial else coefficient
+            if isinstance(term, Expr) and len(value.terms) > 1 and self._depth(term) < depth:
+                outer = outer + term
+            else:
+                terms.append(self._term(monomial, coefficient))
+        if outer != 0:
+            terms.insert(0, self.integer(outer))
+        return " + ".join(terms)
+
+    def _term(self, monomial: tuple[Atom, ...], coefficient: int) -> str:
+        factors = [self.atom(atom) for atom in monomial]
+        if coefficient != 1 or not factors:
+            factors.append(f"({coefficient})" if coefficient < 0 else str(coefficient))
+        return " * ".join(factors)
+
+    def atom(self, atom: Atom) -> str:
+        """A variable, or a compound under its name."""
+        match atom:
+            case Symbol(name):
+                return f"P.p_{name}" if name in self.parameters else f"v_{name}"
+            case Compound(operation, left, right):
+                alone = Expr((((atom,), 1),))
+                depth = self._depth(alone)
+                known = self.blocks[depth].known
+                if alone not in known:
+                    known[alone] = self.fresh("i32", self._compound(operation, left, right), depth)
+                return known[alone]
+        raise InternalError(f"no code for {atom}")
+
+    def _compound(self, operation: str, left: Dim, right: Dim) -> str:
+        a, b = self.integer(left), self.integer(right)
+        if operation in ("min", "max"):
+            return f"{operation}({a}, {b})"
+        if dims.is_at_least(left, 0) and dims.is_at_least(right, 1):
+            return f"i32(u32({a}) {'/' if operation == '//' else '%'} u32({b}))"
+        self.floors = True
+        return f"{'floor_div' if operation == '//' else 'floor_mod'}({a}, {b})"
