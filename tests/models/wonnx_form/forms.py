@@ -80,7 +80,8 @@ def lower_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
             return w.emit("Relu", [value], w.shapes[value], output)
         if _short(number):
             return _clip_form(w, value, number, LARGEST, output)
-    return w.pair("Add", w.emit("Relu", [excess := w.pair("Sub", value, bound)], w.shapes[excess]), bound, output)
+    excess = w.pair("Sub", value, bound)
+    return w.pair("Add", w.emit("Relu", [excess], w.shapes[excess]), bound, output)
 
 
 def upper_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
@@ -91,7 +92,7 @@ def upper_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
 
 def _short(number: float) -> bool:
     """Whether one decimal says it: wonnx writes no more of the bounds of Clip into its shaders."""
-    return float(f"{number:.1f}") == number
+    return bool(np.float32(f"{number:.1f}") == np.float32(number))
 
 
 def _clip_form(w: Writer, value: str, low: float, high: float, output: str) -> str:

@@ -189,7 +189,12 @@ def _adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
         is_software=_kind(info) == SOFTWARE,
     )
     driver = info["description"] or info["vendor"]
-    abilities = Abilities("shader-int64" in features, "shader-f64" in features, "shader-f16" in features)
+    abilities = Abilities(
+        "shader-int64" in features,
+        "shader-f64" in features,
+        "shader-f16" in features,
+        exact_division=_kind(info) == SOFTWARE,  # drivers of GPUs do what Vulkan asks for: 2.5 units
+    )
     return Adapter(
         number, info["device"], _kind(info), info["backend_type"], driver, features, limits, abilities, handle
     )

@@ -17,6 +17,7 @@ from weft.backends.webgpu.barriers import read_buffers, with_barriers
 from weft.backends.webgpu.indices import FLOOR_DIV, Writer
 from weft.backends.webgpu.library import Abilities, Library
 from weft.errors import InternalError
+from weft.ir import dims
 from weft.ir.dims import Compound, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -195,16 +196,19 @@ class _Emitter:
         name = f"v_{loop.variable}"
         start, stop = self.integer(loop.start), self.integer(loop.stop)
         head = f"for (var {name}: i32 = {start}; {name} < {stop}; {name} += {loop.step})"
-        with self.scope(head, loop.variable):
+        with self.scope(loop.variable) as lines:
             self.body(loop.body)
+        self.writer.block(head, lines)
 
     def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
         test = self.code(condition)
-        with self.scope(f"if ({test})"):
+        with self.scope() as first:
             self.body(then)
+        with self.scope() as second:
+            self.body(otherwise)
+        self.writer.block(f"if ({test})", first, "" if otherwise else "}")
         if otherwise:
-            with self.scope("else"):
-                self.body(otherwise)
+            self.writer.block("} else", second)
 
     def transpose(self, names: Sequence[str]) -> None:
         """Through memory that the block shares."""
@@ -239,11 +243,11 @@ class _Emitter:
         self.shared[name] = _bytes(kind) * count
 
     @contextmanager
-    def scope(self, head: str, *names: str) -> Iterator[None]:
-        """A block, and views that are known only in it."""
+    def scope(self, *names: str) -> Iterator[list[str]]:
+        """The lines of a block; views are known only in it."""
         places = dict(self.places)
-        with self.writer.block(head, *names):
-            yield
+        with self.writer.inside(*names) as lines:
+            yield lines
         self.places = places
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -255,6 +259,12 @@ class _Emitter:
         if indirect is not None:
             parts.append(self.library.to_index(self.code(indirect)))
         return " + ".join(parts) or "0"
+
+    def run_number(self, buffer: str, offset: Dim, width: int) -> str:
+        """The number of a run in memory of the block's own; exact, so that neighbours differ by numbers alone."""
+        if self.places[buffer][1] == "0":
+            return self.integer(dims.floordiv(offset, width))
+        return run_of(self.place(buffer, offset, None), width)
 
     def put(self, put: Put) -> None:
         home = self.buffers[self.places[put.buffer][0]]
@@ -306,7 +316,8 @@ class _Emitter:
             place = f"select({self.places[fetch.buffer][1]}, {place}, {mask})"
         many = _vector(kind, width)
         if home.local_size is not None:
-            loaded = self.fresh(many, f"s_{home.name}[{run_of(place, width)}]")
+            run = run_of(place, width) if mask is not None else self.run_number(fetch.buffer, fetch.offset, width)
+            loaded = self.fresh(many, f"s_{home.name}[{run}]")
         else:
             self.used.add(f"gets_{home.name}")
             loaded = self.fresh(many, f"gets_{home.name}({place})")
@@ -326,7 +337,7 @@ class _Emitter:
         values = f"{kind}({', '.join(self.code(value) for value in put.values)})"
         place = self.place(put.buffer, put.offset, None)
         if home.local_size is not None:
-            write = f"s_{home.name}[{run_of(place, width)}] = {values};"
+            write = f"s_{home.name}[{self.run_number(put.buffer, put.offset, width)}] = {values};"
         else:
             self.used.add(f"puts_{home.name}")
             write = f"puts_{home.name}({place}, {values});"

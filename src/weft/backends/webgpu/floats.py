@@ -118,6 +118,27 @@ _VALUES = {
 }
 
 
+_CORRECTED = """
+fn weft_corrected_f32(a: f32, b: f32) -> f32 {
+    // a quotient that is some units off, put right by what it leaves; not where that could be subnormal
+    let quotient = weft_divide_f32(a, b);
+    let rest = fma(-quotient, b, a);
+    let better = fma(rest, 1.0f / b, quotient);
+    let size = bitcast<u32>(quotient) & 0x7fffffffu;
+    let dividend = bitcast<u32>(a) & 0x7fffffffu;
+    let divisor = bitcast<u32>(b) & 0x7fffffffu;
+    let inside = (min(size, min(dividend, divisor)) > 0x1a000000u) & (max(size, max(dividend, divisor)) < 0x65000000u);
+    return select(quotient, better, inside);
+}
+"""
+
+
+@cache
+def corrections() -> dict[str, str]:
+    """For adapters that divide loosely, as Vulkan allows."""
+    return functions_in(_CORRECTED)
+
+
 @cache
 def functions(bits: int) -> dict[str, str]:
     """Those of floats of so many bits."""

@@ -163,6 +163,8 @@ def apply(
     dtype = dtypes[0]
     kind = kind_of(dtype, helpers.abilities)
     form = _shorter(function, kind, dtype, constant) or _TABLES[kind].get(function)
+    if function == "divide" and dtype is DType.float32 and not helpers.abilities.exact_division:
+        form = "corrected_{kind}"
     if form is None:
         raise InternalError(f"no WGSL for {function} of {dtype}")
     text = _written(helpers, form, kind, dtype, arguments)

@@ -61,14 +61,19 @@ class Writer:
         return name
 
     @contextmanager
-    def block(self, head: str, *names: str) -> Iterator[None]:
-        """What is written inside stands in a block of its own, after a head, and may use variables of these names."""
-        self.blocks.append(_Block(set(names), self.blocks[-1].indent + "  "))
-        yield
-        inside = self.blocks.pop()
+    def inside(self, *names: str) -> Iterator[list[str]]:
+        """What is written inside becomes the lines of a block, which may use variables of these names."""
+        block = _Block(set(names), self.blocks[-1].indent + "  ")
+        self.blocks.append(block)
+        yield block.lines
+        self.blocks.pop()
+
+    def block(self, head: str, lines: list[str], end: str = "}") -> None:
+        """Lines between braces."""
         self.line(f"{head} {{")
-        self.blocks[-1].lines += inside.lines
-        self.line("}")
+        self.blocks[-1].lines += lines
+        if end:
+            self.line(end)
 
     def name(self, name: str, value: Dim) -> None:
         """A variable of the kernel that stands for a value, in the present block."""

@@ -13,11 +13,12 @@ PAIR = "vec2<u32>"  # 64 bits, the low word first
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the adapter's language has beyond 32 bits."""
+    """What the adapter's language has beyond 32 bits, and whether it divides float32 as IEEE 754 says."""
 
     int64: bool
     float64: bool
     float16: bool
+    exact_division: bool = True
 
 
 def kind_of(dtype: DType, abilities: Abilities) -> str:

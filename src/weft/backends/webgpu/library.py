@@ -134,7 +134,7 @@ def _atom(text: str) -> str:
 @cache
 def _catalogue(abilities: Abilities) -> dict[str, str]:
     """All helper functions for such an adapter."""
-    found = integers.functions(32) | floats.functions(32) | minifloats.functions()
+    found = integers.functions(32) | floats.functions(32) | floats.corrections() | minifloats.functions()
     found |= functions_in(functions.DOT4) | elementary.functions(32)
     found |= integers.functions(64) if abilities.int64 else pairs.functions()
     if abilities.int64 and abilities.float64:
