@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from weft.backends.webgpu.emit import Shader, element_of, run_of
+from weft.backends.webgpu.emit import CHECK_BLOCK, Shader, element_of, run_of, shared_buffers
 from weft.backends.webgpu.library import Abilities, Library
 from weft.ir.kernel import Buffer, Kernel
 
@@ -33,11 +33,6 @@ class Binding:
 
 
 PLAIN = Binding()
-
-
-def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """The buffers that a launch brings, in the order of its places."""
-    return [buffer for buffer in kernel.buffers if buffer.local_size is None]
 
 
 def header(kernel: Kernel, shader: Shader, ways: Mapping[str, Binding], abilities: Abilities) -> str:
@@ -64,9 +59,13 @@ def header(kernel: Kernel, shader: Shader, ways: Mapping[str, Binding], abilitie
     return "\n".join(lines)
 
 
-def module_text(kernel: Kernel, shader: Shader, ways: Mapping[str, Binding], abilities: Abilities) -> str:
-    """The whole shader."""
+def module_text(
+    kernel: Kernel, shader: Shader, ways: Mapping[str, Binding], abilities: Abilities, exact: bool = False
+) -> str:
+    """The whole shader; `exact` for dispatches of just as many groups as there are blocks."""
     lines = shader.text.split("\n")
+    if exact:
+        lines.remove(CHECK_BLOCK)
     enabling = [line for line in lines if line.startswith("enable ")]
     rest = [line for line in lines if not line.startswith("enable ")]
     if abilities.float16 and "enable f16;" not in enabling:

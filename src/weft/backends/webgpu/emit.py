@@ -81,6 +81,11 @@ class Shader:
         return Shader(text, {name: int(width) for name, width in pairs}, int(shared))
 
 
+def shared_buffers(kernel: Kernel) -> list[Buffer]:
+    """The buffers that a launch brings, in the order of its places."""
+    return [buffer for buffer in kernel.buffers if buffer.local_size is None]
+
+
 def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
     """The shader of a kernel for adapters with given abilities, and subgroups of at most so many lanes (0: none)."""
     return _Emitter(with_barriers(kernel), abilities, subgroup).run()
@@ -132,7 +137,7 @@ class _Emitter:
         self.exchanges = any(b.written and b.local_size is None and b.name in read for b in kernel.buffers)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.places: dict[str, tuple[str, str]] = {}  # of a buffer or view: the buffer, and where it starts
-        self.writer = Writer(kernel.parameters)
+        self.writer = Writer()
         self.line, self.fresh, self.integer = self.writer.line, self.writer.fresh, self.writer.integer
         self.globals: dict[str, str] = {}  # declarations of the module, by what they declare
         self.shared: dict[str, int] = {}
@@ -140,7 +145,7 @@ class _Emitter:
 
     def run(self) -> Shader:
         for buffer in self.kernel.buffers:
-            self.places[buffer.name] = (buffer.name, "0" if buffer.local_size is not None else f"P.o_{buffer.name}")
+            self.places[buffer.name] = (buffer.name, "0" if buffer.local_size is not None else f"o_{buffer.name}")
             if buffer.local_size is not None:
                 width = self.runs[buffer.name]
                 kind = _vector(self.library.register_type(buffer.dtype), width)
@@ -151,7 +156,9 @@ class _Emitter:
             f"fn main({', '.join(self.builtins)}) {{",
             "  let v_block = i32(group.x + group.y * groups.x);",
             "  let v_lane = i32(own);",
-            "  if (v_block >= P.blocks) { return; }",
+            CHECK_BLOCK,
+            *(f"  let o_{buffer.name} = P.o_{buffer.name};" for buffer in shared_buffers(self.kernel)),
+            *(f"  let v_{name} = P.p_{name};" for name in self.kernel.parameters),
             *self.writer.lines,
             "}",
         ]
@@ -442,6 +449,7 @@ class _Emitter:
         return total
 
 
+CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # not needed where a dispatch has just as many
 _BUILTINS = (
     "@builtin(workgroup_id) group: vec3<u32>",
     "@builtin(num_workgroups) groups: vec3<u32>",

@@ -6,7 +6,7 @@ cost more than a register, and not all drivers move them by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -36,10 +36,9 @@ class _Block:
 
 
 class Writer:
-    """Writes lines, innermost block last; `parameters` are those of the kernel, known everywhere."""
+    """Writes lines, innermost block last."""
 
-    def __init__(self, parameters: Iterable[str]) -> None:
-        self.parameters = frozenset(parameters)
+    def __init__(self) -> None:
         self.blocks = [_Block(set(), "  ")]
         self.floors = False  # whether floor_div or floor_mod are used
         self._count = 0
@@ -125,7 +124,7 @@ class Writer:
         """A variable, or a compound under its name."""
         match atom:
             case Symbol(name):
-                return f"P.p_{name}" if name in self.parameters else f"v_{name}"
+                return f"v_{name}"
             case Compound(operation, left, right):
                 alone = Expr((((atom,), 1),))
                 depth = self._depth(alone)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.webgpu.bindings import Binding, module_text, shared_buffers
-from weft.backends.webgpu.emit import Shader
+from weft.backends.webgpu.bindings import Binding, module_text
+from weft.backends.webgpu.emit import Shader, shared_buffers
 from weft.backends.webgpu.gpu import (
     READ,
     UNIFORM,
@@ -33,6 +33,10 @@ from weft.ir.work import Place, PlannedLaunch, Repeated
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
 MOST = 2**31 - 1
+
+
+Key = tuple[str, tuple[Binding, ...], bool]
+"""A kernel's name, its buffers' bindings, and whether dispatches have just as many groups as there are blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +121,26 @@ class Binder:
         parameters = self._parameters([[b.launch.blocks, *bases, *b.launch.parameters] for b, bases in rows])
         found = []
         for number, (bound, _) in enumerate(rows):
-            pipeline = pipelines[bound.launch.kernel.name, bound.ways]
+            pipeline = pipelines[self._key(bound)]
             own = (parameters, number * PARAMETER_STRIDE, PARAMETER_STRIDE)
             group = self.gpu.bind_group(pipeline, [own, *self._ranges(bound)])
             found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
         return Recording(found)
 
-    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[tuple[str, tuple[Binding, ...]], Pipeline]:
-        """What launches need, by kernel and bindings."""
-        sources: dict[tuple[str, tuple[Binding, ...]], ShaderSource] = {}
+    def _key(self, bound: Bound) -> Key:
+        x, y = self._grid(bound.launch)
+        return bound.launch.kernel.name, bound.ways, x * y == bound.launch.blocks
+
+    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[Key, Pipeline]:
+        """What launches need."""
+        sources: dict[Key, ShaderSource] = {}
         for bound in (bound for entry in entries for bound in entry):
             kernel = bound.launch.kernel
-            key = (kernel.name, bound.ways)
+            key = self._key(bound)
             if key not in sources:
                 named = {buffer.name: way for buffer, way in zip(shared_buffers(kernel), bound.ways)}
                 shader = self.shaders[kernel.name]
-                text = module_text(kernel, shader, named, self.gpu.abilities)
+                text = module_text(kernel, shader, named, self.gpu.abilities, key[-1])
                 kinds = (UNIFORM, *_kinds(bound.ways))
                 sources[key] = ShaderSource(text, kinds, shared_bytes=shader.shared_bytes)
         names = {f"{key[0]}.{number}": key for number, key in enumerate(sources)}
