@@ -18,14 +18,14 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.program import Contract
 from weft.ir.target import Target
-from weft.kernels.grid import choose
+from weft.kernels.grid import choose, times
 from weft.kernels.grid.contractions import contract_work
 from weft.kernels.grid.tile import Tile
 from weft.kernels.launch import Tensor, Work
 from weft.kernels.layout import row_major
 
 F32 = DType.float32
-TILES = [kind.tile for kind in choose._KINDS]
+TILES = [kind.tile for kind in times.KINDS]
 LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)
 
 
@@ -73,7 +73,7 @@ def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | No
 @pytest.mark.parametrize("tile", TILES, ids=[f"{tile.height}x{tile.width}s{tile.slices}" for tile in TILES])
 def test_tiles(tile: Tile, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tile, with edges and without, and sums in parts that are not even."""
-    monkeypatch.setattr(choose, "choose", lambda *_: (tile, parts))
+    monkeypatch.setattr(choose, "choose", lambda *_: (choose.Variant(tile, parts),))
     m, n, k = dims.symbol("m"), 4 * dims.symbol("n"), 4 * dims.symbol("k")
     work = product(m, n, k, LARGE)
     for sizes in ((3, 4, 4), (130, 132, 200), (128, 256, 64)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from models.wonnx_form.network import Array, Network, NoForm
+from models.wonnx_form.network import Array, Network, NoForm, Shape
 
 OPSET = 13
 IR_VERSION = 8
@@ -48,6 +49,7 @@ class Writer:
         self._network = network
         self._constants = dict(network.constants)
         self._nodes: list[NodeProto] = []
+        self._names: dict[tuple[str, Shape, str], str] = {}
         self._same: dict[str, str] = {}
         self._number = 0
 
@@ -67,16 +69,17 @@ class Writer:
         return array
 
     def constant(self, array: Array) -> str:
-        return self._new("constant", array)
+        """Equal ones are one."""
+        whole = np.ascontiguousarray(array).reshape(array.shape)
+        key = (whole.dtype.str, whole.shape, hashlib.sha256(whole.data).hexdigest())
+        if key not in self._names:
+            name = self._names[key] = self._fresh("constant")
+            self._constants[name] = whole
+            self.shapes[name] = whole.shape
+        return self._names[key]
 
     def scalar(self, number: float) -> str:
-        return self._new("constant", np.array([number], np.float32))
-
-    def _new(self, stem: str, array: Array) -> str:
-        name = self._fresh(stem)
-        self._constants[name] = np.ascontiguousarray(array)
-        self.shapes[name] = array.shape
-        return name
+        return self.constant(np.array([number], np.float32))
 
     def _fresh(self, stem: str) -> str:
         self._number += 1

@@ -16,6 +16,7 @@ from string import Template
 from weft.backends.webgpu.barriers import read_buffers, with_barriers
 from weft.backends.webgpu.indices import FLOOR_DIV, Writer
 from weft.backends.webgpu.library import Abilities, Library
+from weft.backends.webgpu.turns import describe
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Compound, Dim
@@ -67,18 +68,19 @@ class Shader:
     text: str
     runs: Mapping[str, int]
     shared_bytes: int
+    loops: str  # as turns.py describes them
 
     def encode(self) -> bytes:
         """As bytes that can be kept."""
         runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
-        return f"// {self.shared_bytes} {runs}\n{self.text}".encode()
+        return f"// {self.shared_bytes} {runs}\n// {self.loops}\n{self.text}".encode()
 
     @staticmethod
     def decode(code: bytes) -> Shader:
-        head, _, text = code.decode().partition("\n")
+        head, loops, text = code.decode().split("\n", 2)
         _, shared, *runs = head.split()
         pairs = (entry.split("=") for entry in runs)
-        return Shader(text, {name: int(width) for name, width in pairs}, int(shared))
+        return Shader(text, {name: int(width) for name, width in pairs}, int(shared), loops[3:])
 
 
 def shared_buffers(kernel: Kernel) -> list[Buffer]:
@@ -165,7 +167,7 @@ class _Emitter:
         helpers = [self.accessors(buffer) for buffer in self.kernel.buffers if buffer.local_size is None]
         declared = [*self.globals.values(), *((FLOOR_DIV,) if self.writer.floors else ())]
         text = "\n".join([self.library.prelude(), *(text for text in helpers if text), *declared, *main, ""])
-        return Shader(text, self.runs, sum(self.shared.values()))
+        return Shader(text, self.runs, sum(self.shared.values()), describe(self.kernel.body))
 
     # -- statements --------------------------------------------------------------------------------------------------
 

@@ -25,10 +25,12 @@ from weft.backends.webgpu.gpu import (
     Recording,
     ShaderSource,
 )
+from weft.backends.webgpu.turns import MOST_TURNS, most_turns
 from weft.backends.webgpu.weights import Spot
 from weft.errors import ExecutionError
 from weft.ir import kernel as form
 from weft.ir.work import Place, PlannedLaunch, Repeated
+from weft.plan.sections import ABSOLUTE
 
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
@@ -57,8 +59,8 @@ class Binder:
         self.shaders = shaders
         self.find = find
 
-    def bind(self, entries: Sequence[PlannedLaunch | Repeated]) -> list[list[Bound]]:
-        """Launches by entry, those without blocks left out."""
+    def bind(self, entries: Sequence[PlannedLaunch | Repeated], *, idle: bool = False) -> list[list[Bound]]:
+        """Launches by entry; those without blocks, which other sizes may need, only if they are asked for."""
         found = []
         for entry in entries:
             if isinstance(entry, PlannedLaunch):
@@ -66,10 +68,26 @@ class Binder:
             else:
                 launches, shifts, count = list(entry.launches), list(entry.shifts), entry.count
             pairs = zip(launches, shifts)
-            found.append([self._bound(launch, own, count) for launch, own in pairs if launch.blocks and count])
+            found.append(
+                [self._bound(launch, own, count) for launch, own in pairs if count and (launch.blocks or idle)]
+            )
         return found
 
+    def _check_loops(self, launch: PlannedLaunch) -> None:
+        if not self.gpu.limits.is_software or not launch.blocks:
+            return
+        loops = self.shaders[launch.kernel.name].loops
+        turns = most_turns(loops, launch.kernel, launch.blocks, launch.parameters)
+        if turns > MOST_TURNS:
+            raise ExecutionError(
+                f"kernel {launch.kernel.name!r} may take {turns:,} turns of its loops, of which {self.gpu.name} does "
+                f"no more than {MOST_TURNS:,}",
+                node=launch.origin or None,
+                hint="use a real GPU, or device='cpu'",
+            )
+
     def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> Bound:
+        self._check_loops(launch)
         ways: list[Binding] = []
         spots: list[Spot] = []
         bases: list[list[int]] = []
@@ -83,12 +101,13 @@ class Binder:
             itemsize = buffer.dtype.numpy.itemsize
             own = [(first + shift * time) // itemsize for time in range(count)]
             key = (id(spot.buffer), spot.offset, shift, buffer.dtype)
-            if size and key in known:
+            fixed = place.region == ABSOLUTE
+            if not fixed and size and key in known:
                 ways.append(Binding(alias=known[key][0], aligned=ways[known[key][1]].aligned))
             else:
                 aligned = all(base % runs[buffer.name] == 0 for base in own)
                 whole = Spot(spot.buffer, start, spot.size + spot.offset - start)
-                ways.append(self._way(buffer, whole, aligned, constant=not size and not buffer.written))
+                ways.append(self._way(buffer, whole, aligned, constant=fixed and not buffer.written))
                 spots.append(whole)
                 known[key] = (buffer.name, number)
             bases.append(own)
@@ -180,7 +199,7 @@ class Binder:
 
     def _grid(self, launch: PlannedLaunch) -> tuple[int, int]:
         most = self.gpu.limits.max_groups
-        rows = -(-launch.blocks // most)
+        rows = max(-(-launch.blocks // most), 1)
         if rows > most:
             raise ExecutionError(f"{launch.blocks} blocks, more than a dispatch can have on this device")
         return -(-launch.blocks // rows), rows

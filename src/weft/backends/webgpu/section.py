@@ -102,10 +102,11 @@ class SectionRunner:
             return self._run(prepared, recording, memory, inputs, keep | self.stays)
 
     def compile(self, sizes: Mapping[str, int]) -> None:
-        """Compile what a run with these sizes needs, and upload its constants."""
+        """Compile what runs need, those of other sizes too where bindings are alike, and upload constants."""
         with self.memory.lock:
-            binder = self._binder(self._prepared(sizes), None)
-            binder.pipelines(binder.bind(self._prepared(sizes).plan.launches))
+            prepared = self._prepared(sizes)
+            binder = self._binder(prepared, None)
+            binder.pipelines(binder.bind(prepared.plan.launches, idle=True))
 
     def make_plan(self, sizes: Mapping[str, int]) -> Plan:
         """Memory and launches for given sizes."""

@@ -1,95 +1,125 @@
-"""Which tiles a product is computed in, and in how many parts its sums are added up."""
+"""Which tiles a product is computed in, and in how many parts its sums are added up: one way where all sizes are known,
+else some, each for a range of sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
 
+import numpy as np
+
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import Target
 from weft.kernels.ending import LONG, ending_references
 from weft.kernels.grid.product import Product
+from weft.kernels.grid.ranges import ranges, sample
 from weft.kernels.grid.sides import RUN
 from weft.kernels.grid.split import adding_launch
 from weft.kernels.grid.tile import Tile
 from weft.kernels.grid.tile_products import tile_product
-from weft.kernels.launch import Reference, Work, Workspace
+from weft.kernels.grid.times import FEW, KINDS, UNITS, Array, Kind, kind_time, own_time, row_time
+from weft.kernels.launch import Launch, Reference, Work, Workspace
 from weft.kernels.nest import cost, estimate
+from weft.kernels.remember import remembered
 
-_UNITS = 132  # of a device, each of which runs blocks on its own
-_SPEED = 0.225  # millions of multiply-adds that a unit does in a microsecond at most
-_START = 2.0  # microseconds of a launch
-_BANDWIDTH = 2.0  # megabytes a microsecond that parts of sums are written and read with
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
-_SHORTEST = 128  # sums of a part
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A tile, and which part of a unit's speed its blocks reach: one of them, and as many as there is `room` for.
-
-    Measured on an H200 (132 units), on which times that come out here were right within some percent.
-    """
-
-    tile: Tile
-    alone: float
-    full: float
-    room: int
-    start: float = 0.0  # microseconds
-
-
-_KINDS = (
-    _Kind(Tile(8, 16, 16, 8, 8, near=8), 0.65, 0.8, 2),
-    _Kind(Tile(8, 16, 8, 8, 16), 0.675, 0.8, 3),
-    _Kind(Tile(8, 16, 8, 4, 16), 0.575, 0.72, 4),
-    _Kind(Tile(8, 8, 4, 8, 16), 0.3, 0.525, 2),
-    _Kind(Tile(8, 8, 4, 8, 32, slices=2), 0.525, 0.525, 2, 1.5),
-    _Kind(Tile(4, 8, 4, 4, 64, slices=4), 0.325, 0.325, 2, 0.5),
-)
 _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal
 _LARGEST_LONG = 64  # and where much is to be done with each
-_FEW = 8  # rows with which a product is bound by memory
+_MOST_VARIANTS, _MOST_SOFTWARE_VARIANTS = 4, 2  # of a product whose sizes are not known
 _ROW_LANES = 256
 _MOST_SLICES = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A tile and a number of parts, for the sizes for which `active` is 1; it is 0 for others."""
+
+    tile: Tile
+    parts: int
+    active: Dim = 1
+
+
 def product_work(name: str, product: Product, left: Reference, right: Reference, target: Target, before: Work) -> Work:
-    """What is to be done before, and a product: one kernel, or one for parts of the sums and one that adds those."""
-    tile, parts = choose(product, target)
-    launch = tile_product(name, product, tile, parts, target)
+    """What is to be done before, and a product: one kernel, or one for parts of the sums and one that adds those.
+
+    Where sizes are not known there may be several such, of which a run takes one: others have no blocks.
+    """
+    work = before
+    for variant in choose(product, target):
+        work = _with_variant(name, product, variant, left, right, target, work)
+    return work
+
+
+def _with_variant(
+    name: str, product: Product, variant: Variant, left: Reference, right: Reference, target: Target, before: Work
+) -> Work:
+    parts, active = variant.parts, variant.active
+    launch = _only(tile_product(name, product, variant.tile, parts, target), active)
     ending = ending_references(product.epilogue)
     if parts == 1:
         return replace(before, launches=(*before.launches, (launch, (left, right, *ending))))
     grid, rows, columns, _ = product.extents()
     space = Reference("workspace", len(before.workspaces))
-    adding = adding_launch(name, product, parts, target)
+    adding = _only(adding_launch(name, product, parts, target), active)
     return replace(
         before,
         launches=(*before.launches, (launch, (left, right, space)), (adding, (space, *ending))),
-        workspaces=(*before.workspaces, Workspace(product.type, parts * grid * rows * columns)),
+        workspaces=(*before.workspaces, Workspace(product.type, active * (parts * grid * rows * columns))),
     )
 
 
-def choose(product: Product, target: Target) -> tuple[Tile, int]:
-    """The tile and the number of parts."""
-    extents = tuple(max(estimate(extent), 1) for extent in product.extents())
+def _only(launch: Launch, active: Dim) -> Launch:
+    return launch if active == 1 else replace(launch, blocks=active * launch.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A tile and a number of parts, and what tells how long they take."""
+
+    tile: Tile
+    parts: int
+    times: Callable[[Array], Array]  # of extents
+
+
+@remembered
+def choose(product: Product, target: Target) -> tuple[Variant, ...]:
+    """One variant where sizes are known, else some; for any sizes one of them is active."""
+    extents = product.extents()
+    samples = sample(extents) or [tuple(max(estimate(extent), 1) for extent in extents)]
+    ways = _ways(product, samples, target)
+    times = np.stack([way.times(np.array(samples).T) for way in ways], axis=1)
+    most = _MOST_VARIANTS if target.shared_bytes else _MOST_SOFTWARE_VARIANTS
+    found = ranges(extents, samples, times, most)
+    return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
+
+
+def _ways(product: Product, samples: Sequence[Sequence[int]], target: Target) -> list[_Way]:
+    """All that may be best for one of the samples."""
     if not target.shared_bytes:
-        return _own_tile(product, extents), 1
-    if extents[1] <= _FEW:
-        return _row_tile(product, extents, target)
+        tiles = dict.fromkeys(_own_tile(product, extents) for extents in samples)
+        return [_Way(tile, 1, partial(own_time, tile)) for tile in tiles]
+    element = product.right.numpy.itemsize
+    tiles = dict.fromkeys(_row_tile(product, extents, target) for extents in samples if extents[1] <= FEW)
+    found = [_Way(tile, parts, partial(row_time, tile, parts, element)) for tile in tiles for parts in _PARTS]
+    if any(extents[1] > FEW for extents in samples):
+        kinds = _fitting(product, target)
+        found += [_Way(kind.tile, parts, partial(kind_time, kind, parts)) for kind in kinds for parts in _PARTS]
+    return found
+
+
+def _fitting(product: Product, target: Target) -> list[Kind]:
     size = product.type.numpy.itemsize
     most = _most_sums(product)
-    fitting = [
+    return [
         kind
-        for kind in _KINDS
+        for kind in KINDS
         if kind.tile.bytes(size) <= target.shared_bytes
         and kind.tile.lanes <= target.most_threads
         and kind.tile.rows * kind.tile.columns <= most
     ]
-    ways = [(_time(kind, parts, extents), kind.tile, parts) for kind in fitting for parts in _PARTS]
-    _, tile, parts = min(ways, key=lambda way: way[0])
-    return tile, parts
 
 
 def _most_sums(product: Product) -> int:
@@ -101,27 +131,11 @@ def _most_sums(product: Product) -> int:
     return _LARGEST_LONG if is_long else 1 << 30
 
 
-def _time(kind: _Kind, parts: int, extents: Sequence[int]) -> float:
-    """Microseconds that a product takes on a large device, about."""
-    grid, rows, columns, sums = extents
-    if parts > 1 and sums < parts * _SHORTEST:
-        return inf
-    tile = kind.tile
-    blocks = grid * parts * -(-rows // tile.height) * -(-columns // tile.width)
-    depth = -(-sums // (parts * tile.depth)) * tile.depth
-    each = -(-blocks // _UNITS)
-    share = (min(each, kind.room) - 1) / (kind.room - 1)
-    speed = kind.alone + (kind.full - kind.alone) * share
-    multiplied = each * tile.height * tile.width * depth / 1e6 / (_SPEED * speed)
-    moved = 8 * parts * grid * rows * columns / 1e6 / _BANDWIDTH + _START if parts > 1 else 0.0
-    return _START + kind.start + multiplied + moved
-
-
-def _row_tile(product: Product, extents: Sequence[int], target: Target) -> tuple[Tile, int]:
+def _row_tile(product: Product, extents: Sequence[int], target: Target) -> Tile:
     """For few rows: every element of the right operand is read once, by lanes that share the sums."""
     grid, rows, columns, sums = extents
     deep = bool(product.sums) and product.sums[-1].right == 1
-    many = not deep and grid * columns >= _UNITS * _ROW_LANES // 2
+    many = not deep and grid * columns >= UNITS * _ROW_LANES // 2
     wide = 32 if many else 8
     slices = min(_ROW_LANES // wide, _MOST_SLICES)
     while slices > 1 and RUN * slices > sums:
@@ -130,10 +144,7 @@ def _row_tile(product: Product, extents: Sequence[int], target: Target) -> tuple
     tile = Tile(1, wide, tall, RUN, RUN * slices, shared=False, slices=slices, interleaved=deep)
     while tile.bytes(product.type.numpy.itemsize) > target.shared_bytes or tile.lanes > target.most_threads:
         tile = replace(tile, slices=tile.slices // 2, depth=tile.depth // 2)
-    blocks = grid * -(-columns // tile.width)
-    fitting = [parts for parts in _PARTS if sums >= parts * max(tile.depth, _SHORTEST)]
-    few = [parts for parts in fitting if blocks * parts <= _UNITS // 2]
-    return tile, max(few, default=1) if blocks < _UNITS // 8 else 1
+    return tile
 
 
 def _own_tile(product: Product, extents: Sequence[int]) -> Tile:
