@@ -78,6 +78,31 @@ def test_layers_of_networks(channels: int, size: int, features: int, taps: int, 
     assert len(work.launches) == 2 or channels != 512  # long sums are added up in parts
 
 
+@pytest.mark.parametrize(("channels", "size", "features", "taps"), [(128, 7, 64, 3), (256, 14, 64, 1), (48, 3, 200, 1)])
+def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps: int) -> None:
+    """One work for all batches, which takes other tiles for small ones than for large ones."""
+    layout = channels_last(4)
+    batch = dims.symbol("batch")
+    shapes: list[tuple[Dim, ...]] = [(batch, count, size, size) for count in (channels, features)]
+    x_tensor, result = (Tensor(F32, shape, layout) for shape in shapes)
+    w = random_array(2, (features, channels, taps, taps), F32) / np.float32(taps * channels**0.5)
+    primitive = Convolve((1, 1), (1, 1), ((taps // 2, taps // 2),) * 2, 1)
+    work = convolve_work(primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
+
+    def active(number: int) -> list[int]:
+        blocks = [dims.evaluate(launch.blocks, {"batch": number}) for launch, _ in work.launches]
+        return [place for place, count in enumerate(blocks) if count]
+
+    changes = [number for number in range(2, 100) if active(number) != active(number - 1)]
+    assert changes
+    for number in sorted({1, *changes, *(change - 1 for change in changes)}):
+        x = random_array(number, (number, channels, size, size), F32)
+        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result], {"batch": number})
+        wide = (array.astype(np.float64) for array in (x, w))
+        shape = (number, features, size, size)
+        assert_close(found, convolve(primitive, *wide, 1, [(taps // 2, taps // 2)] * 2, shape), F32)
+
+
 def test_grouped_and_transposed() -> None:
     x = random_array(3, (2, 64, 9, 7), F32)
     for target in (targets()["software"], LARGE):

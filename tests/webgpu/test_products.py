@@ -18,10 +18,10 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.program import Contract
 from weft.ir.target import Target
-from weft.kernels.grid import choose, times
+from weft.kernels.grid import choose, ranges, times
 from weft.kernels.grid.contractions import contract_work
 from weft.kernels.grid.tile import Tile
-from weft.kernels.launch import Tensor, Work
+from weft.kernels.launch import Reference, Tensor, Work
 from weft.kernels.layout import row_major
 
 F32 = DType.float32
@@ -87,6 +87,109 @@ def test_few_rows(m: int) -> None:
         check_product(m, n, k, product(m, n, k, LARGE))
         check_product(n, m, k, product(n, m, k, LARGE))
     assert len(product(m, 8, 9000, LARGE).launches) == 2
+
+
+def writers(work: Work, sizes: dict[str, int]) -> list[int]:
+    """The launches that write the result for given sizes."""
+    return [
+        number
+        for number, (launch, references) in enumerate(work.launches)
+        if any(reference.kind == "result" for reference in references) and dims.evaluate(launch.blocks, sizes)
+    ]
+
+
+def first_sizes(work: Work, name: str, most: int = 3000) -> list[int]:
+    """The first size, and every one that others write the result for than for the size before."""
+    found = [tuple(writers(work, {name: size})) for size in range(most + 1)]
+    return [size for size in range(1, most + 1) if size == 1 or found[size] != found[size - 1]]
+
+
+def test_known_sizes_need_one_variant() -> None:
+    for sizes in ((1, 1000, 2048), (49, 512, 4608), (64, 768, 768), (4096, 4096, 4096)):
+        for target in (LARGE, targets()["software"]):
+            work = product(*sizes, target)
+            assert len(work.launches) == 1 + len(work.workspaces)
+            assert all(isinstance(launch.blocks, int) for launch, _ in work.launches)
+
+
+@pytest.mark.parametrize("name", ["large", "software"])
+def test_one_variant_is_active(name: str) -> None:
+    """For any size, one variant has blocks, and only its sums in parts take memory."""
+    target = LARGE if name == "large" else targets()[name]
+    m = dims.symbol("m")
+    shapes: list[tuple[Dim, Dim, Dim]] = [(m, 768, 768), (m, 1000, 2048), (49 * m, 512, 4608), (512, m, 600)]
+    shapes += [(64, 64, m), (m, m, 64), (m, 4 * m, m), (3, m, 2048), (m + 20, 10, 16), (dims.floordiv(m, 7), 64, 64)]
+    for shape in shapes:
+        work = product(*shape, target)
+        assert len(work.launches) <= (8 if name == "large" else 2)
+        for size in range(1, 3000):
+            sizes = {"m": size}
+            blocks = [dims.evaluate(launch.blocks, sizes) for launch, _ in work.launches]
+            assert min(blocks) >= 0
+            assert len(writers(work, sizes)) == (0 not in (dims.evaluate(extent, sizes) for extent in shape))
+            for number, space in enumerate(work.workspaces):
+                launch = next(n for n, (_, refs) in enumerate(work.launches) if Reference("workspace", number) in refs)
+                assert (dims.evaluate(space.size, sizes) > 0) == (blocks[launch] > 0) == (blocks[launch + 1] > 0)
+
+
+def test_random_ranges() -> None:
+    """Whatever times are, for any sizes one range holds."""
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        b, s = dims.symbol("b"), dims.symbol("s", 2, 300)
+        extents: list[Dim] = [[b, 7, s, 5], [1, b * s, 9, 64], [1, 3, 3, s], [2, dims.floordiv(b + 1, 2), 8, b]][
+            seed % 4
+        ]
+        samples = ranges.sample(extents)
+        times = random.uniform(1, 100, (len(samples), 12)) ** random.uniform(0.1, 2)
+        found = ranges.ranges(extents, samples, times, 4)
+        print(f"seed {seed}: {len(samples)} samples, {found}")
+        assert 1 <= len(found) <= 4
+        for _ in range(300):
+            sizes = {"b": int(2 ** random.uniform(0, 14)), "s": int(random.integers(2, 301))}
+            active = [dims.evaluate(one.active, sizes) for one in found]
+            assert sorted(active) == [*[0] * (len(found) - 1), 1]
+
+
+@pytest.mark.parametrize(("n", "k"), [(256, 1040), (96, 64), (1000, 300)])
+def test_sizes_around_the_ends_of_ranges(n: int, k: int) -> None:
+    """One work for all sizes: few rows, and both sides of each size from which on another variant is active."""
+    work = product(dims.symbol("m"), n, k, LARGE)
+    found = first_sizes(work, "m")
+    assert found[1] <= 12
+    assert len(found) > 2
+    for first in found:
+        for m in {max(first - 1, 1), first}:
+            check_product(m, n, k, work, {"m": m})
+
+
+def test_few_rows_are_a_variant_of_software() -> None:
+    """Also with vectors as lanes."""
+    for name in ("software", "vectors"):
+        work = product(dims.symbol("m"), 80, 40, targets()[name])
+        (_, first) = first_sizes(work, "m")
+        for m in (1, first - 1, first, 70):
+            a, b = random_array(m, (m, 40), F32), random_array(m + 1, (40, 80), F32)
+            run = run_on_cpu if name == "vectors" else run_work
+            operands = [(a, row_major(2)), (b, row_major(2))]
+            (found,), _ = run(work, operands, [Tensor(F32, (m, 80), row_major(2))], {"m": m})
+            assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+
+
+def test_grids_rows_and_columns_that_a_run_tells() -> None:
+    """Products as in attention: a grid, rows and columns are all unknown, and rows may be one."""
+    b, s = dims.symbol("b"), dims.symbol("s")
+    shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
+    left, right, result = (Tensor(F32, shape, row_major(3)) for shape in shapes)
+    work = contract_work(Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
+    chosen = set()
+    for sizes in ({"b": 1, "s": 1}, {"b": 70, "s": 1}, {"b": 2, "s": 9}, {"b": 3, "s": 65}, {"b": 1, "s": 300}):
+        shape = (sizes["b"], sizes["s"], 32)
+        x, y = random_array(1, shape, F32), random_array(2, (shape[0], 3 * shape[1], 32), F32)
+        chosen |= {*writers(work, sizes)}
+        (found,), _ = run_work(work, [(x, row_major(3)), (y, row_major(3))], [result], sizes)
+        assert_close(found, np.einsum("bmk,bnk->bmn", x.astype(np.float64), y.astype(np.float64)), F32)
+    assert len(chosen) > 1
 
 
 def test_no_sums() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from models.wonnx_form.network import Array, Network, NoForm, Shape
 
 OPSET = 13
 IR_VERSION = 8
+SMALL = 64  # elements
 LARGEST_BUFFER = 128 << 20  # bytes; wonnx asks its device for no more than the default limits
 
 
@@ -49,7 +49,8 @@ class Writer:
         self._network = network
         self._constants = dict(network.constants)
         self._nodes: list[NodeProto] = []
-        self._names: dict[tuple[str, Shape, str], str] = {}
+        self._small: dict[tuple[str, Shape, bytes], str] = {}
+        self._transposed: dict[tuple[str, Shape], str] = {}
         self._same: dict[str, str] = {}
         self._number = 0
 
@@ -69,14 +70,17 @@ class Writer:
         return array
 
     def constant(self, array: Array) -> str:
-        """Equal ones are one."""
+        """Small ones that are equal are one; large ones stay apart, as weights of a made-up model may all be equal."""
         whole = np.ascontiguousarray(array).reshape(array.shape)
-        key = (whole.dtype.str, whole.shape, hashlib.sha256(whole.data).hexdigest())
-        if key not in self._names:
-            name = self._names[key] = self._fresh("constant")
+        key = (whole.dtype.str, whole.shape, whole.tobytes()) if whole.size <= SMALL else None
+        name = self._small.get(key) if key else None
+        if name is None:
+            name = self._fresh("constant")
             self._constants[name] = whole
             self.shapes[name] = whole.shape
-        return self._names[key]
+        if key:
+            self._small[key] = name
+        return name
 
     def scalar(self, number: float) -> str:
         return self.constant(np.array([number], np.float32))
@@ -121,7 +125,10 @@ class Writer:
     def transpose(self, value: str, order: Sequence[int], output: str = "") -> str:
         array = self.constant_of(value)
         if array is not None and not output:
-            return self.constant(array.transpose(order))
+            key = (value, tuple(order))
+            if key not in self._transposed:
+                self._transposed[key] = self.constant(array.transpose(order))
+            return self._transposed[key]
         shape = [self.shapes[value][axis] for axis in order]
         return self.emit("Transpose", [value], shape, output, perm=list(order))
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.kernel import BLOCK, LANE, Kernel, Let, Repeat, Statement, When
 
 MOST_TURNS = 65535
@@ -30,12 +32,22 @@ def _loops(body: tuple[Statement, ...]) -> list[Any]:
     for statement in body:
         match statement:
             case Let(name, value):
-                found.append([name, str(value)])
+                found.append([_name(name), _text(value)])
             case Repeat(name, start, stop, step, inner):
-                found.append([name, str(start), str(dims.ceildiv(stop - start, step)), step, _loops(inner)])
+                count = dims.ceildiv(stop - start, step)
+                found.append([_name(name), _text(start), _text(count), step, _loops(inner)])
             case When(_, then, otherwise):
                 found.append([_loops(then), _loops(otherwise)])
     return found if any(len(entry) != 2 or isinstance(entry[0], list) for entry in found) else []
+
+
+def _name(name: str) -> str:
+    """A variable's name that is no word of Python's."""
+    return f"v_{name}"
+
+
+def _text(value: Dim) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda word: word[0] if word[0] in ("min", "max") else _name(word[0]), str(value))
 
 
 def most_turns(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
@@ -43,9 +55,9 @@ def most_turns(description: str, kernel: Kernel, blocks: int, parameters: tuple[
     if not description:
         return 0
     loops = _parsed(description)
-    known = dict(zip(kernel.parameters, parameters))
+    known = dict(zip(map(_name, kernel.parameters), parameters))
     pairs = [(block, lane) for block in _some(blocks) for lane in _some(kernel.lanes)]
-    return max(_turns(loops, {**known, BLOCK: block, LANE: lane}) for block, lane in pairs)
+    return max(_turns(loops, {**known, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
 
 
 def _some(count: int) -> set[int]:

