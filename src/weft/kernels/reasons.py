@@ -37,5 +37,8 @@ def missing_kernel(step: Step) -> str:
     if not isinstance(step.primitive, NATIVE_PRIMITIVES):
         return f"there is no kernel for {kind}"
     types = [value.type for value in (*step.operands, *step.results)]
-    lacking = [type.dtype for type in types if isinstance(type, TensorType) and type.dtype not in NATIVE_TYPES]
-    return f"there is no kernel for {kind} of {', '.join(dict.fromkeys(map(str, lacking)))}"
+    dtypes = dict.fromkeys(type.dtype for type in types if isinstance(type, TensorType))
+    lacking = [dtype for dtype in dtypes if dtype not in NATIVE_TYPES]
+    if lacking:
+        return f"there is no kernel for {kind} of {', '.join(map(str, lacking))}"
+    return f"the device does not compute {kind} of {', '.join(map(str, dtypes))}, or not of so many operands"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from weft.backends.webgpu.emit import CHECK_BLOCK, Shader, element_of, run_of, shared_buffers
 from weft.backends.webgpu.library import Abilities, Library
+from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_of, run_of, shared_buffers
 from weft.ir.kernel import Buffer, Kernel
 
 GROUP_BUFFERS = 1  # the number of the first buffer's binding; the parameters come before it

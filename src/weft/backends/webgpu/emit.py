@@ -8,18 +8,18 @@ are read and written through functions that the bindings bring: `word_x`, `set_x
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from string import Template
 
 from weft.backends.webgpu.barriers import read_buffers, with_barriers
-from weft.backends.webgpu.indices import FLOOR_DIV, Writer
+from weft.backends.webgpu.indices import FLOOR_DIV, Writer, are_indices, fit, index_of, is_short
 from weft.backends.webgpu.library import Abilities, Library
+from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_of, run_of, run_widths, shared_buffers
 from weft.backends.webgpu.turns import describe
 from weft.errors import InternalError
 from weft.ir import dims
-from weft.ir.dims import Compound, Dim
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
@@ -45,11 +45,8 @@ from weft.ir.kernel import (
     When,
     dims_vary,
     is_varying,
-    statement_codes,
-    walk_code,
 )
 
-RUN_TYPES = (DType.float32, DType.int32, DType.uint32, DType.float16)
 _RELATIONS = {
     "equal": "==",
     "not_equal": "!=",
@@ -58,74 +55,11 @@ _RELATIONS = {
     "greater": ">",
     "greater_equal": ">=",
 }
-_SMALL = range(-(2**31), 2**31)
-
-
-@dataclass(frozen=True, slots=True)
-class Shader:
-    """WGSL without bindings, how many elements at a time each buffer is accessed in, and memory that a block shares."""
-
-    text: str
-    runs: Mapping[str, int]
-    shared_bytes: int
-    loops: str  # as turns.py describes them
-
-    def encode(self) -> bytes:
-        """As bytes that can be kept."""
-        runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
-        return f"// {self.shared_bytes} {runs}\n// {self.loops}\n{self.text}".encode()
-
-    @staticmethod
-    def decode(code: bytes) -> Shader:
-        head, loops, text = code.decode().split("\n", 2)
-        _, shared, *runs = head.split()
-        pairs = (entry.split("=") for entry in runs)
-        return Shader(text, {name: int(width) for name, width in pairs}, int(shared), loops[3:])
-
-
-def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """The buffers that a launch brings, in the order of its places."""
-    return [buffer for buffer in kernel.buffers if buffer.local_size is None]
 
 
 def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
     """The shader of a kernel for adapters with given abilities, and subgroups of at most so many lanes (0: none)."""
     return _Emitter(with_barriers(kernel), abilities, subgroup).run()
-
-
-def run_widths(kernel: Kernel) -> dict[str, int]:
-    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike.
-
-    Memory of the block's own may be accessed by single elements as well.
-    """
-    widths: dict[str, set[int]] = {buffer.name: set() for buffer in kernel.buffers}
-    homes = {buffer.name: buffer.name for buffer in kernel.buffers}
-    pending = list(kernel.body)
-    while pending:
-        statement = pending.pop(0)
-        for code in statement_codes(statement):
-            for node in walk_code(code):
-                if isinstance(node, Fetch):
-                    widths[homes[node.buffer]].add(1)
-        match statement:
-            case Put(name):
-                widths[homes[name]].add(1)
-            case PutRun(name, _, values):
-                widths[homes[name]].add(len(values))
-            case FetchRun(names, name):
-                widths[homes[name]].add(len(names))
-            case View(name, buffer):
-                homes[name] = homes[buffer]
-            case Repeat(_, _, _, _, inner):
-                pending = [*inner, *pending]
-            case When(_, then, otherwise):
-                pending = [*then, *otherwise, *pending]
-    return {buffer.name: _run_width(buffer, widths[buffer.name]) for buffer in kernel.buffers}
-
-
-def _run_width(buffer: Buffer, widths: set[int]) -> int:
-    runs = widths - {1} if buffer.local_size is not None else widths
-    return next(iter(runs)) if runs in ({2}, {4}) and buffer.dtype in RUN_TYPES else 1
 
 
 class _Emitter:
@@ -134,7 +68,7 @@ class _Emitter:
         self.library = Library(abilities)
         self.subgroup = subgroup
         self.builtins = list(_BUILTINS)
-        self.runs = run_widths(kernel)
+        self.runs = run_widths(kernel, abilities.float16)
         read = read_buffers(kernel.body)
         self.exchanges = any(b.written and b.local_size is None and b.name in read for b in kernel.buffers)
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
@@ -394,11 +328,11 @@ class _Emitter:
                 return self.fetch(code)
             case Across(kind, value):
                 return self.fresh(self.library.register_type(value.dtype), self.across(kind, value))
-            case Call(function, (left, right)) if function in _RELATIONS and _are_indices(left, right):
+            case Call(function, (left, right)) if function in _RELATIONS and are_indices(left, right):
                 return f"({self.index(left)} {_RELATIONS[function]} {self.index(right)})"
-            case Call("cast", (Integer(value),), DType.int32) if _fit(value):
+            case Call("cast", (Integer(value),), DType.int32) if fit(value):
                 return self.integer(value)
-            case Call("cast", (Integer(value),), DType.float32) if _fit(value) and _is_short(value):
+            case Call("cast", (Integer(value),), DType.float32) if fit(value) and is_short(value):
                 return f"f32({self.integer(value)})"
             case Call(function, arguments, dtype):
                 given = [self.code(argument) for argument in arguments]
@@ -407,7 +341,7 @@ class _Emitter:
 
     def index(self, code: Code) -> str:
         """A value that is index arithmetic, as an i32."""
-        value = _index(code)
+        value = index_of(code)
         assert value is not None
         return self.integer(value)
 
@@ -437,7 +371,7 @@ class _Emitter:
         """Index arithmetic as an int64 of the data: exact, whatever comes out."""
         if isinstance(value, int):
             return self.library.literal(value, DType.int64)
-        if _fit(value) and _is_short(value):
+        if fit(value) and is_short(value):
             return self.library.from_index(self.integer(value))
         total = ""
         for monomial, coefficient in value.terms:
@@ -451,7 +385,6 @@ class _Emitter:
         return total
 
 
-CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # not needed where a dispatch has just as many
 _BUILTINS = (
     "@builtin(workgroup_id) group: vec3<u32>",
     "@builtin(num_workgroups) groups: vec3<u32>",
@@ -483,16 +416,6 @@ _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -
 }""")
 
 
-def run_of(place: str, width: int) -> str:
-    """The number of the run that an element lies in."""
-    return place if width == 1 else f"({place}) >> {width // 2}u"
-
-
-def element_of(place: str, width: int) -> str:
-    """The access to an element in an array of runs."""
-    return f"[{place}]" if width == 1 else f"[{run_of(place, width)}][({place}) & {width - 1}]"
-
-
 def _vector(kind: str, width: int) -> str:
     return kind if width == 1 else f"vec{width}<{kind}>"
 
@@ -511,41 +434,3 @@ def _mask(count: int) -> str:
 def _zero(dtype: DType) -> bool | int | float:
     value: bool | int | float = dtype.numpy.type(0).item()
     return value
-
-
-def _index(code: Code) -> Dim | None:
-    """A value as index arithmetic, if it is that."""
-    match code:
-        case Integer(value):
-            return value
-        case Number(int(value), DType.int64):
-            return value
-    return None
-
-
-def _are_indices(*codes: Code) -> bool:
-    return all((value := _index(code)) is not None and _fit(value) for code in codes)
-
-
-def _fit(*values: Dim) -> bool:
-    """Whether all numbers in index arithmetic have 32 bits; sizes and positions always do."""
-    return all(_has_small_numbers(value) for value in values)
-
-
-def _has_small_numbers(value: Dim) -> bool:
-    if isinstance(value, int):
-        return value in _SMALL
-    return all(
-        coefficient in _SMALL and all(_fit(atom.left, atom.right) for atom in monomial if isinstance(atom, Compound))
-        for monomial, coefficient in value.terms
-    )
-
-
-def _is_short(value: Dim) -> bool:
-    """Whether index arithmetic is a position or a size, perhaps moved a little: what 32 bits hold."""
-    if isinstance(value, int):
-        return True
-    return all(len(monomial) <= 1 and abs(coefficient) <= (1 << 16) for monomial, coefficient in value.terms) and (
-        sum(bool(monomial) for monomial, _ in value.terms) <= 1
-        and all(abs(coefficient) == 1 for monomial, coefficient in value.terms if monomial)
-    )

@@ -11,9 +11,9 @@ import numpy as np
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
 from weft.backends.sections import Runner, Sections
-from weft.backends.webgpu.emit import Shader
 from weft.backends.webgpu.gpu import Gpu
 from weft.backends.webgpu.section import RunMemory, SectionRunner
+from weft.backends.webgpu.shader import Shader
 from weft.backends.webgpu.tensor import GpuTensor
 from weft.backends.webgpu.weights import Weights
 from weft.ir.compiled import CompiledProgram

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from weft.backends.webgpu.bindings import Binding, module_text
-from weft.backends.webgpu.emit import Shader, shared_buffers
 from weft.backends.webgpu.gpu import (
     READ,
     UNIFORM,
@@ -25,6 +24,7 @@ from weft.backends.webgpu.gpu import (
     Recording,
     ShaderSource,
 )
+from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.turns import MOST_TURNS, most_turns
 from weft.backends.webgpu.weights import Spot
 from weft.errors import ExecutionError

@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.backends.webgpu.emit import Shader
 from weft.backends.webgpu.gpu import Buffer, Gpu, Recording
 from weft.backends.webgpu.launches import PARAMETER_STRIDE, Binder
+from weft.backends.webgpu.shader import Shader
 from weft.backends.webgpu.tensor import GpuTensor
 from weft.backends.webgpu.weights import Spot, Weights
 from weft.errors import ExecutionError

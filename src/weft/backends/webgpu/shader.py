@@ -1,0 +1,85 @@
+"""A kernel's shader as a value: its text without bindings, and what bindings and launches have to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer, Fetch, FetchRun, Kernel, Put, PutRun, Repeat, View, When, statement_codes, walk_code
+
+CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # not needed where a dispatch has just as many
+_RUN_TYPES = (DType.float32, DType.int32, DType.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Shader:
+    """WGSL without bindings, how many elements at a time each buffer is accessed in, and memory that a block shares."""
+
+    text: str
+    runs: Mapping[str, int]
+    shared_bytes: int
+    loops: str  # as turns.py describes them
+
+    def encode(self) -> bytes:
+        """As bytes that can be kept."""
+        runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
+        return f"// {self.shared_bytes} {runs}\n// {self.loops}\n{self.text}".encode()
+
+    @staticmethod
+    def decode(code: bytes) -> Shader:
+        head, loops, text = code.decode().split("\n", 2)
+        _, shared, *runs = head.split()
+        pairs = (entry.split("=") for entry in runs)
+        return Shader(text, {name: int(width) for name, width in pairs}, int(shared), loops[3:])
+
+
+def shared_buffers(kernel: Kernel) -> list[Buffer]:
+    """The buffers that a launch brings, in the order of its places."""
+    return [buffer for buffer in kernel.buffers if buffer.local_size is None]
+
+
+def run_widths(kernel: Kernel, halves: bool) -> dict[str, int]:
+    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike.
+
+    Memory of the block's own may be accessed by single elements as well. `halves`: float16 is a type of its own.
+    """
+    widths: dict[str, set[int]] = {buffer.name: set() for buffer in kernel.buffers}
+    homes = {buffer.name: buffer.name for buffer in kernel.buffers}
+    pending = list(kernel.body)
+    while pending:
+        statement = pending.pop(0)
+        for code in statement_codes(statement):
+            for node in walk_code(code):
+                if isinstance(node, Fetch):
+                    widths[homes[node.buffer]].add(1)
+        match statement:
+            case Put(name):
+                widths[homes[name]].add(1)
+            case PutRun(name, _, values):
+                widths[homes[name]].add(len(values))
+            case FetchRun(names, name):
+                widths[homes[name]].add(len(names))
+            case View(name, buffer):
+                homes[name] = homes[buffer]
+            case Repeat(_, _, _, _, inner):
+                pending = [*inner, *pending]
+            case When(_, then, otherwise):
+                pending = [*then, *otherwise, *pending]
+    return {buffer.name: _run_width(buffer, widths[buffer.name], halves) for buffer in kernel.buffers}
+
+
+def _run_width(buffer: Buffer, widths: set[int], halves: bool) -> int:
+    runs = widths - {1} if buffer.local_size is not None else widths
+    is_word = buffer.dtype in _RUN_TYPES or (halves and buffer.dtype is DType.float16)
+    return next(iter(runs)) if runs in ({2}, {4}) and is_word else 1
+
+
+def run_of(place: str, width: int) -> str:
+    """The number of the run that an element lies in."""
+    return place if width == 1 else f"({place}) >> {width // 2}u"
+
+
+def element_of(place: str, width: int) -> str:
+    """The access to an element in an array of runs."""
+    return f"[{place}]" if width == 1 else f"[{run_of(place, width)}][({place}) & {width - 1}]"
