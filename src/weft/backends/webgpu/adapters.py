@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from weft.backends.webgpu.kinds import Abilities
+from weft.backends.webgpu.type_names import quicken
 from weft.errors import DeviceError
 
 INSTALL = "pip install 'weft[webgpu]'"
@@ -95,7 +96,9 @@ def adapters() -> tuple[Adapter, ...]:
     try:
         with _runtime_folder():
             import wgpu
+            from wgpu.backends.wgpu_native import ffi
 
+            quicken(ffi)
             found = wgpu.gpu.enumerate_adapters_sync()
     except ImportError as error:
         raise DeviceError(f"the package wgpu is not there: {error}", hint=INSTALL) from error
