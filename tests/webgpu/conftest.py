@@ -1,0 +1,28 @@
+"""These tests run on Mesa's software adapter; where it is missing they are left out, and say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weft.backends.webgpu.adapters import find_adapter
+from weft.errors import DeviceError
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    own = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    if not own:
+        return
+    missing = _missing()
+    if missing is not None:
+        for item in own:
+            item.add_marker(pytest.mark.skip(reason=f"{missing}; scripts/setup-gpu installs it"))
+
+
+def _missing() -> str | None:
+    try:
+        adapter = find_adapter("llvmpipe")
+    except DeviceError as error:
+        return error.problem
+    return None if adapter.backend == "Vulkan" else "llvmpipe is here for OpenGL only"
