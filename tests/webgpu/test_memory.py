@@ -156,6 +156,17 @@ def test_a_weight_beyond_the_adapters_own_limit(gpu: Gpu) -> None:
     np.testing.assert_array_equal(run(built, rows=wanted)[0], table[wanted])
 
 
+def test_a_part_that_is_copied_to_another_of_the_same_result() -> None:
+    """What is read is the start of what is written: one binding serves both, and must be as large as the larger."""
+    built = model(
+        [node("Concat", ["x", "x"], ["t"], axis=0), node("Concat", ["t", "t"], ["y"], axis=0)],
+        [value("x", [30])],
+        [value("y", [120])],
+    )
+    x = made((30,))
+    np.testing.assert_array_equal(run(built, x=x)[0], np.tile(x, 4))
+
+
 # -- more than a dispatch --------------------------------------------------------------------------------------------
 
 

@@ -197,6 +197,7 @@ def _adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
         "shader-f64" in features,
         "shader-f16" in features,
         exact_division=_kind(info) == SOFTWARE,  # drivers of GPUs do what Vulkan asks for: 2.5 units
+        widens=_kind(info) != SOFTWARE,
     )
     return Adapter(
         number, info["device"], _kind(info), info["backend_type"], driver, features, limits, abilities, handle

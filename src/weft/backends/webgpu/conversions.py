@@ -141,12 +141,15 @@ def _integer_to_integer(helpers: Helpers, text: str, source: DType, target: DTyp
     if given.endswith("pair"):
         given, text = "u32", f"({text}).x"
     if given != wanted:
-        text = _converted(text, given, wanted)
+        text = _converted(helpers, text, given, wanted)
     return text if _holds(target, source) else rounded(helpers, text, target)
 
 
-def _converted(text: str, given: str, wanted: str) -> str:
+def _converted(helpers: Helpers, text: str, given: str, wanted: str) -> str:
     """An integer of another width or sign; what does not fit is cut off."""
+    if given in ("i32", "bool") and wanted.endswith("64") and not helpers.abilities.widens:
+        wide = f"{helpers.use('i64_from_i32')}({text if given == 'i32' else f'i32({text})'})"
+        return wide if wanted == "i64" else f"bitcast<u64>({wide})"
     if given == "bool":
         return f"{wanted}({text})" if wanted.endswith("32") else f"{wanted}(i32({text}))"
     if given[1:] == wanted[1:]:
@@ -190,6 +193,10 @@ fn weft_low_word_from_f32(x: f32) -> u32 {
 """
 
 WIDE_INTEGERS = """
+fn weft_i64_from_i32(x: i32) -> i64 {
+    return bitcast<i64>(u64(bitcast<u32>(x) ^ 0x80000000u)) - 2147483648li;
+}
+
 fn weft_i64_from_f32(x: f32) -> i64 {
     let inside = abs(x) < 9223372036854775808.0;
     let extreme = select(0x7fffffffffffffffli, -0x7fffffffffffffffli - 1li, x < 0.0);

@@ -73,7 +73,11 @@ class Executable:
         return replace(plan, workspace=max(needed, default=0))
 
     def compile(self, sizes: Mapping[str, int]) -> None:
-        """Get ready what runs with these sizes need, as far as they tell; otherwise the first run does it."""
+        """Get ready what runs with these sizes need, as far as they tell; otherwise the first run does it.
+
+        GuardError where the program does not apply to them.
+        """
+        interpret.check_guards(self._whole.guards, sizes)
         for runner in self._whole.all_runners():
             assert isinstance(runner, SectionRunner)
             if set(runner.symbols) <= set(sizes):

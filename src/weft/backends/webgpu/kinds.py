@@ -13,12 +13,17 @@ PAIR = "vec2<u32>"  # 64 bits, the low word first
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the adapter's language has beyond 32 bits, and whether it divides float32 as IEEE 754 says."""
+    """What the adapter's language has beyond 32 bits, and what can be trusted.
+
+    `exact_division`: it divides float32 as IEEE 754 says. `widens`: an i64 made of an i32 compares as it should, which
+    with Mesa's software driver it does not.
+    """
 
     int64: bool
     float64: bool
     float16: bool
     exact_division: bool = True
+    widens: bool = True
 
 
 def kind_of(dtype: DType, abilities: Abilities) -> str:

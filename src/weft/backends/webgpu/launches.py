@@ -88,30 +88,34 @@ class Binder:
 
     def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> Bound:
         self._check_loops(launch)
-        ways: list[Binding] = []
-        spots: list[Spot] = []
+        buffers = shared_buffers(launch.kernel)
+        alignment = self.gpu.limits.offset_alignment
+        spots: dict[str, Spot] = {}  # by the buffer that has the binding
+        homes: dict[tuple[int, int, int, Any], str] = {}
+        aliases: dict[str, str] = {}
         bases: list[list[int]] = []
-        known: dict[tuple[int, int, int, Any], tuple[str, int]] = {}
-        runs = self.shaders[launch.kernel.name].runs
-        for number, buffer in enumerate(shared_buffers(launch.kernel)):
-            place, shift, size = launch.buffers[number], shifts[number], launch.sizes[number]
-            spot = self._span(place, shift, size, count)
-            start = self.gpu.limits.offset_alignment * (spot.offset // self.gpu.limits.offset_alignment)
-            first = spot.offset - start + (-shift * (count - 1) if shift < 0 else 0)
-            itemsize = buffer.dtype.numpy.itemsize
-            own = [(first + shift * time) // itemsize for time in range(count)]
-            key = (id(spot.buffer), spot.offset, shift, buffer.dtype)
-            fixed = place.region == ABSOLUTE
-            if not fixed and size and key in known:
-                ways.append(Binding(alias=known[key][0], aligned=ways[known[key][1]].aligned))
+        for buffer, place, shift, size in zip(buffers, launch.buffers, shifts, launch.sizes, strict=True):
+            span = self._span(place, shift, size, count)
+            start = span.offset // alignment * alignment
+            first = span.offset - start + (-shift * (count - 1) if shift < 0 else 0)
+            bases.append([(first + shift * time) // buffer.dtype.numpy.itemsize for time in range(count)])
+            whole = Spot(span.buffer, start, span.size + span.offset - start)
+            home = homes.setdefault((id(span.buffer), span.offset, shift, buffer.dtype), buffer.name)
+            if home != buffer.name and place.region != ABSOLUTE:
+                aliases[buffer.name] = home
+                spots[home] = max(spots[home], whole, key=lambda spot: spot.size)  # one may be a part of the other
             else:
-                aligned = all(base % runs[buffer.name] == 0 for base in own)
-                whole = Spot(spot.buffer, start, spot.size + spot.offset - start)
-                ways.append(self._way(buffer, whole, aligned, constant=fixed and not buffer.written))
-                spots.append(whole)
-                known[key] = (buffer.name, number)
-            bases.append(own)
-        return Bound(launch, tuple(ways), tuple(spots), tuple(zip(*bases)) if bases else ((),) * count)
+                spots[buffer.name] = whole
+        runs = self.shaders[launch.kernel.name].runs
+        ways = []
+        for buffer, place, own in zip(buffers, launch.buffers, bases):
+            aligned = all(base % runs[buffer.name] == 0 for base in own)
+            if buffer.name in aliases:
+                ways.append(Binding(alias=aliases[buffer.name], aligned=aligned))
+            else:
+                constant = place.region == ABSOLUTE and not buffer.written
+                ways.append(self._way(buffer, spots[buffer.name], aligned, constant))
+        return Bound(launch, tuple(ways), tuple(spots.values()), tuple(zip(*bases)) if bases else ((),) * count)
 
     def _span(self, place: Place, shift: int, size: int, count: int) -> Spot:
         """All that a buffer is, each time a launch is repeated."""
