@@ -19,7 +19,8 @@ SOFTWARE_LENGTH = 16384
 
 def piece_length(sweep: Sweep, target: Target) -> int | None:
     """The elements of a row that one team of lanes is to take; None where rows are short, or enough of them."""
-    rows = estimate(dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced))
+    kept = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
+    rows = max(estimate(kept), 1)
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
     order = [axis for axis in sweep.order if sweep.domain[axis] != 1]
     along_row = not order or order[-1] in sweep.reduced
