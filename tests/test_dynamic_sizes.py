@@ -76,6 +76,21 @@ def test_sizes_that_never_agree_may_still_broadcast() -> None:
         loaded(np.ones(3, np.float32))
 
 
+def test_what_follows_sizes_that_never_agree() -> None:
+    """What contradicts them later on is no error of the model either."""
+    built = model(
+        [
+            node("Concat", ["x", "x"], ["c"], axis=0),
+            node("Mul", ["c", "x"], ["m"]),
+            node("Concat", ["c", "m"], ["y"], axis=1),
+        ],
+        [value("x", ["n", 2])],
+        [value("y", None)],
+    )
+    x = np.float32([[2, 3]])
+    np.testing.assert_array_equal(weft.load(built)(x), [[2, 3, 4, 9]] * 2)
+
+
 @pytest.mark.parametrize(
     ("shapes", "fits"),
     [

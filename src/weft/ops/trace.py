@@ -68,6 +68,9 @@ class Trace:
     tensors: dict[int, Tensor] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     symbol_names: set[str] = field(default_factory=set)
+    is_void: bool = (
+        False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
+    )
 
     # -- making tensors ----------------------------------------------------------------------------------------------
 
@@ -161,15 +164,20 @@ class Trace:
         except UndecidedError:
             self.guards.append(Guard(left, right, self.origin))
             return
-        if different and certain:
+        if different and certain and not self._runs_never():
             raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
+        self.is_void = True
         self.guards.append(Guard(left, right, self.origin))
+
+    def _runs_never(self) -> bool:
+        """Whether a contradiction says nothing of the model, since there was one before it."""
+        return self.is_void or (self.parent is not None and self.parent._runs_never())
 
     def assume_at_least(self, left: Dim, right: Dim, why: str) -> None:
         """Record that left >= right; a certain contradiction is an error of the model."""
         if dims.is_at_least(left, right):
             return
-        if dims.is_at_least(right, left + 1):
+        if dims.is_at_least(right, left + 1) and not self._runs_never():
             raise InvalidModelError(f"{left} is less than {right}: {why}")
         self.guards.append(Guard(left, right, self.origin, at_least=True))
 
