@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from frontend.samples import model, node, value
 
 import weft
 from weft.backends.webgpu import launches
-from weft.backends.webgpu.turns import describe, most_turns
+from weft.backends.webgpu.turns import MOST_TURNS, describe, most_turns
 from weft.errors import ExecutionError
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -57,13 +57,14 @@ def test_a_kernel_without_loops() -> None:
     assert turns(made, 5, 1, 1) == 0
 
 
-@pytest.mark.parametrize("length", [1000, 300_000, 3_000_000])
+@pytest.mark.parametrize("length", [1000, 60_000, 3_000_000])
 def test_a_long_row_is_right_or_refused(length: int) -> None:
     built = model([node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)], [value("x", [1, "n"])], [value("y", [1], 7)])
     x = np.arange(length, dtype=np.float32)[None] % 1021
     x[0, length - 2] = 5000
-    with suppress(ExecutionError):  # which says that it would take too many turns
-        assert weft.load(built, device=GPU)(x) == [length - 2]
+    loaded = weft.load(built, device=GPU)
+    with suppress(ExecutionError) if length > MOST_TURNS else nullcontext():
+        assert loaded(x) == [length - 2]
 
 
 def test_what_would_take_too_many_turns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

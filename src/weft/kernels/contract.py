@@ -83,6 +83,19 @@ def contract_work(
     return min(plans, key=_Plan.cost).work()
 
 
+def sum_order(left: Side, right: Side, output: Sequence[int]) -> list[int]:
+    """Summed labels, with the neighbours of the left operand innermost."""
+    labels = [label for label in dict.fromkeys((*left.labels, *right.labels)) if label not in output]
+
+    def place(label: int) -> tuple[int, int]:
+        for side in (left, right):
+            if label in side.labels:
+                return int(side is left), side.tensor.layout.order.index(side.labels.index(label))
+        return 0, 0
+
+    return sorted(labels, key=place)
+
+
 class _Plan:
     """A contraction with its operands' parts given out."""
 
@@ -105,25 +118,13 @@ class _Plan:
         self.batch = [x for x in inner if x in rows.labels and x in columns.labels]
         self.rows = [x for x in inner if x not in columns.labels]
         self.columns = [x for x in inner if x not in rows.labels]
-        self.sums = self.sum_order()
+        self.sums = sum_order(self.left, self.right, self.output)
         walks = merge_walks([self.walk(label) for label in self.columns], Ending(result, epilogue, Parameters()))
         simple = len(walks) == 1
         self.column = walks[0] if simple else self.walk(self.columns[-1]) if self.columns else Walk(1)
         self.outer = [] if simple else self.columns[:-1]
         self.merged_columns = self.columns if simple else self.columns[-1:]
         self.panels = panels_for(target, rows.tensor.dtype, self.column.size)
-
-    def sum_order(self) -> list[int]:
-        """Summed labels, with the neighbours in the row operand innermost."""
-        labels = [x for x in dict.fromkeys((*self.left.labels, *self.right.labels)) if x not in self.output]
-
-        def place(label: int) -> tuple[int, int]:
-            for side in (self.left, self.right):
-                if label in side.labels:
-                    return int(side is self.left), side.tensor.layout.order.index(side.labels.index(label))
-            return 0, 0
-
-        return sorted(labels, key=place)
 
     def walk(self, label: int) -> Walk:
         side = self.left if label in self.left.labels else self.right

@@ -196,7 +196,7 @@ class Lowering:
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
             if test is not mask:
-                mask = _both(mask, test)
+                mask = both(mask, test)
         return self.fetch(operand, offset(operand.strides, places), indirect, mask)
 
     def inside(self, index: Dim, size: Dim, facts: Facts, checked: bool) -> tuple[Dim, Code | None]:
@@ -229,7 +229,7 @@ class Lowering:
         """A load that lanes outside of the domain leave alone."""
         varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
         if varies:
-            mask = _both(self.mask, mask)
+            mask = both(self.mask, mask)
         return Fetch(operand.buffer, place, operand.dtype, indirect, mask)
 
     def flat_offset(self, value: Dim) -> Dim:
@@ -309,7 +309,8 @@ def _has_axis(atom: Compound) -> bool:
     return any(isinstance(inner, Axis) for side in (atom.left, atom.right) for inner in dims.atoms(side))
 
 
-def _both(left: Code | None, right: Code | None) -> Code | None:
+def both(left: Code | None, right: Code | None) -> Code | None:
+    """Where two masks hold; None holds everywhere."""
     if left is None or right is None:
         return left if right is None else right
     return Call("logical_and", (left, right), DType.bool)

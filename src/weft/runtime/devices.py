@@ -314,12 +314,17 @@ def _run_on_gpu(wanted: str, program: Compiled, wishes: Wishes) -> Runner:
 
     assert isinstance(program, CompiledProgram)
     executable = GpuExecutable(program, open_gpu(wanted), wishes.limit)
+    full: OutOfMemoryError | None = None
     for sizes in usual_sizes(program.inputs, program.guards, {}):
         try:
             executable.compile(sizes)
-            break
-        except (interpret.GuardError, ArithmeticError, ExecutionError, OutOfMemoryError):
+            return executable
+        except OutOfMemoryError as error:
+            full = error
+        except (interpret.GuardError, ArithmeticError, ExecutionError):
             continue  # sizes that make no sense for this model
+    if full is not None:  # not even small inputs fit
+        raise full
     return executable
 
 

@@ -15,11 +15,12 @@ from weft.backends.cpu.executable import Executable, Parts
 from weft.backends.cpu.memory import ALIGNMENT, Arenas, address, contiguous
 from weft.backends.cpu.section import SectionRunner
 from weft.backends.cpu.tape import Tape
-from weft.backends.reference.interpret import RunBody, run_step
+from weft.backends.notes import Notes
+from weft.backends.reference.interpret import run_step
 from weft.errors import ExecutionError
 from weft.ir.compiled import CompiledProgram
-from weft.ir.program import Step, Value, step_name
-from weft.ir.record import HostRecord, NativeRecord, RunRecord
+from weft.ir.program import Value
+from weft.ir.record import NativeRecord, RunRecord
 from weft.ir.work import NativeSection, PlannedLaunch, unrolled
 from weft.plan.sections import Plan
 
@@ -28,44 +29,12 @@ Array = np.ndarray[Any, Any]
 
 def recorder(program: CompiledProgram, threads: int) -> Callable[[Sequence[Any]], RunRecord]:
     """A function that runs a program on inputs and tells how it went."""
-    notes = _Notes()
-    executable = Executable(program, threads, Parts(notes.section_runner, notes.run_step))
+    notes = Notes(run_step)
 
-    def record(inputs: Sequence[Any]) -> RunRecord:
-        notes.parts.clear()
-        start = perf_counter_ns()
-        executable.run(inputs)
-        return RunRecord(start, perf_counter_ns(), tuple(notes.parts))
+    def section(*arguments: Any) -> SectionRunner:
+        return _RecordedSection(notes, notes.next_section(), *arguments)
 
-    return record
-
-
-class _Notes:
-    """What happened in the present run, in the order in which it ended."""
-
-    def __init__(self) -> None:
-        self.parts: list[NativeRecord | HostRecord] = []
-        self.sections = 0
-
-    def section_runner(
-        self,
-        section: NativeSection,
-        constants: Mapping[Value, Any],
-        addresses: Mapping[str, int],
-        threads: int,
-        arenas: Arenas,
-    ) -> SectionRunner:
-        self.sections += 1
-        return _RecordedSection(self, self.sections - 1, section, constants, addresses, threads, arenas)
-
-    def run_step(self, step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
-        before = len(self.parts)
-        start = perf_counter_ns()
-        results = run_step(step, operands, sizes, run_body)
-        end = perf_counter_ns()
-        inside = sum(_own_time(part) for part in self.parts[before:])
-        self.parts.append(HostRecord(step.origin, step_name(step), start, end, inside))
-        return results
+    return notes.recording(Executable(program, threads, Parts(section, notes.run_step)).run)
 
 
 class _RecordedSection(SectionRunner):
@@ -73,7 +42,7 @@ class _RecordedSection(SectionRunner):
 
     def __init__(
         self,
-        notes: _Notes,
+        notes: Notes,
         number: int,
         section: NativeSection,
         constants: Mapping[Value, Any],
@@ -113,8 +82,3 @@ class _RecordedSection(SectionRunner):
             plan = self.make_plan(sizes)
             self._known = (key, plan, tuple(unrolled(plan.launches)), self.make_tape(plan))
         return self._known[1:]
-
-
-def _own_time(part: NativeRecord | HostRecord) -> int:
-    """The time of a record that no record inside of it shows."""
-    return part.end - part.start - (part.inside if isinstance(part, HostRecord) else 0)

@@ -20,7 +20,7 @@ from weft.ir.dims import Dim
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.target import Target
-from weft.kernels.contract import Side
+from weft.kernels.contract import Side, sum_order
 from weft.kernels.ending import Ending
 from weft.kernels.grid.choose import product_work
 from weft.kernels.grid.product import Product
@@ -74,7 +74,7 @@ class _Plan:
         self.grid = [x for x in inner if x in left.labels and x in right.labels]
         self.rows = [x for x in inner if x not in right.labels]
         self.columns = [x for x in inner if x not in left.labels]
-        self.sums = self.sum_order()
+        self.sums = sum_order(self.left, self.right, self.output)
 
     def rank(self) -> tuple[bool, bool, int]:
         """The less the better: neighbours of the result are columns, a constant gives them, and there are many."""
@@ -86,18 +86,6 @@ class _Plan:
     def size(self, label: int) -> Dim:
         sizes = [side.size(label) for side in (self.left, self.right) if label in side.labels]
         return next((size for size in sizes if size != 1), 1)
-
-    def sum_order(self) -> list[int]:
-        """Summed labels, with the neighbours of the left operand innermost."""
-        labels = [x for x in dict.fromkeys((*self.left.labels, *self.right.labels)) if x not in self.output]
-
-        def place(label: int) -> tuple[int, int]:
-            for side in (self.left, self.right):
-                if label in side.labels:
-                    return int(side is self.left), side.tensor.layout.order.index(side.labels.index(label))
-            return 0, 0
-
-        return sorted(labels, key=place)
 
     def work(self, target: Target) -> Work:
         packed = [self.packed(side, labels) for side, labels in ((self.left, self.rows), (self.right, self.columns))]

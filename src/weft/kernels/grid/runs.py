@@ -32,8 +32,9 @@ from weft.ir.kernel import (
 )
 from weft.ir.target import Target
 from weft.kernels.grid.teams import shares
-from weft.kernels.grid.threads import both, divisor, each_point, lanes_for
+from weft.kernels.grid.threads import divisor, each_point, lanes_for
 from weft.kernels.launch import Launch, Reference, Workspace
+from weft.kernels.lowering import both
 from weft.kernels.nest import Body
 from weft.kernels.parameters import Parameters
 

@@ -36,10 +36,10 @@ from weft.ir.target import Target
 from weft.kernels.grid.data_axes import with_number
 from weft.kernels.grid.runs import Rows, sorted_runs, workspaces
 from weft.kernels.grid.teams import shares
-from weft.kernels.grid.threads import both, digits, divisor, each_point, lanes_for
+from weft.kernels.grid.threads import digits, divisor, each_point, lanes_for
 from weft.kernels.launch import Launch, Reference, Tensor, Workspace
 from weft.kernels.layout import offset
-from weft.kernels.lowering import Lowering
+from weft.kernels.lowering import Lowering, both
 from weft.kernels.maps import gather_errors, is_checked, report_errors
 from weft.kernels.merge import axes_of, operand_views
 from weft.kernels.nest import Body, Span, estimate, loops

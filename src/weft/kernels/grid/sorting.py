@@ -25,9 +25,10 @@ from weft.ir.kernel import (
 from weft.ir.program import Sort
 from weft.ir.target import Target
 from weft.kernels.grid.runs import Rows, ranked, sorted_runs, workspaces
-from weft.kernels.grid.threads import both, digits, divisor, each_point, lanes_for
+from weft.kernels.grid.threads import digits, divisor, each_point, lanes_for
 from weft.kernels.launch import Launch, Reference, Tensor, Work
 from weft.kernels.layout import offset
+from weft.kernels.lowering import both
 from weft.kernels.nest import Body
 from weft.kernels.parameters import Parameters
 

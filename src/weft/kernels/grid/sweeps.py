@@ -33,9 +33,9 @@ from weft.ir.kernel import (
 from weft.ir.scalar import walk
 from weft.ir.target import Target
 from weft.kernels.grid.teams import Exchange, Team, TeamFolding, power_of_two, shares
-from weft.kernels.grid.threads import both, digits, divisor
+from weft.kernels.grid.threads import digits, divisor
 from weft.kernels.launch import Launch
-from weft.kernels.lowering import Lowering
+from weft.kernels.lowering import Lowering, both
 from weft.kernels.maps import gather_errors, is_checked, report_errors
 from weft.kernels.merge import merge_axes, operand_views
 from weft.kernels.nest import Body, Span, estimate, loops, masked

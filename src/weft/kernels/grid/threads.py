@@ -44,10 +44,3 @@ def each_point(
     test = Call("less", (Integer(position), Integer(parameters.size(count))), DType.bool)
     has_point = Register("has_point", DType.bool, True)
     return blocks, (Define(has_point.name, test, True), *body(position, has_point))
-
-
-def both(left: Code | None, right: Code | None) -> Code | None:
-    """Where two masks hold; None holds everywhere."""
-    if left is None or right is None:
-        return left if right is None else right
-    return Call("logical_and", (left, right), DType.bool)
