@@ -12,6 +12,7 @@ from attack.families import family_names, load_family
 SEED = 0
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", family_names())
 def test_share(name: str, device: str) -> None:
