@@ -236,9 +236,10 @@ class Trace:
         if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
             return None
         try:
-            return self.evaluator.evaluate_symbolic(primitive, contents, types)
+            computed = self.evaluator.evaluate_symbolic(primitive, contents, types)
         except UndecidedError:
             return None
+        return computed if all(_is_tractable(content) for content in computed) else None
 
     def _content(self, operand: Tensor) -> Any:
         return self.constants[operand.value]
@@ -313,10 +314,20 @@ def _has_equalities(content: Any) -> bool:
     return any(isinstance(element, Equality) for element in content.flat)
 
 
+def _is_tractable(content: Any) -> bool:
+    """Whether every element can be computed with; others are left to the run."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return True
+    return all(dims.is_tractable((element,)) for element in content.flat if isinstance(element, Expr))
+
+
 def _check_sizes(type: Type) -> None:
-    for size in (type.shape or ()) if isinstance(type, TensorType) else ():
+    shape = (type.shape or ()) if isinstance(type, TensorType) else ()
+    for size in shape:
         if isinstance(size, int) and size < 0:
             raise InvalidModelError(f"the result would have a negative size: {type}")
+    if not dims.is_tractable(shape):
+        raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
 
 def _is_pure_host(primitive: Primitive) -> bool:
