@@ -344,7 +344,9 @@ def _check_sizes(type: Type) -> None:
         if isinstance(size, int) and size < 0:
             raise InvalidModelError(f"the result would have a negative size: {type}")
     if all(isinstance(size, int) for size in shape) and dims.product(shape) > MOST_ELEMENTS:
-        raise UnsupportedModelError(f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}")
+        raise UnsupportedModelError(
+            f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}"
+        )
     if not dims.is_tractable(shape):
         raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
