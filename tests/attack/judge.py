@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack.float64 import Exact, unit
+from attack.float64 import Exact, nodes_of, unit
 
 Array = np.ndarray[Any, Any]
 SHAKES = 3
@@ -27,7 +27,7 @@ STEPS = {
 
 def has_steps(model: onnx.ModelProto) -> bool:
     """Whether a rounding error may become a large one."""
-    return any(node.op_type in STEPS for node in _nodes(model))
+    return any(node.op_type in STEPS for node in nodes_of(model))
 
 
 def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], wanted: Sequence[Any]) -> str:
@@ -35,16 +35,19 @@ def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence
     if len(got) != len(wanted):
         return f"{len(got)} outputs instead of {len(wanted)}"
     names = [entry.name for entry in model.graph.output]
+    loops = any(node.op_type == "Loop" for node in nodes_of(model))
     for name, ours, theirs in zip(names, got, wanted, strict=True):
+        if loops and isinstance(theirs, np.ndarray) and theirs.shape == (0,) and ours.shape[:1] == (0,):
+            continue  # what a loop of no trips collects: onnxruntime forgets the shape of an element
         told = _form(ours, theirs)
         if told:
             return f"output {name}: {told}"
     rough = unit(model)
-    count = sum(1 for _ in _nodes(model))
+    count = sum(1 for _ in nodes_of(model))
     far = [
         place
         for place, (ours, theirs) in enumerate(zip(got, wanted, strict=True))
-        if _away(ours, theirs, 16 * rough * (4 + count)).any()
+        if _form(ours, theirs) == "" and _away(ours, theirs, 16 * rough * (4 + count)).any()
     ]
     if not far:
         return ""
@@ -56,14 +59,17 @@ def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence
     except Exception as error:
         return _unexplained(names, got, wanted, far, f"no float64 result: {type(error).__name__}: {error}")
     peers = [*shaken] if not exact.by_onnxruntime else [*shaken, wanted]
+    empty = any(array.size == 0 for array in feeds.values())  # whose mean ONNX leaves open
+    tolerance = rough * (4 + count)
     for place in far:
-        told = _judged(got[place], wanted[place], true[place], [peer[place] for peer in peers], rough * (4 + count))
+        others = [peer[place] for peer in peers]
+        told = _judged(got[place], wanted[place], true[place], others, tolerance, empty)
         if told:
             return f"output {names[place]}: {told}" + ("" if exact.by_onnxruntime else " (float64 by the reference)")
     return ""
 
 
-def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: float) -> str:
+def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: float, empty: bool) -> str:
     if not all(isinstance(peer, np.ndarray) and peer.shape == ours.shape for peer in (true, *peers)):
         return ""  # sizes that depend on rounded numbers
     ours, theirs = _plain(ours), _plain(theirs)
@@ -74,11 +80,15 @@ def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: 
             wild |= ~(np.abs(entry) < 1e30)
         even = wild & ~(np.isnan(theirs) & np.isnan(true)) & ~(np.isinf(theirs) & (theirs == true))
         away = _away(ours, true, 16 * tolerance) & ~even
+        if empty:
+            away &= ~np.isnan(ours)
         if not away.any():
             return ""
         errors = [np.where(wild, 0, np.abs(peer - true)) for peer in peers]
         explained = 8 * max((float(error.max(initial=0)) for error in errors), default=0.0)
         near = max(int((_away(peer, true, 16 * tolerance) & ~wild).sum()) for peer in peers) if peers else 0
+        if explained > 8 * float(np.abs(np.where(wild, 0, true)).max(initial=0)):
+            return ""  # nothing but rounding errors
         worst = float(np.nan_to_num(np.where(away, np.abs(ours - true), 0), nan=np.inf).max())
         if worst <= explained and away.sum() <= 4 * near + 2:
             return ""
@@ -137,12 +147,3 @@ def _away(ours: Any, theirs: Any, tolerance: float) -> Array:
 
 def _plain(array: Any) -> Array:
     return np.asarray(array).astype(np.float64)
-
-
-def _nodes(model: onnx.ModelProto) -> Any:
-    pending = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while pending:
-        node = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            pending.extend(attribute.g.node)
