@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from attack.forms import COMPILED, EXACT, FORMS
-from attack.forms.calls import same_bits
+from attack.forms.calls import DifferentError, same_bits
 from attack.forms.sample import Sample
 from attack.refusals import listed
 from attack.verdict import Payload, Verdict, refused, right, wrong
@@ -63,6 +63,8 @@ def attack(payload: Payload, device: str) -> Verdict:
         if reason is None:
             return wrong(f"refused, and not listed: {type(error).__name__}: {error}")
         return refused(reason)
+    except DifferentError as error:
+        return wrong(str(error))
     if reason is not None:
         return wrong("is not refused any more: take it from tests/attack/refusals.txt")
     for name, value in before.items():

@@ -6,7 +6,7 @@ case's own tolerance of what its authors expect.
 
 from __future__ import annotations
 
-from attack.forms import calls, constants, control, naming, neighbours, shapes
+from attack.forms import calls, constants, control, naming, neighbours, schemas, shapes
 from attack.forms.sample import Form, Sample
 
 
@@ -26,17 +26,9 @@ EXACT: dict[str, Form] = {
     "one thread": calls.option(threads=1),
     "four threads": calls.option(threads=4),
     "cached": calls.cached,
-    "run again": calls.run_again,
     "kept on the device": calls.kept,
-    "asked backward": calls.asked_backward,
-    "strided arrays": calls.arrays(calls.strided),
-    "backward arrays": calls.arrays(calls.backward),
-    "fortran arrays": calls.arrays(calls.fortran),
-    "read-only arrays": calls.arrays(calls.read_only),
-    "swapped arrays": calls.arrays(calls.swapped),
-    "unaligned arrays": calls.arrays(calls.unaligned),
-    "repeated arrays": calls.arrays(calls.repeated),
-    "foreign arrays": calls.arrays(calls.Foreign),
+    "asked otherwise": calls.asked_otherwise,
+    "odd arrays": calls.odd_arrays,
     "unnamed nodes": naming.unnamed_nodes,
     "one node name": naming.one_node_name,
     "unicode names": naming.unicode_names,
@@ -61,6 +53,8 @@ CLOSE: dict[str, Form] = {
     "initializers": constants.all_initializers,
     **{f"initializer {position}": constants.only(position) for position in range(8)},
     "weights": constants.all_but_first,
+    "known integers": constants.integers,
+    "sizes from shapes": constants.from_shapes,
     "constant nodes": constants.constant_nodes,
     "defaults": constants.defaults_used,
     "overridden defaults": constants.defaults_overridden,
@@ -69,6 +63,9 @@ CLOSE: dict[str, Form] = {
     "after two transposes": neighbours.before(neighbours.twice_transposed),
     "after reshapes": neighbours.before(neighbours.flattened),
     "after split and concat": neighbours.before(neighbours.in_two_parts),
+    "after a sequence": neighbours.before(neighbours.through_sequence),
+    "after an optional": neighbours.before(neighbours.through_optional),
+    "after a product": neighbours.before(neighbours.through_product),
     "before identity": neighbours.after(neighbours.same),
     "before adding zero": neighbours.after(neighbours.added_zero),
     "before relu": neighbours.after(neighbours.rectified),
@@ -76,6 +73,12 @@ CLOSE: dict[str, Form] = {
     "before concat and slice": neighbours.after(neighbours.doubled_and_cut),
     "before transpose": neighbours.after(neighbours.turned),
     "before reshape": neighbours.after(neighbours.flat),
+    "before maximum": neighbours.after(neighbours.largest),
+    "before gather": neighbours.after(neighbours.backward_rows),
+    "before pad and slice": neighbours.after(neighbours.padded_and_cut),
+    "before where": neighbours.after(neighbours.chosen),
+    "before a product": neighbours.after(neighbours.multiplied),
+    "before a sequence": neighbours.after(neighbours.sequenced),
     "output and transposed": neighbours.after(neighbours.turned, keep=True),
     "then": control.branch(True),
     "else": control.branch(False),
@@ -86,13 +89,29 @@ CLOSE: dict[str, Form] = {
     "function": control.function,
     "function in function": control.function_in_function,
     "twice": control.twice,
+    "inputs too": control.inputs_too,
     "every value": control.every_value,
+    "newest opset": schemas.newest_opset,
+    "oldest opset": schemas.oldest_opset,
+    "empty names": schemas.empty_names,
+    "required outputs": schemas.required_outputs,
+    "last output": schemas.last_output,
 }
 
 TOGETHER: dict[str, Form] = {
     f"{first}, {second}": chain(CLOSE[first], CLOSE[second])
     for first, second in [
         ("distinct sizes", "weights"),
+        ("distinct sizes", "known integers"),
+        ("distinct sizes", "sizes from shapes"),
+        ("distinct sizes", "before maximum"),
+        ("distinct sizes", "before a product"),
+        ("distinct sizes", "after a product"),
+        ("distinct sizes", "loop rows"),
+        ("open sizes", "scan"),
+        ("open ranks", "known integers"),
+        ("open ranks", "sizes from shapes"),
+        ("after a product", "before a product"),
         ("distinct sizes", "initializer 1"),
         ("distinct sizes", "before transpose"),
         ("distinct sizes", "then"),

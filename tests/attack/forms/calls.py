@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,16 +24,28 @@ def option(**options: Any) -> Form:
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def arrays(change: Callable[[Array], Any]) -> Form:
-    """Inputs lie in memory in another way."""
+def odd_arrays(sample: Sample) -> Sample | None:
+    """Inputs lie in memory in other ways."""
+    return replace(sample, call=_run_on_odd_arrays) if sample.tensors else None
 
-    def form(sample: Sample) -> Sample | None:
-        if not sample.tensors:
-            return None
+
+def _run_on_odd_arrays(sample: Sample, device: str) -> Results:
+    model = weft.load(sample.model, device=device)
+    plain: Results = model.run(sample.inputs)
+    for change in (strided, backward, fortran, read_only, swapped, unaligned, repeated, Foreign):
         inputs = {name: change(value) if name in sample.tensors else value for name, value in sample.inputs.items()}
-        return replace(sample, inputs=inputs)
+        _check_same(plain, model.run(inputs), f"from {change.__name__.lower()} arrays")
+    return plain
 
-    return form
+
+def _check_same(expected: Results, found: Results, when: str) -> None:
+    for name, value in expected.items():
+        if not same_bits(found[name], value):
+            raise DifferentError(f"{name!r} has other bits {when}")
+
+
+class DifferentError(Exception):
+    """The same model gave two results for the same inputs."""
 
 
 def strided(array: Array) -> Array:
@@ -99,28 +110,32 @@ class Foreign:
 # -- asking --------------------------------------------------------------------------------------------------------
 
 
+def asked_otherwise(sample: Sample) -> Sample | None:
+    """Run again, for outputs in another order, twice, one at a time; earlier results stay as they were."""
+    return replace(sample, call=_ask_otherwise)
+
+
+def _ask_otherwise(sample: Sample, device: str) -> Results:
+    model = weft.load(sample.model, device=device)
+    plain: Results = model.run(sample.inputs)
+    before = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in plain.items()}
+    names = list(sample.expected)[::-1]
+    _check_same(before, model.run(sample.inputs), "in a second run")
+    _check_same(before, model.run(sample.inputs, outputs=[*names, names[0]]), "when asked for backward")
+    _check_same(before, plain, "after another run")
+    return plain
+
+
 def asked_one_by_one(sample: Sample) -> Sample | None:
     """Outputs are wanted one at a time, the last one first."""
     return replace(sample, call=_ask_one_by_one) if len(sample.expected) > 1 else None
 
 
 def _ask_one_by_one(sample: Sample, device: str) -> Results:
-    model = weft.load(sample.model, device=device, cache=False)
+    model = weft.load(sample.model, device=device)
     results: Results = {}
     for name in reversed(list(sample.expected)):
         results.update(model.run(sample.inputs, outputs=[name]))
-    return results
-
-
-def asked_backward(sample: Sample) -> Sample | None:
-    """Outputs are wanted in another order, and twice."""
-    return replace(sample, call=_ask_backward)
-
-
-def _ask_backward(sample: Sample, device: str) -> Results:
-    model = weft.load(sample.model, device=device, cache=False)
-    names = list(sample.expected)[::-1]
-    results: Results = model.run(sample.inputs, outputs=[*names, names[-1]])
     return results
 
 
@@ -133,28 +148,13 @@ def turned_outputs(sample: Sample) -> Sample | None:
     return result
 
 
-def run_again(sample: Sample) -> Sample | None:
-    """The results of a second run; the first ones stay as they were."""
-    return replace(sample, call=_run_again)
-
-
-def _run_again(sample: Sample, device: str) -> Results:
-    model = weft.load(sample.model, device=device, cache=False)
-    first = model.run(sample.inputs)
-    copies = {name: value.copy() for name, value in first.items() if isinstance(value, np.ndarray)}
-    second: Results = model.run(sample.inputs)
-    for name, copy in copies.items():
-        assert same_bits(first[name], copy), f"the second run changed the first one's {name!r}"
-    return second
-
-
 def kept(sample: Sample) -> Sample | None:
     """Inputs are on the device, and outputs stay there."""
     return replace(sample, call=_keep)
 
 
 def _keep(sample: Sample, device: str) -> Results:
-    model = weft.load(sample.model, device=device, cache=False)
+    model = weft.load(sample.model, device=device)
     placed = {
         name: model.to_device(value) if isinstance(value, np.ndarray) and value.dtype != object else value
         for name, value in sample.inputs.items()
@@ -173,15 +173,14 @@ def _load_twice(sample: Sample, device: str) -> Results:
     with tempfile.TemporaryDirectory(prefix="weft-attack-") as folder:
         os.environ[CACHE] = folder
         try:
-            cold = run_once(sample, device, cache=True)
-            warm = run_once(sample, device, cache=True)
+            cold = run_once(sample, device)
+            warm = run_once(sample, device)
         finally:
             if before is None:
                 del os.environ[CACHE]
             else:
                 os.environ[CACHE] = before
-    for name, value in cold.items():
-        assert same_bits(value, warm[name]), f"{name!r} from the cache differs"
+    _check_same(cold, warm, "from the cache")
     return warm
 
 

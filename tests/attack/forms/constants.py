@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from attack.forms.sample import Array, Form, Sample, constant, replace_nodes, replace_values, with_model
+from onnx import helper
 
 
 def all_initializers(sample: Sample) -> Sample | None:
@@ -29,6 +30,47 @@ def all_but_first(sample: Sample) -> Sample | None:
     """The first input is data, the rest are weights."""
     names = list(sample.tensors)
     return _known(sample, names[1:]) if len(names) > 2 else None
+
+
+def integers(sample: Sample) -> Sample | None:
+    """Integers (shapes, axes, indices) are known, numbers are data."""
+    known = [name for name, array in sample.tensors.items() if array.dtype.kind in "iub"]
+    return _known(sample, known) if len(known) < len(sample.tensors) else None
+
+
+def from_shapes(sample: Sample) -> Sample | None:
+    """Integers that are sizes of another input are taken from its shape, others are known."""
+    data = {n: a for n, a in sample.tensors.items() if a.dtype.kind == "f" and a.ndim}
+    sizes = {n: a for n, a in sample.tensors.items() if a.dtype == np.int64 and a.ndim <= 1 and 0 < a.size <= 8}
+    where = {int(size): (name, axis) for name, array in data.items() for axis, size in enumerate(array.shape)}
+    if not any(int(number) in where for array in sizes.values() for number in array.flat):
+        return None
+    known = _known(sample, sizes)
+    assert known is not None
+    graph = known.model.graph
+    nodes = []
+    for name, array in sizes.items():
+        parts = [f"{name}_size_{position}" for position in range(array.size)]
+        for part, number in zip(parts, array.flat):
+            nodes += _size(part, int(number), where.get(int(number)))
+        joined = f"{name}_joined" if array.ndim == 0 else name
+        nodes.append(helper.make_node("Concat", parts, [joined], axis=0))
+        if array.ndim == 0:
+            nodes += [constant(f"{name}_none", np.empty(0, np.int64))]
+            nodes.append(helper.make_node("Reshape", [joined, f"{name}_none"], [name]))
+    del graph.initializer[:]
+    replace_nodes(graph, [*nodes, *graph.node])
+    return known
+
+
+def _size(name: str, number: int, source: tuple[str, int] | None) -> list[onnx.NodeProto]:
+    if source is None:
+        return [constant(name, np.int64([number]))]
+    return [
+        helper.make_node("Shape", [source[0]], [f"{name}_shape"]),
+        constant(f"{name}_axis", np.int64([source[1]])),
+        helper.make_node("Gather", [f"{name}_shape", f"{name}_axis"], [name], axis=0),
+    ]
 
 
 def constant_nodes(sample: Sample) -> Sample | None:

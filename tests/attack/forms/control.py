@@ -163,6 +163,21 @@ def twice(sample: Sample) -> Sample | None:
     return result
 
 
+def inputs_too(sample: Sample) -> Sample | None:
+    """Every tensor input is an output as well."""
+    names = {f"{name}_copy": name for name in sample.tensors}
+    if not names:
+        return None
+    result = with_model(
+        sample, expected={**{copy: sample.inputs[name] for copy, name in names.items()}, **sample.expected}
+    )
+    graph = result.model.graph
+    graph.node.extend(node("Identity", [name], [copy]) for copy, name in names.items())
+    outputs = [declared(copy, sample.inputs[name]) for copy, name in names.items()]
+    replace_values(graph.output, [*outputs, *graph.output])
+    return result
+
+
 def every_value(sample: Sample) -> Sample | None:
     """Whatever any node makes is an output as well."""
     if len(sample.model.graph.node) < 2:

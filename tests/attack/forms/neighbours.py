@@ -143,6 +143,47 @@ def in_two_parts(given: str, wanted: str, array: Array, opset: int) -> Nodes | N
     ]
 
 
+def through_sequence(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+    """Put into a sequence, and taken out again."""
+    if opset < 11 or not _is_plain(array):
+        return None
+    return [
+        constant(f"{wanted}_position", np.int64(0)),
+        node("SequenceConstruct", [given], [f"{wanted}_sequence"]),
+        node("SequenceAt", [f"{wanted}_sequence", f"{wanted}_position"], [wanted]),
+    ]
+
+
+def through_optional(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+    """Made optional, and there after all."""
+    if opset < 15 or not _is_plain(array):
+        return None
+    return [
+        node("Optional", [given], [f"{wanted}_optional"]),
+        node("OptionalGetElement", [f"{wanted}_optional"], [wanted]),
+    ]
+
+
+def _is_plain(array: Array) -> bool:
+    return array.dtype.isbuiltin == 1
+
+
+def through_product(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+    """Multiplied with the identity: by a 1×1 convolution if it could be an image, else as a matrix."""
+    made = _product(given, wanted, array)
+    return None if made is None or opset < 9 else made
+
+
+def _product(given: str, wanted: str, array: Array) -> Nodes | None:
+    if array.dtype != np.float32 or array.ndim < 2 or not array.size or not np.isfinite(array).all():
+        return None
+    weights = f"{wanted}_weights"
+    if array.ndim == 4:
+        one = np.eye(array.shape[1], dtype=np.float32)[:, :, None, None]
+        return [constant(weights, one), node("Conv", [given, weights], [wanted])]
+    return [constant(weights, np.eye(array.shape[-1], dtype=np.float32)), node("MatMul", [given, weights], [wanted])]
+
+
 def _moves(array: Array, opset: int) -> bool:
     """Whether ops that move elements take this type in this opset."""
     name = array.dtype.name
@@ -230,3 +271,60 @@ def flat(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array
         constant(f"{wanted}_all", np.int64([-1])),
         node("Reshape", [made, f"{wanted}_all"], [wanted]),
     ], array.ravel()
+
+
+def largest(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """The largest element of each row."""
+    if array.dtype.name not in ("float32", "int32", "int64") or not array.ndim or not array.size or opset < 11:
+        return None
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        return None
+    if opset < 18:
+        return [node("ReduceMax", [made], [wanted], axes=[-1], keepdims=0)], np.asarray(array.max(-1))
+    axes = f"{wanted}_axes"
+    reduce = node("ReduceMax", [made, axes], [wanted], keepdims=0)
+    return [constant(axes, np.int64([-1])), reduce], np.asarray(array.max(-1))
+
+
+def backward_rows(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """The rows in reverse order, gathered."""
+    if opset < 11 or not array.ndim or not array.size or not _is_plain(array):
+        return None
+    order = f"{wanted}_order"
+    gather = node("Gather", [made, order], [wanted], axis=0)
+    return [constant(order, -1 - np.arange(array.shape[0])), gather], array[::-1]
+
+
+def padded_and_cut(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """A border around it, and taken away."""
+    if opset < 11 or array.dtype.name not in ("float32", "float64", "float16") or not array.ndim:
+        return None
+    names = [f"{wanted}_{part}" for part in ("pads", "starts", "ends")]
+    padded = f"{wanted}_padded"
+    ends = [1 + size for size in array.shape]
+    contents = (np.int64([1] * 2 * array.ndim), np.int64([1] * array.ndim), np.int64(ends))
+    return [
+        *map(constant, names, contents),
+        node("Pad", [made, names[0]], [padded]),
+        node("Slice", [padded, *names[1:]], [wanted]),
+    ], array
+
+
+def chosen(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """Where it is itself, and elsewhere too."""
+    if opset < 9 or not _is_plain(array):
+        return None
+    flag = f"{wanted}_flag"
+    return [constant(flag, np.array(True)), node("Where", [flag, made, made], [wanted])], array
+
+
+def multiplied(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """Multiplied with the identity."""
+    nodes = _product(made, wanted, array) if opset >= 9 else None
+    return None if nodes is None else (nodes, array)
+
+
+def sequenced(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    """Put into a sequence, and taken out again."""
+    nodes = through_sequence(made, wanted, array, opset)
+    return None if nodes is None else (nodes, array)

@@ -51,7 +51,7 @@ Form = Callable[[Sample], "Sample | None"]  # None: the form does not apply
 
 
 def run_once(sample: Sample, device: str, **options: Any) -> Results:
-    loaded: Results = weft.load(sample.model, device=device, **{"cache": False, **options}).run(sample.inputs)
+    loaded: Results = weft.load(sample.model, device=device, **options).run(sample.inputs)
     return loaded
 
 

@@ -79,7 +79,7 @@ def other_sizes_first(sample: Sample) -> Sample | None:
 
 
 def _run_larger_first(sample: Sample, device: str) -> Results:
-    model = load(sample.model, device=device, cache=False)
+    model = load(sample.model, device=device)
     for axis in range(max(array.ndim for array in sample.tensors.values())):
         larger = {
             name: array.repeat(2, axis) if axis < array.ndim and name in sample.tensors else array
