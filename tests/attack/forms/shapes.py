@@ -82,8 +82,8 @@ def _run_larger_first(sample: Sample, device: str) -> Results:
     model = load(sample.model, device=device)
     for axis in range(max(array.ndim for array in sample.tensors.values())):
         larger = {
-            name: array.repeat(2, axis) if axis < array.ndim and name in sample.tensors else array
-            for name, array in sample.inputs.items()
+            name: value.repeat(2, axis) if name in sample.tensors and axis < value.ndim else value
+            for name, value in sample.inputs.items()
         }
         try:
             model.run(larger)
