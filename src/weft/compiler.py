@@ -16,7 +16,8 @@ from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
 from weft.ops import registry
-from weft.ops.lower import lower, run_eagerly
+from weft.ops.lower import lower, run_eagerly, untraced
+from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
 from weft.runtime.devices import engine as device_engine
@@ -181,6 +182,8 @@ def _trace(
     file = read().file
     try:
         return compile(None, (), progress=progress)
+    except OnlyAtRunError:
+        return untraced(read().graph)
     except ExecutionError as error:  # of constants, which no run could change
         where = {"file": file, "node": error.node, "value": error.value}
         raise InvalidModelError(error.problem, hint=error.hint, **where) from error
@@ -238,7 +241,7 @@ def is_defined(domain: str, op: str, version: int) -> bool:
 def _compile(
     read: Callable[[], Source],
     dump: Path | None,
-    sizes: Mapping[str, Sequence[int]] | None,
+    sizes: Mapping[str, Sequence[int | None]] | None,
     overridden: Sequence[str],
     progress: Stages | None = None,
 ) -> TensorProgram:

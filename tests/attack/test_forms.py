@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from attack.devices import DEVICES
 from attack.families.metamorphic import _sample, _suite

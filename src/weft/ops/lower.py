@@ -17,8 +17,8 @@ from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node
-from weft.ir.program import TensorProgram
-from weft.ir.types import TensorType, Type
+from weft.ir.program import Guard, Host, Step, TensorProgram, Value
+from weft.ir.types import AnyType, TensorType, Type
 from weft.ops import registry
 from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
@@ -80,11 +80,14 @@ def lower(
     graph: Graph,
     evaluator: Evaluator,
     *,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[int | None]] | None = None,
     overridden: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> TensorProgram:
-    """Trace a whole graph. `sizes` fixes the shapes of inputs by name; `overridden` makes defaults inputs."""
+    """Trace a whole graph.
+
+    `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
+    """
     trace = Trace(evaluator)
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
@@ -94,6 +97,14 @@ def lower(
     with trace.active():
         outputs = trace_graph(graph, scope, progress)
     return trace.program(outputs)
+
+
+def untraced(graph: Graph) -> TensorProgram:
+    """A program that runs for no inputs, for a graph that can be traced only for those of a run."""
+    inputs = tuple(Value(number, _input_type(value, None), value.name) for number, value in enumerate(graph.inputs))
+    outputs = tuple(Value(len(inputs) + number, AnyType()) for number in range(len(graph.outputs)))
+    never = Guard(0, 1, graph.name)
+    return TensorProgram(inputs, outputs, (Step(Host("untraced"), inputs, outputs, graph.name),), guards=(never,))
 
 
 def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -> list[Any]:
@@ -172,11 +183,14 @@ def _find(scope: Scope, name: str, user: str) -> Tensor:
     return tensor
 
 
-def _input_type(value: GraphValue, sizes: Sequence[int] | None) -> Type:
+def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
     if value.type is None:
         raise InvalidModelError("an input of the model has no type", value=value.name)
     if sizes is not None and isinstance(value.type, TensorType):
-        return TensorType(value.type.dtype, tuple(int(size) for size in sizes))
+        declared: Sequence[Dim] = value.type.shape or [
+            dims.symbol(f"{value.name}.{axis}") for axis in range(len(sizes))
+        ]
+        return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
     return value.type
 
 

@@ -18,6 +18,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor
+from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
@@ -28,7 +29,7 @@ from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
 
 Array = np.ndarray[Any, Any]
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
@@ -69,6 +70,7 @@ class Model:
         self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
+        self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
         self._bind = Binder(signature.inputs, signature.defaults, file, device)
         self._whole = whole
         self._workshop = workshop
@@ -205,13 +207,16 @@ class Model:
         program = self._whole.program
         given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
         failed: Exception | None = None
-        for sizes in () if clash else usual_sizes(program.inputs, program.guards, given):
+        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
+        complete = set(whole) >= {value.name for value in program.inputs}
+        for sizes in (
+            () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
+        ):
             try:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
-        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
+        if complete:  # as a run does it: for these very shapes
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -248,13 +253,13 @@ class Model:
         given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        for sizes in (shapes,) if clash else (None, shapes):
-            prepared = self._program(sizes, overridden, self._names)
-            recorder = self._workshop.record(prepared.program)
-            record = partial(recorder.run, [given[name] for name in prepared.inputs])
+        for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
+                prepared = self._program(sizes, overridden, self._names)
+                recorder = self._workshop.record(prepared.program)
+                record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
-            except GuardError:
+            except (GuardError, OnlyAtRunError):
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
@@ -282,9 +287,9 @@ class Model:
         keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
         if clash is None:
             try:
-                prepared = self._program(None, overridden, wanted)
+                prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
-            except GuardError:
+            except (GuardError, OnlyAtRunError):
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -293,14 +298,18 @@ class Model:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
+        except (GuardError, OnlyAtRunError):  # sizes that depend on data break an assumption, or would be needed now
+            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
+            return [found[name] for name in wanted]
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
-        except GuardError:  # sizes that depend on data break an assumption
-            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
-            return [found[name] for name in wanted]
+
+    def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
+        """The ranks of inputs for which the model states none: there is a program for each set of them."""
+        return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""

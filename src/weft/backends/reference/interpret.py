@@ -17,6 +17,7 @@ import numpy as np
 from weft.backends.reference import products, reductions
 from weft.backends.reference.host import HOST_FUNCTIONS
 from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, evaluate_scatter
+from weft.backends.reference.scalars import hold, wrap
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -77,7 +78,8 @@ class Reference:
             case Map():
                 return [evaluate_map_symbolic(primitive, operands, _shape(types[0], {}))]
             case Reduce() | Reshape() | Concat():
-                return evaluate(primitive, [operand.astype(object) for operand in operands], types, {})
+                boxed = [operand.astype(object) for operand in operands]
+                return [hold(evaluate(primitive, boxed, types, {})[0], _tensor_type(types[0]).dtype)]
             case _:
                 raise InternalError(f"{type(primitive).__name__} of symbolic integers")
 
@@ -158,7 +160,8 @@ def _evaluate(
         case Concat(axis):
             return [np.concatenate(operands, axis)]
         case Dims(values):
-            return [np.array([number(v) for v in values], _dtype(types[0])).reshape(_shape(types[0], sizes))]
+            dtype = _tensor_type(types[0]).dtype
+            return [np.array([wrap(number(v), dtype) for v in values], dtype.numpy).reshape(_shape(types[0], sizes))]
         case Reduce():
             return [reductions.reduce(primitive, operands[0])]
         case ArgReduce():
@@ -341,9 +344,9 @@ def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _dtype(type: Type) -> np.dtype[Any]:
+def _tensor_type(type: Type) -> TensorType:
     assert isinstance(type, TensorType)
-    return type.dtype.numpy
+    return type
 
 
 def _check_memory(type: Type, sizes: Mapping[str, int]) -> None:
