@@ -35,7 +35,7 @@ class NotStaticError(Exception):
 
 
 class OnlyAtRunError(InvalidModelError):
-    """Control flow needs to know something that only the run will reveal; it cannot be put off as other ops can."""
+    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
 
 
 class _Operators:

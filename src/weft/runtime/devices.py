@@ -198,7 +198,7 @@ class _Interpreted:
     program: TensorProgram
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return interpret.run(self.program, inputs)
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.backends.reference.interpret import GuardError
+from weft.backends.reference.interpret import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
@@ -354,8 +354,11 @@ class Model:
 
 
 def _on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same inputs, those on a device copied from there."""
-    return {name: content.numpy() if isinstance(content, DeviceTensor) else content for name, content in inputs.items()}
+    """The same inputs, those on a device copied from there, in the usual order of memory."""
+    return {
+        name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)
+        for name, content in inputs.items()
+    }
 
 
 def _own(result: Any, others: Sequence[Any]) -> Any:
