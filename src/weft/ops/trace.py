@@ -241,6 +241,8 @@ class Trace:
             computed = self.evaluator.evaluate_symbolic(primitive, contents, types)
         except UndecidedError:
             return None
+        if not all(_is_tractable(content) for content in computed):
+            return None
         guards = [guard for content, type in zip(computed, types) for guard in self._range_guards(content, type)]
         if any(_never_holds(guard) for guard in guards):
             return None
@@ -357,10 +359,20 @@ def _never_holds(guard: Guard) -> bool:
     return dims.is_at_least(guard.right, guard.left + 1)
 
 
+def _is_tractable(content: Any) -> bool:
+    """Whether every element can be computed with; others are left to the run."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return True
+    return all(dims.is_tractable((element,)) for element in content.flat if isinstance(element, Expr))
+
+
 def _check_sizes(type: Type) -> None:
-    for size in (type.shape or ()) if isinstance(type, TensorType) else ():
+    shape = (type.shape or ()) if isinstance(type, TensorType) else ()
+    for size in shape:
         if isinstance(size, int) and size < 0:
             raise InvalidModelError(f"the result would have a negative size: {type}")
+    if not dims.is_tractable(shape):
+        raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
 
 def _is_pure_host(primitive: Primitive) -> bool:
