@@ -23,7 +23,9 @@ from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, nex
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.memory import parse_bytes
+from weft.runtime.model_cache import shared_models
 from weft.runtime.progress import Stages, stages
+from weft.runtime.reading import Reading
 from weft.runtime.room import check_room_to_compile, check_room_to_start
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
@@ -67,16 +69,18 @@ def load(
         check_room_to_start()
     with stages("loading") as progress:
         progress.stage("reading")
-        opened = open_model(source)
+        kept = shared_models() if cache else None
+        folders = (None, None) if kept is None else (kept.folder, kept.records)
+        reading = Reading(open_model(source), _read, *folders)
         wishes = Wishes(threads, limit, prefer)
-        load_on = partial(_load, opened, wishes, cache, Path(dump) if dump is not None else None, precision)
+        load_on = partial(_load, reading, wishes, cache, Path(dump) if dump is not None else None, precision)
         try:
             return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
         except WeftError:
             raise
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=opened.file, hint=hint) from error
+            raise OutOfMemoryError("the memory is used up", file=reading.file, hint=hint) from error
 
 
 def _load_on_best(load_on: Callable[..., Model], chosen: str, progress: Stages | None = None) -> Model:
@@ -99,7 +103,7 @@ def _fall_back(
 
 
 def _load(
-    opened: Opened,
+    reading: Reading,
     wishes: Wishes,
     cache: bool,
     dump: Path | None,
@@ -109,13 +113,13 @@ def _load(
     progress: Stages | None,
 ) -> Model:
     """A model on a device, with leaner kernels where it must fit into a limit."""
-    make = partial(_load_as, opened, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
+    make = partial(_load_as, reading, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
     model = make(precision)
     return model if wishes.limit is None else _fitting(model, wishes.limit, make, precision)
 
 
 def _load_as(
-    opened: Opened,
+    reading: Reading,
     device: str,
     wishes: Wishes,
     cache: bool,
@@ -125,26 +129,27 @@ def _load_as(
     precision: str,
 ) -> Model:
     engine = device_engine(device)
-    read = once(partial(read_model, opened, is_defined=is_defined))
+    read = reading.model
     compile = partial(_compile, read, dump)
     trace = once(partial(_trace, read, compile))
-    shelf = Shelf(opened, engine, precision) if cache and dump is None else None
+    shelf = Shelf(reading, engine, precision) if cache and dump is None else None
     kept = shelf.get() if shelf is not None else None
     if kept is None:
         if engine.identity is not None:
-            check_room_to_compile(opened.file, len(opened.view))
-        tell = partial(_tell, progress, (opened.view, *read().external.values()))
-        make = partial(_make, read, compile, engine, precision, cache, tell)
+            check_room_to_compile(reading.file, reading.opened.size)
+        make = partial(_make, read, compile, engine, precision, cache, partial(_tell, progress, reading))
         made = make(progress)
         progress.stage("saving")
-        kept = (made if shelf is None else shelf.put(made, read())) or make(progress)
+        kept = (made if shelf is None else shelf.put(made)) or make(progress)
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
+        else:
+            reading.forget()
     whole = _start(engine, wishes, kept.program)
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
     workshop = Workshop(read, trace, compile, prepare, eager, record, engine.place, engine.has_memory, fall_back)
-    return Model(opened.file, device, kept.signature, whole, workshop)
+    return Model(reading.file, device, kept.signature, whole, workshop)
 
 
 def _fitting(model: Model, limit: int, load_as: Callable[[str], Model], precision: str) -> Model:
@@ -206,11 +211,15 @@ def _record(device: str, engine: Engine, threads: int | None, program: Compiled)
     return engine.record(program, threads)
 
 
-def _tell(progress: Stages, files: Sequence[memoryview], stage: str, fraction: float) -> None:
+def _tell(progress: Stages, reading: Reading, stage: str, fraction: float) -> None:
     """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
     progress.stage(stage, fraction)
-    for file in files:
-        release_pages(file)
+    for copy in reading.views():
+        release_pages(copy)
+
+
+def _read(opened: Opened, folders: Sequence[Path]) -> Source:
+    return read_model(opened, is_defined=is_defined, folders=folders)
 
 
 def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
