@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from weft.backends.cpu.code_cache import key_of, write_file
 from weft.backends.cpu.machine import usable_cores
 from weft.frontend import release_pages
+from weft.threads import Team
 
 CHUNK = 4 * 1024**2
 RELEASED = 4  # chunks after which what was read so far is let go of
@@ -38,7 +38,7 @@ def digest(content: memoryview) -> str:
     if len(starts) <= 1:
         parts = [sha256(content).digest()]
     else:
-        with ThreadPoolExecutor(min(usable_cores(), len(starts))) as workers:
+        with Team(min(usable_cores(), len(starts))) as workers:
             parts = list(workers.map(part, starts))
         release_pages(content)
     return sha256(len(content).to_bytes(8, "little") + b"".join(parts)).hexdigest()
