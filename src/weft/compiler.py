@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.backends.reference.interpret import Reference
 from weft.errors import DeviceError, ExecutionError, FallbackWarning, InvalidModelError, OutOfMemoryError, WeftError
@@ -29,8 +29,8 @@ from weft.runtime.reading import Reading
 from weft.runtime.room import check_room_to_compile, check_room_to_start
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
+from weft.threads import once
 
-Made = TypeVar("Made")
 PRECISIONS = ("float32", "strict")
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
@@ -131,7 +131,7 @@ def _load_as(
     engine = device_engine(device)
     read = reading.model
     compile = partial(_compile, read, dump)
-    trace = once(partial(_trace, read, compile))
+    trace: Callable[..., TensorProgram] = once(partial(_trace, read, compile))
     shelf = Shelf(reading, engine, precision) if cache and dump is None else None
     kept = shelf.get() if shelf is not None else None
     if kept is None:
@@ -228,18 +228,6 @@ def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[
 
 def _given(program: TensorProgram) -> TensorProgram:
     return program
-
-
-def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function that is called when its result is first wanted; the arguments of later calls do not matter."""
-    made: list[Made] = []
-
-    def get(*arguments: Any) -> Made:
-        if not made:
-            made.append(make(*arguments))
-        return made[0]
-
-    return get
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:

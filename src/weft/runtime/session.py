@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +26,7 @@ from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs,
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
@@ -76,7 +76,7 @@ class Model:
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
         self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = Lock()
+        self._lock = lock()
 
     @property
     def source(self) -> Source:
