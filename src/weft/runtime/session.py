@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
+from weft.runtime.arguments import not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
@@ -102,8 +103,10 @@ class Model:
             `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
         """
         given = {} if inputs is None else inputs
+        if not isinstance(given, Mapping):
+            raise not_by_name(given, self.file)
         arrays = self._bind.plain(given)
-        if arrays is not None and outputs is None and not keep:
+        if arrays is not None and outputs is None and keep is False:
             shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
@@ -118,6 +121,8 @@ class Model:
             return self._workshop.place(placeable(array))
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
 
     def _run_checked(
         self,
@@ -197,20 +202,21 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        given, _ = bind_shapes(self._whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
         program = self._whole.program
-        given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
+        shapes = whole_shapes(shapes, self.file)
+        given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
         for sizes in () if clash else usual_sizes(program.inputs, program.guards, given):
             try:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
         if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
@@ -242,8 +248,7 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
-        if not isinstance(repeat, int) or repeat < 1:
-            raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
+        repeat = whole_number(repeat, "repeat", self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
         given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
@@ -265,12 +270,13 @@ class Model:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
-        if isinstance(outputs, str):
-            raise InputError(f"{option} must be a list of names, not the string {outputs!r}", file=self.file)
+        if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
+            raise InputError(f"{option} must be a list of names, not {outputs!r:.60}", file=self.file)
+        outputs = [name.item() if isinstance(name, np.generic) else name for name in outputs]
         for name in outputs:
-            if name not in names:
+            if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
+                raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
         return tuple(outputs)
 
     def _run(
