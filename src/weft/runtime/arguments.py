@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, Union
 
+import numpy as np
+
 from weft.errors import InputError
 
 Shapes = dict[str, Union[int, tuple[int, ...]]]
@@ -21,7 +23,7 @@ def whole_number(given: Any, name: str, file: str | None = None) -> int:
     """A positive whole number of any integer type; InputError for anything else."""
     number = _integer(given)
     if number is None or number < 1:
-        raise InputError(f"{name} must be a positive whole number, not {given!r:.60}", file=file)
+        raise InputError(f"{name} must be a positive number, not {given!r:.60}", file=file)
     return number
 
 
@@ -46,12 +48,22 @@ def whole_shapes(shapes: Any, file: str) -> Shapes:
     return found
 
 
+def listed(given: Any, option: str, file: str) -> tuple[Any, ...]:
+    """The parts of a list of names, whatever they are; InputError where it is no list."""
+    if not isinstance(given, (str, bytes)):
+        try:
+            return tuple(name.item() if isinstance(name, np.generic) else name for name in given)
+        except Exception:  # whatever comes of going through something that is no list
+            pass
+    raise InputError(f"{option} must be a list of names, not {_kind(given)}", file=file)
+
+
 def _integers(given: Any) -> tuple[int, ...] | None:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         return None
     try:
         numbers = tuple(_integer(item) for item in given)
-    except TypeError:  # an array without dimensions
+    except Exception:  # an array without dimensions, a closed file
         return None
     return None if any(number is None for number in numbers) else numbers  # type: ignore[return-value]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.arguments import not_by_name, whole_number, whole_shapes
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
@@ -33,6 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
+UNFIT = (GuardError, ZeroDivisionError)  # a program is not for these sizes: an assumption fails, or one is divided by
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ class Model:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
         repeat = whole_number(repeat, "repeat", self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
+        given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         for sizes in (shapes,) if clash else (None, shapes):
@@ -270,14 +271,12 @@ class Model:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
-        if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
-            raise InputError(f"{option} must be a list of names, not {outputs!r:.60}", file=self.file)
-        outputs = [name.item() if isinstance(name, np.generic) else name for name in outputs]
-        for name in outputs:
+        wanted = listed(outputs, option, self.file)
+        for name in wanted:
             if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
                 raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
-        return tuple(outputs)
+        return wanted
 
     def _run(
         self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
@@ -290,7 +289,7 @@ class Model:
             try:
                 prepared = self._program(None, overridden, wanted)
                 results = self._execute(prepared, given, keep)
-            except GuardError:
+            except UNFIT:
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -304,7 +303,7 @@ class Model:
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
-        except GuardError:  # sizes that depend on data break an assumption
+        except UNFIT:  # sizes that depend on data break an assumption
             found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
             return [found[name] for name in wanted]
 
