@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, ExecutionError, FallbackWarning, InvalidModelError, OutOfMemoryError, WeftError
+from weft.errors import (
+    DeviceError,
+    ExecutionError,
+    FallbackWarning,
+    InputError,
+    InvalidModelError,
+    OutOfMemoryError,
+    WeftError,
+)
 from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
@@ -19,6 +27,7 @@ from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly, untraced
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.runtime.arguments import whole_number
 from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
@@ -62,7 +71,7 @@ def load(
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
-    _check_options(threads, precision, prefer)
+    threads, folder = _checked_options(threads, precision, prefer, dump)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = choose(device).name
     if device_engine(chosen).identity is not None:
@@ -73,7 +82,7 @@ def load(
         folders = (None, None) if kept is None else (kept.folder, kept.records)
         reading = Reading(open_model(source), _read, *folders)
         wishes = Wishes(threads, limit, prefer)
-        load_on = partial(_load, reading, wishes, cache, Path(dump) if dump is not None else None, precision)
+        load_on = partial(_load, reading, wishes, cache, folder, precision)
         try:
             return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
         except WeftError:
@@ -264,17 +273,30 @@ def _compile(
 
 
 def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -> None:
-    if dump is not None:
+    if dump is None:
+        return
+    try:
         dump.mkdir(parents=True, exist_ok=True)
-        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n")
+        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"nothing can be written to the dump folder {dump}: {reason}") from error
 
 
-def _check_options(threads: int | None, precision: str, prefer: str) -> None:
-    if prefer not in ("memory", "speed"):
-        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r}")
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise DeviceError(f"threads must be a positive number, not {threads!r}")
-    if precision not in PRECISIONS:
+def _checked_options(threads: Any, precision: Any, prefer: Any, dump: Any) -> tuple[int | None, Path | None]:
+    """The number of threads and the folder for dumps; an error of weft's where an option is none."""
+    if not isinstance(prefer, str) or prefer not in ("memory", "speed"):
+        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r:.60}")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
-        why = ": no layer is computed in bfloat16 or narrower yet" if precision == "fast" else ""
-        raise DeviceError(f"precision {precision!r} is not available{why}", hint=hint)
+        is_fast = isinstance(precision, str) and precision == "fast"
+        why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
+        raise DeviceError(f"precision {precision!r:.60} is not available{why}", hint=hint)
+    try:
+        folder = None if dump is None else Path(dump)
+    except Exception as error:  # whatever a class of someone else's raises
+        raise InputError(f"dump must be the path of a folder, not a {type(dump).__name__}") from error
+    try:
+        return (None if threads is None else whole_number(threads, "threads")), folder
+    except InputError as error:
+        raise DeviceError(error.problem) from None

@@ -22,6 +22,7 @@ from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
@@ -33,6 +34,7 @@ Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
+UNFIT = (GuardError, ZeroDivisionError)  # a program is not for these sizes: an assumption fails, or one is divided by
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,10 @@ class Model:
             `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
         """
         given = {} if inputs is None else inputs
+        if not isinstance(given, Mapping):
+            raise not_by_name(given, self.file)
         arrays = self._bind.plain(given)
-        if arrays is not None and outputs is None and not keep:
+        if arrays is not None and outputs is None and keep is False:
             shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
@@ -120,6 +124,8 @@ class Model:
             return self._workshop.place(placeable(array))
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
 
     def _run_checked(
         self,
@@ -199,13 +205,14 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        given, _ = bind_shapes(self._whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
         program = self._whole.program
-        given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
+        shapes = whole_shapes(shapes, self.file)
+        given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
         whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
         complete = set(whole) >= {value.name for value in program.inputs}
@@ -216,7 +223,12 @@ class Model:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
+<<<<<<< HEAD
         if complete:  # as a run does it: for these very shapes
+=======
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
+        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
+>>>>>>> empties
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -247,10 +259,9 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
-        if not isinstance(repeat, int) or repeat < 1:
-            raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
+        repeat = whole_number(repeat, "repeat", self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
+        given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
@@ -270,13 +281,12 @@ class Model:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
-        if isinstance(outputs, str):
-            raise InputError(f"{option} must be a list of names, not the string {outputs!r}", file=self.file)
-        for name in outputs:
-            if name not in names:
+        wanted = listed(outputs, option, self.file)
+        for name in wanted:
+            if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
-        return tuple(outputs)
+                raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
+        return wanted
 
     def _run(
         self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
@@ -289,7 +299,11 @@ class Model:
             try:
                 prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
+<<<<<<< HEAD
             except (GuardError, OnlyAtRunError):
+=======
+            except UNFIT:
+>>>>>>> empties
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -306,10 +320,16 @@ class Model:
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
+<<<<<<< HEAD
 
     def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
+=======
+        except UNFIT:  # sizes that depend on data break an assumption
+            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
+            return [found[name] for name in wanted]
+>>>>>>> empties
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
