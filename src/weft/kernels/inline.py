@@ -133,7 +133,8 @@ def _reads_less(inner: _Known) -> bool:
 
 def _inline(outer: _Known, inner: _Known) -> Step:
     """The outer map with the inner one's expression in the place of its loads, and each operand once, in the order of
-    their first loads."""
+    their first loads.
+    """
     position = outer.step.operands.index(inner.step.results[0])
     shape = _shape(inner.step.results[0])
     plain = tuple(Index(dims.axis(number, size)) for number, size in enumerate(shape))

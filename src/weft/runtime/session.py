@@ -20,9 +20,9 @@ from weft.ir.tensors import DeviceTensor
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
@@ -34,7 +34,8 @@ Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
-UNFIT = (GuardError, ZeroDivisionError)  # a program is not for these sizes: an assumption fails, or one is divided by
+# a program is not for these sizes: an assumption fails, one is divided by, or depends on data that is needed now
+UNFIT = (GuardError, ZeroDivisionError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Model:
         shapes = whole_shapes(shapes, self.file)
         given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
-        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
         complete = set(whole) >= {value.name for value in program.inputs}
         for sizes in (
             () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
@@ -223,12 +224,7 @@ class Model:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-<<<<<<< HEAD
         if complete:  # as a run does it: for these very shapes
-=======
-        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
-        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
->>>>>>> empties
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -299,11 +295,7 @@ class Model:
             try:
                 prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
-<<<<<<< HEAD
-            except (GuardError, OnlyAtRunError):
-=======
             except UNFIT:
->>>>>>> empties
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -312,7 +304,7 @@ class Model:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
-        except (GuardError, OnlyAtRunError):  # sizes that depend on data break an assumption, or would be needed now
+        except UNFIT:
             found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
             return [found[name] for name in wanted]
         except ModelError as error:
@@ -320,16 +312,10 @@ class Model:
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
-<<<<<<< HEAD
 
     def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
-=======
-        except UNFIT:  # sizes that depend on data break an assumption
-            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
-            return [found[name] for name in wanted]
->>>>>>> empties
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
