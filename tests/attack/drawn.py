@@ -1,4 +1,4 @@
-"""Models and inputs as JSON: a graph in base64, and in place of large arrays how to draw them, the same on every machine.
+"""Models and inputs as JSON: a graph in base64, and in place of large arrays how to draw them, the same everywhere.
 
 A draw is a dict: dtype and shape, and either the values themselves, or a seed with the mean, spread and range of the
 numbers. Weights are drawn too: an initializer whose doc_string is a draw has no data of its own.
@@ -67,8 +67,8 @@ def described(array: Array, seed: int) -> Draw:
     if array.dtype == object or array.dtype.kind in "US":
         return made | {"dtype": "str", "values": [str(text) for text in array.ravel()]}
     if array.size <= SMALL:
-        exact = array.astype(np.float64) if is_float(array) else array
-        return made | {"values": exact.ravel().tolist()}
+        flat = array.ravel().tolist()
+        return made | {"values": [float(f"{number:.5g}") for number in flat] if is_float(array) else flat}
     wide = array.astype(np.float64)
     wide = wide[np.isfinite(wide)]
     if not wide.size:

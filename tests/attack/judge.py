@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+from attack import peer
 from attack.float64 import Exact, nodes_of, unit
+from onnx import helper
 
 Array = np.ndarray[Any, Any]
 SHAKES = 3
+TO_INTEGERS = ("Cast", "QuantizeLinear", "DynamicQuantizeLinear")
 STEPS = {
     "Floor", "Ceil", "Round", "Cast", "CastLike", "ArgMax", "ArgMin", "TopK", "Equal", "Less", "Greater", "LessOrEqual",
     "GreaterOrEqual", "Sign", "Mod", "NonMaxSuppression", "NonZero", "QuantizeLinear", "DynamicQuantizeLinear", "Where",
     "If", "Loop", "Scan", "Unique", "Hardmax", "OneHot", "IsInf", "IsNaN", "Shrink", "ThresholdedRelu", "MaxPool",
-    "Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "DynamicQuantizeLinear", "QLinearConv",
+    "Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "QLinearConv",
     "QLinearMatMul", "Compress", "Clip", "Resize", "BitShift", "And", "Or", "Not", "Xor", "Einsum", "Div",
 }  # fmt: skip
 
@@ -32,13 +35,47 @@ def has_steps(model: onnx.ModelProto) -> bool:
 
 def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], wanted: Sequence[Any]) -> str:
     """What is wrong with `got`, compared with onnxruntime's results; nothing if all is well."""
+    told = _difference(model, feeds, got, wanted)
+    return "" if " differ; " in told and _undefined(model, feeds) else told
+
+
+def _undefined(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> bool:
+    """Whether a number becomes an integer that cannot hold it, which ONNX leaves open."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    names = {node.input[0]: node for node in model.graph.node if node.op_type in TO_INTEGERS}
+    outputs = {entry.name for entry in model.graph.output}
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
+    try:
+        values = peer.run(probe, feeds, list(names)) if names else []
+    except peer.PeerError:
+        return False
+    for node, value in zip(names.values(), values, strict=True):
+        if value.dtype.kind == "f" and value.size:
+            low, high = _range(node)
+            with np.errstate(all="ignore"):
+                if not bool(((value > low) & (value < high)).all()):
+                    return True
+    return False
+
+
+def _range(node: onnx.NodeProto) -> tuple[float, float]:
+    kind = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+    dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(np.float32)
+    if dtype.kind not in "iu":
+        return -np.inf, np.inf  # a NaN is in no range
+    return float(np.iinfo(dtype).min) - 1, float(np.iinfo(dtype).max) + (1 if dtype.itemsize < 8 else 0)
+
+
+def _difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], wanted: Sequence[Any]) -> str:
     if len(got) != len(wanted):
         return f"{len(got)} outputs instead of {len(wanted)}"
     names = [entry.name for entry in model.graph.output]
+    empty = any(array.size == 0 for array in feeds.values())  # whose mean ONNX leaves open, too
     loops = any(node.op_type == "Loop" for node in nodes_of(model))
     for name, ours, theirs in zip(names, got, wanted, strict=True):
-        if loops and isinstance(theirs, np.ndarray) and theirs.shape == (0,) and ours.shape[:1] == (0,):
-            continue  # what a loop of no trips collects: onnxruntime forgets the shape of an element
+        if isinstance(theirs, np.ndarray) and ours.size == theirs.size == 0 and (loops or empty):
+            continue  # onnxruntime forgets the shape of elements that a loop of no trips collects, and of empty sums
         told = _form(ours, theirs)
         if told:
             return f"output {name}: {told}"
@@ -59,7 +96,6 @@ def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence
     except Exception as error:
         return _unexplained(names, got, wanted, far, f"no float64 result: {type(error).__name__}: {error}")
     peers = [*shaken] if not exact.by_onnxruntime else [*shaken, wanted]
-    empty = any(array.size == 0 for array in feeds.values())  # whose mean ONNX leaves open
     tolerance = rough * (4 + count)
     for place in far:
         others = [peer[place] for peer in peers]
@@ -92,10 +128,12 @@ def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: 
         worst = float(np.nan_to_num(np.where(away, np.abs(ours - true), 0), nan=np.inf).max())
         if worst <= explained and away.sum() <= 4 * near + 2:
             return ""
-        there = np.unravel_index(np.argmax(np.nan_to_num(np.where(away, np.abs(ours - true), -1), nan=np.inf)), ours.shape)
+        there = np.unravel_index(
+            np.argmax(np.nan_to_num(np.where(away, np.abs(ours - true), -1), nan=np.inf)), ours.shape
+        )
     return (
-        f"{int(away.sum())} of {away.size} differ; at {list(map(int, there))} {ours[there]!r}, onnxruntime {theirs[there]!r}, "
-        f"float64 {true[there]!r}; rounding explains {explained:.3g}"
+        f"{int(away.sum())} of {away.size} differ; at {list(map(int, there))} {ours[there]}, "
+        f"onnxruntime {theirs[there]}, float64 {true[there]}; rounding explains {explained:.3g}"
     )
 
 

@@ -32,4 +32,9 @@ def onnxruntime_is_wrong(model: onnx.ModelProto) -> str:
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     if opset < 12 and any(node.op_type == "Dropout" and len(node.output) > 1 for node in nodes_of(model)):
         return "the mask of a Dropout before opset 12 is not filled"
+    for node in nodes_of(model):
+        given = {attribute.name: attribute for attribute in node.attribute}
+        same = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
+        if same and "Pool" in node.op_type and "dilations" in given and max(given["dilations"].ints) > 1:
+            return "a dilated pool of the same size is smaller there"
     return ""

@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own, since some models kill it: `python -m attack.peer` answers requests on its pipes."""
+"""onnxruntime in a process of its own, since some models kill it: `python -m attack.peer` answers on its pipes."""
 
 from __future__ import annotations
 
