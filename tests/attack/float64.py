@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import weft
@@ -78,8 +78,8 @@ class Exact:
                     tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
         if self.by_onnxruntime:
             try:
-                return peer.run(model, wide)
-            except peer.PeerError:  # a kernel for doubles that it lacks
+                return rival.run(model, wide)
+            except rival.RivalError:  # a kernel for doubles that it lacks
                 self.by_onnxruntime = False
         with np.errstate(all="ignore"):
             return list(weft.load(model, device="reference").run(wide).values())

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from attack.float64 import Exact, nodes_of, unit
 from onnx import helper
 
@@ -47,8 +47,8 @@ def _undefined(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> bool:
     outputs = {entry.name for entry in model.graph.output}
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
     try:
-        values = peer.run(probe, feeds, list(names)) if names else []
-    except peer.PeerError:
+        values = rival.run(probe, feeds, list(names)) if names else []
+    except rival.RivalError:
         return False
     for node, value in zip(names.values(), values, strict=True):
         if value.dtype.kind == "f" and value.size:
