@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 Draw = dict[str, Any]
 SMALL = 64
 """Arrays of at most so many elements are given in full."""
+LARGE = 1e5
+"""Numbers beyond it are not like those of a trained model."""
 
 
 def packed(model: onnx.ModelProto) -> str:
@@ -72,6 +74,10 @@ def described(array: Array, seed: int) -> Draw:
     wide = array.astype(np.float64)
     wide = wide[np.isfinite(wide)]
     if not wide.size:
+        return made | {"seed": seed, "mean": 0.0, "std": 1.0}
+    if is_float(array) and (
+        wide.std() == 0 or np.abs(wide).max() > LARGE
+    ):  # weights that are one number, and what follows
         return made | {"seed": seed, "mean": 0.0, "std": 1.0}
     facts = {"mean": wide.mean(), "std": wide.std(), "low": wide.min(), "high": wide.max()}
     return made | {"seed": seed} | {name: float(f"{number:.4g}") for name, number in facts.items()}

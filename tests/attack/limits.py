@@ -9,6 +9,7 @@ from weft.errors import InvalidModelError, WeftError
 
 LIMITS: tuple[tuple[str, str], ...] = (
     ("name a dimension twice", "axes are a set: ONNX gives a repeated one no meaning"),
+    ("cannot be told beside one of size 0", "ONNX allows no -1 beside a 0 that is a size"),
     ("(PRelu)", "a slope broadcasts to its input, never the other way"),
 )
 """A part of an error's text, and where the limit is documented."""
