@@ -23,6 +23,7 @@ from weft.ops import registry
 from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
 from weft.ops.trace import Evaluator, Trace
+from weft.ops.type_rules import TypeRuleError
 
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
@@ -50,6 +51,11 @@ class Subgraph:
             )
         inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
         return trace_graph(self.graph, ChainMap(inner, self.scope))
+
+    def captured(self) -> dict[str, Tensor]:
+        """The values of the enclosing graphs that the nodes may use, by name."""
+        found = ((name, self.scope.get(name)) for name in sorted(_free_names(self.graph)))
+        return {name: tensor for name, tensor in found if tensor is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,11 @@ def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     try:
         count = max(wanted, default=0)
         outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
+    except TypeRuleError as error:
+        given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
+        told = ", ".join(f"{name!r} is {type}" for name, type in given)
+        where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
+        raise InvalidModelError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:
@@ -187,6 +198,19 @@ def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
         ]
         return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
     return value.type
+
+
+def _free_names(graph: Graph) -> set[str]:
+    """The names that a graph uses and does not define."""
+    used = {value.shows or value.name for value in graph.outputs}
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        used.update(node.inputs)
+        own.update(node.outputs)
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                used |= _free_names(value)
+    return used - own
 
 
 def _symbol_names(tensor: Tensor | None) -> set[str]:

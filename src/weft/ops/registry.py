@@ -121,6 +121,9 @@ def call(
         trace = current_trace.get()
         if trace.eager:
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
+        if definition.sees_graph:
+            raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
+            raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
         if definition.sees_graph or any(callable(value) for value in attributes.values()):
             raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
         del trace.guards[guards:]
@@ -147,8 +150,13 @@ def _put_off(
     version: int,
 ) -> list[Tensor | None]:
     present = tuple(tensor is not None for tensor in inputs)
-    late = Late(definition.domain, definition.name, version, dict(attributes), present)
-    operands = [tensor for tensor in inputs if tensor is not None]
+    captured: dict[str, Tensor] = {}
+    bare: dict[str, Any] = {}
+    for name, value in attributes.items():
+        bare[name] = value.graph if callable(value) else value
+        captured.update(value.captured() if callable(value) else {})
+    late = Late(definition.domain, definition.name, version, bare, present, tuple(captured))
+    operands = [*(tensor for tensor in inputs if tensor is not None), *captured.values()]
     return list(current_trace.get().emit(late, operands, [AnyType()] * output_count))
 
 

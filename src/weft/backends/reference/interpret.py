@@ -21,6 +21,7 @@ from weft.backends.reference.scalars import hold, wrap
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.graph import Graph
 from weft.ir.program import (
     ArgReduce,
     Branch,
@@ -50,6 +51,7 @@ from weft.ir.program import (
 from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType, Type
 from weft.ops import registry
+from weft.ops.lower import Scope, Subgraph
 from weft.ops.trace import Trace
 
 Array = np.ndarray[Any, Any]
@@ -103,6 +105,13 @@ def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] 
         for value in last_use.get(number, ()):
             values.pop(value, None)
     return [values[output] for output in program.outputs]
+
+
+def in_order(content: Any) -> Any:
+    """An array whose elements follow each other in memory; numpy's sums depend on how they lie there."""
+    if not isinstance(content, np.ndarray) or (content.flags.c_contiguous and content.flags.aligned):
+        return content
+    return np.array(content, order="C")
 
 
 def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Guard, ...]:
@@ -218,8 +227,12 @@ def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[An
     trace = Trace(Reference(), eager=True)
     given = iter(operands)
     inputs = [trace.constant(next(given)) if present else None for present in late.present]
+    scope: Scope = {name: trace.constant(next(given)) for name in late.captures}
+    attributes = {
+        n: Subgraph(value, scope) if isinstance(value, Graph) else value for n, value in late.attributes.items()
+    }
     with trace.active():
-        outputs = registry.call(definition, inputs, late.attributes, output_count, late.version)
+        outputs = registry.call(definition, inputs, attributes, output_count, late.version)
     return [None if output is None else trace.constants[output.value] for output in outputs]
 
 

@@ -1,0 +1,16 @@
+"""The devices that attacks run on, and why one may be missing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import weft
+
+DEVICES = ("cpu", "webgpu:0")
+
+
+@cache
+def missing(device: str) -> str | None:
+    """Why there is no such device here, or None."""
+    names = [found.name for found in weft.devices()]
+    return None if device in names else f"no {device} here; scripts/setup-gpu installs one that is a program"

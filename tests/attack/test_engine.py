@@ -1,0 +1,63 @@
+"""The engine tells a crash from a hang from an error, goes on after each, and makes findings small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from attack.campaign import run_campaign
+from attack.engine import Arena, Child, cases_of
+from attack.families import load_family
+from attack.minimise import Finding, minimised, read_finding
+from attack.verdict import CRASH, FOREIGN, HANG, INTERNAL, REFUSED, RIGHT, WRONG
+
+PRETENDED = load_family("attack.pretended")
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    with Arena() as arena, Child(PRETENDED, "none", arena) as child:
+        yield child
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "said"),
+    [
+        ("right", RIGHT, ""),
+        ("crash", CRASH, "SIGSEGV"),
+        ("foreign", FOREIGN, "KeyError"),
+        ("internal", INTERNAL, "broken"),
+        ("leave", FOREIGN, "SystemExit"),
+        ("memory", FOREIGN, "MemoryError"),
+        ("input", REFUSED, "InputError"),
+        ("refuse", REFUSED, "since"),
+        ("print", RIGHT, ""),
+        ("hang", HANG, "no answer"),
+    ],
+)
+def test_verdicts(do: str, kind: str, said: str, child: Child) -> None:
+    verdict = child.run({"name": do, "do": do})
+    assert verdict.kind == kind
+    assert said in verdict.detail
+    assert child.run({"name": "after", "do": "right"}).kind == RIGHT
+
+
+def test_findings_become_small(child: Child, tmp_path: Path) -> None:
+    payload = {"name": "large", "do": "wrong", "size": 100}
+    small = minimised(Finding(PRETENDED.name, "none", payload, child.run(payload)), child)
+    assert small.payload["size"] == 6
+    assert small.verdict.kind == WRONG
+    assert read_finding(small.write(tmp_path)) == small
+
+
+def test_a_seed_gives_the_same_cases() -> None:
+    first, again, other = (list(islice(cases_of(PRETENDED, seed, "none"), 20)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_campaign_counts(tmp_path: Path) -> None:
+    (tally,) = run_campaign([PRETENDED], "none", 0, 2.0, 1, tmp_path, lambda *_: None)
+    assert tally.verdicts[RIGHT] == tally.total > 0
+    assert not tally.findings

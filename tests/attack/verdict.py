@@ -1,0 +1,60 @@
+"""What an attack on weft ended in, and what to say about a case."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from weft.errors import InternalError, WeftError
+
+Payload = dict[str, Any]
+"""A case: what can be written as JSON and suffices to run it again; "name" says shortly what it is."""
+
+RIGHT, REFUSED, WRONG = "right", "refused", "wrong"
+INTERNAL, FOREIGN, CRASH, HANG = "internal error", "foreign exception", "crash", "hang"
+FINDINGS = (WRONG, INTERNAL, FOREIGN, CRASH, HANG)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`kind` is one of those above; `detail` says why a case was refused, or what was found."""
+
+    kind: str
+    detail: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        return self.kind in FINDINGS
+
+
+def right() -> Verdict:
+    """As an oracle says."""
+    return Verdict(RIGHT)
+
+
+def refused(reason: str) -> Verdict:
+    """An error of weft's that says what is wrong with the case, where there is something wrong."""
+    return Verdict(REFUSED, reason)
+
+
+def wrong(what: str) -> Verdict:
+    """A result that it should not be: another value, or silence where an error was due."""
+    return Verdict(WRONG, what)
+
+
+def judged(error: BaseException) -> Verdict:
+    """What an exception that left weft means."""
+    if isinstance(error, InternalError):
+        return Verdict(INTERNAL, _told(error))
+    if isinstance(error, WeftError):
+        return refused(f"{type(error).__name__}: {error}")
+    return Verdict(FOREIGN, _told(error))
+
+
+def _told(error: BaseException) -> str:
+    """The error and the innermost places that it came through."""
+    places = [
+        f"{place.filename.rpartition('/')[2]}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)
+    ]
+    return f"{type(error).__name__}: {error} [{' > '.join(places[-4:])}]"
