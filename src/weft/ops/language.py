@@ -277,8 +277,15 @@ def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool =
     """int64 position of the `maximum` or `minimum` along an axis."""
     axis = normalize_axis(axis, x.rank)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    _assume_countable(x.shape[axis])
     result = _emit(ArgReduce(kind, axis, last), [x], DType.int64, shape)
     return expand_dims(result, [axis]) if keep else result
+
+
+def _assume_countable(size: Dim) -> None:
+    """Record that 32 bits hold the positions along an axis, where that depends on sizes; a number says it itself."""
+    if not isinstance(size, int):
+        assume_at_least(dims.LARGEST_POSITION, size, "more elements than a position can tell")
 
 
 def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, output_labels: str) -> Tensor:
@@ -379,6 +386,8 @@ def pool(
     """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S."""
     if spatial is None:
         spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
+    if kind == "argmax":
+        _assume_countable(dims.product(x.shape[2:]))
     primitive = Pool(kind, tuple(window), tuple(strides), tuple(dilations), tuple(pads))
     return _emit(primitive, [x], DType.int64 if kind == "argmax" else x.dtype, (*x.shape[:2], *spatial))
 
@@ -392,6 +401,7 @@ def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = F
     """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
+    _assume_countable(x.shape[axis])
     assume_at_least(x.shape[axis], count, "there are not as many elements to choose from")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]
