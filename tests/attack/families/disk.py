@@ -511,6 +511,7 @@ def disk(case: Case) -> Verdict:
 
 def mask(case: Case) -> Verdict:
     """Whatever a process lets others do with its files: the cache is its user's alone."""
+    case.options["cache"] = True
     before = os.umask(0)
     try:
         run(case.load())
