@@ -6,18 +6,28 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, ExecutionError, FallbackWarning, InvalidModelError, OutOfMemoryError, WeftError
+from weft.errors import (
+    DeviceError,
+    ExecutionError,
+    FallbackWarning,
+    InputError,
+    InvalidModelError,
+    OutOfMemoryError,
+    WeftError,
+)
 from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
 from weft.ops import registry
-from weft.ops.lower import lower, run_eagerly
+from weft.ops.lower import lower, run_eagerly, untraced
+from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.runtime.arguments import whole_number
 from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
@@ -28,8 +38,8 @@ from weft.runtime.reading import Reading
 from weft.runtime.room import check_room_to_compile, check_room_to_start
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
+from weft.threads import once
 
-Made = TypeVar("Made")
 PRECISIONS = ("float32", "strict")
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
@@ -61,7 +71,7 @@ def load(
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
-    _check_options(threads, precision, prefer)
+    threads, folder = _checked_options(threads, precision, prefer, dump)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = choose(device).name
     if device_engine(chosen).identity is not None:
@@ -72,7 +82,7 @@ def load(
         folders = (None, None) if kept is None else (kept.folder, kept.records)
         reading = Reading(open_model(source), _read, *folders)
         wishes = Wishes(threads, limit, prefer)
-        load_on = partial(_load, reading, wishes, cache, Path(dump) if dump is not None else None, precision)
+        load_on = partial(_load, reading, wishes, cache, folder, precision)
         try:
             return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
         except WeftError:
@@ -130,7 +140,7 @@ def _load_as(
     engine = device_engine(device)
     read = reading.model
     compile = partial(_compile, read, dump)
-    trace = once(partial(_trace, read, compile))
+    trace: Callable[..., TensorProgram] = once(partial(_trace, read, compile))
     shelf = Shelf(reading, engine, precision) if cache and dump is None else None
     kept = shelf.get() if shelf is not None else None
     if kept is None:
@@ -185,6 +195,8 @@ def _trace(
     file = read().file
     try:
         return compile(None, (), progress=progress)
+    except OnlyAtRunError:
+        return untraced(read().graph)
     except ExecutionError as error:  # of constants, which no run could change
         where = {"file": file, "node": error.node, "value": error.value}
         raise InvalidModelError(error.problem, hint=error.hint, **where) from error
@@ -226,18 +238,6 @@ def _given(program: TensorProgram) -> TensorProgram:
     return program
 
 
-def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function that is called when its result is first wanted; the arguments of later calls do not matter."""
-    made: list[Made] = []
-
-    def get(*arguments: Any) -> Made:
-        if not made:
-            made.append(make(*arguments))
-        return made[0]
-
-    return get
-
-
 def is_defined(domain: str, op: str, version: int) -> bool:
     """Whether weft has a definition of its own for an op."""
     return registry.find(domain, op, version) is not None
@@ -246,7 +246,7 @@ def is_defined(domain: str, op: str, version: int) -> bool:
 def _compile(
     read: Callable[[], Source],
     dump: Path | None,
-    sizes: Mapping[str, Sequence[int]] | None,
+    sizes: Mapping[str, Sequence[int | None]] | None,
     overridden: Sequence[str],
     progress: Stages | None = None,
 ) -> TensorProgram:
@@ -272,17 +272,30 @@ def _compile(
 
 
 def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -> None:
-    if dump is not None:
+    if dump is None:
+        return
+    try:
         dump.mkdir(parents=True, exist_ok=True)
-        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n")
+        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"nothing can be written to the dump folder {dump}: {reason}") from error
 
 
-def _check_options(threads: int | None, precision: str, prefer: str) -> None:
-    if prefer not in ("memory", "speed"):
-        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r}")
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise DeviceError(f"threads must be a positive number, not {threads!r}")
-    if precision not in PRECISIONS:
+def _checked_options(threads: Any, precision: Any, prefer: Any, dump: Any) -> tuple[int | None, Path | None]:
+    """The number of threads and the folder for dumps; an error of weft's where an option is none."""
+    if not isinstance(prefer, str) or prefer not in ("memory", "speed"):
+        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r:.60}")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
-        why = ": no layer is computed in bfloat16 or narrower yet" if precision == "fast" else ""
-        raise DeviceError(f"precision {precision!r} is not available{why}", hint=hint)
+        is_fast = isinstance(precision, str) and precision == "fast"
+        why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
+        raise DeviceError(f"precision {precision!r:.60} is not available{why}", hint=hint)
+    try:
+        folder = None if dump is None else Path(dump)
+    except Exception as error:  # whatever a class of someone else's raises
+        raise InputError(f"dump must be the path of a folder, not a {type(dump).__name__}") from error
+    try:
+        return (None if threads is None else whole_number(threads, "threads")), folder
+    except InputError as error:
+        raise DeviceError(error.problem) from None

@@ -47,14 +47,23 @@ def source_name(source: Any) -> str:
     match source:
         case Source():
             return source.file
-        case str() | os.PathLike():
-            return os.fsdecode(source)
+        case str():
+            return source
+        case os.PathLike():
+            return _path_name(source)
         case bytes() | bytearray() | memoryview():
             return "<bytes>"
         case onnx.ModelProto():
             return "<ModelProto>"
     name = getattr(source, "name", None)
     return name if isinstance(name, str) else "<file object>"
+
+
+def _path_name(path: os.PathLike[Any]) -> str:
+    try:
+        return os.fsdecode(path)
+    except Exception as error:  # whatever a class of someone else's raises
+        raise ModelError(f"a {type(path).__name__} gives no path: {error}", hint="pass the path as a string") from error
 
 
 def open_source(source: ModelSource) -> Source:
@@ -66,11 +75,17 @@ def open_source(source: ModelSource) -> Source:
         case str() | os.PathLike():
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
-            return Source(_flat(source), name)
+            return Source(_flat(source, name), name)
         case onnx.ModelProto():
             return Source(memoryview(_serialize(source)), name)
-    if callable(getattr(source, "read", None)):
-        return _open_stream(source, name)
+    if callable(getattr(source, "read", None)) and not isinstance(source, type):
+        try:
+            return _open_stream(source, name)
+        except ModelError:
+            raise
+        except Exception as error:  # closed, not open for reading, or of a class of someone else's
+            problem = f"the file object cannot be read: {error}"
+            raise ModelError(problem, hint='open it with mode "rb"', file=name) from error
     raise ModelError(
         f"a {type(source).__name__} is not a model", hint="pass a path, bytes, an open binary file or a ModelProto"
     )
@@ -102,15 +117,18 @@ def _open_stream(stream: IO[bytes], name: str) -> Source:
         raise ModelError("the file object gives text, not bytes", hint='open it with mode "rb"', file=name)
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ModelError(f"the file object's read() gives a {type(content).__name__}, not bytes", file=name)
-    return Source(_flat(content), name, path)
+    return Source(_flat(content, name), name, path)
 
 
-def _flat(content: bytes | bytearray | memoryview) -> memoryview:
+def _flat(content: bytes | bytearray | memoryview, name: str) -> memoryview:
     """The bytes, as a copy unless nobody can change them."""
-    view = memoryview(content)
-    if isinstance(view.obj, bytes) and view.c_contiguous:
-        return view.cast("B")
-    return memoryview(view.tobytes())
+    try:
+        view = memoryview(content)
+        if isinstance(view.obj, bytes) and view.c_contiguous:
+            return view.cast("B")
+        return memoryview(view.tobytes())
+    except (ValueError, TypeError) as error:  # released, or of elements that are no bytes
+        raise ModelError(f"the bytes cannot be read: {error}", file=name) from error
 
 
 def _serialize(model: onnx.ModelProto) -> bytes:

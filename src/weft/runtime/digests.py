@@ -12,7 +12,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +20,7 @@ from weft.backends.cpu.code_cache import key_of
 from weft.backends.cpu.machine import usable_cores
 from weft.backends.own_files import read_file, write_file
 from weft.frontend import OpenFile, release_pages
+from weft.threads import Team
 
 CHUNK = 4 * 1024**2
 PIECE = 256 * 1024  # bytes of a file that are read at once
@@ -53,7 +53,7 @@ def _combined(size: int, part: Callable[[int], bytes]) -> str:
     if len(starts) == 1:
         parts = [part(0)]
     else:
-        with ThreadPoolExecutor(min(usable_cores(), len(starts))) as workers:
+        with Team(min(usable_cores(), len(starts))) as workers:
             parts = list(workers.map(part, starts))
     return sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
 
