@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import RLock
 
 from weft.backends.own_files import usable
 from weft.errors import ChangedFileError, ModelError
 from weft.frontend import OpenFile, Source, copy_model, open_external
 from weft.ir.graph import Model
 from weft.runtime.digests import digest, file_digest, is_settled
+from weft.threads import reentrant_lock
 
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
 Read = Callable[[Source, Sequence[Path]], Model]
@@ -34,7 +34,7 @@ class Reading:
         self._model: Model | None = None
         self._copy: Source | None = None
         self._is_loaded = False
-        self._lock = RLock()
+        self._lock = reentrant_lock()
 
     @property
     def file(self) -> str:
