@@ -154,8 +154,7 @@ def _load_as(
         kept = (made if shelf is None else shelf.put(made)) or make(progress)
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
-        else:
-            reading.forget()
+    reading.end_loading(keep=isinstance(kept.program, TensorProgram))
     whole = _start(engine, wishes, kept.program)
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
