@@ -97,8 +97,8 @@ class Undivided:
     """Around calls of a native library with locks and threads of its own (`with`).
 
     A fork waits until no other thread is inside, since in the child nobody would ever finish what they are at. The end
-    of the process waits for daemon threads inside, and lets no others in: they would run on while the library's own
-    end has begun.
+    of the process waits for those inside, and of the threads that are there lets none in again: they would run on while
+    the library's own end has begun.
     """
 
     def __init__(self) -> None:
@@ -109,32 +109,35 @@ class Undivided:
 
     def _renew(self) -> None:
         self._changed = threading.Condition()
-        self._inside: dict[int, tuple[int, bool]] = {}  # by thread: how often it is inside, whether it is a daemon
+        self._inside: dict[int, int] = {}  # by thread, how often
         self._closed = 0
-        self._ends = False
+        self._barred: frozenset[int] | None = None  # once the process ends, threads that must not come in
 
     def __enter__(self) -> None:
-        own, daemon = threading.get_ident(), threading.current_thread().daemon
-        before = self._inside.get(own)
+        own = threading.get_ident()
+        before = self._inside.get(own, 0)
         try:
             with self._changed:
-                while before is None and (self._closed or (self._ends and daemon)):
+                while not before and (self._closed or self._is_barred(own)):
                     self._changed.wait()
-                self._inside[own] = (1 if before is None else before[0] + 1), daemon
+                self._inside[own] = before + 1
         except BaseException:  # Ctrl-C: whoever is not inside must not be listed
-            if before is None:
-                self._inside.pop(own, None)
-            else:
+            if before:
                 self._inside[own] = before
+            else:
+                self._inside.pop(own, None)
             raise
 
     def __exit__(self, *_: object) -> None:
         own = threading.get_ident()
         with self._changed:
-            depth, daemon = self._inside.pop(own, (1, False))
+            depth = self._inside.pop(own, 1)
             if depth > 1:
-                self._inside[own] = depth - 1, daemon
+                self._inside[own] = depth - 1
             self._changed.notify_all()
+
+    def _is_barred(self, thread: int) -> bool:
+        return self._barred is not None and (thread in self._barred or threading.current_thread().daemon)
 
     def _close(self) -> None:
         own = threading.get_ident()
@@ -151,9 +154,10 @@ class Undivided:
     def _end(self) -> None:
         own = threading.get_ident()
         with self._changed:
-            self._ends = True
-            while any(daemon and thread != own for thread, (_, daemon) in self._inside.items()):
-                self._changed.wait()
+            self._barred = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {own}
+            while any(thread != own for thread in self._inside):
+                with suppress(KeyboardInterrupt):  # it is about to end
+                    self._changed.wait()
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,45 @@
-"""Numbers about this process."""
+"""This process: numbers about it, and its end with that of the one that started it."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TypeVar
+
+Order = TypeVar("Order")
+
+
+def orders(read: Callable[[], Order | None]) -> Iterator[Order]:
+    """What a parent asks for, until `read` gives None: it has closed its pipe, or is gone.
+
+    They are read beside the work, so that this process ends with its parent, whatever it is at.
+    """
+    given: SimpleQueue[Order | None] = SimpleQueue()
+    busy = Event()
+
+    def listen() -> None:
+        while True:
+            order = read()
+            if order is None and busy.is_set():
+                os._exit(1)
+            given.put(order)
+            if order is None:
+                return
+
+    try:
+        Thread(target=listen, name="weft-orders", daemon=True).start()
+    except RuntimeError:  # no thread to be had: the end comes after the work
+        while (order := read()) is not None:
+            yield order
+        return
+    while (order := given.get()) is not None:
+        busy.set()
+        yield order
+        busy.clear()
 
 
 def peak_memory() -> int | None:

@@ -117,6 +117,7 @@ def _loops_for(run: Callable[[int], object]) -> int:
 
 def _rounds(works: Sequence[Callable[[], object]]) -> list[list[tuple[float, float]]]:
     """When each thread started and ended, in every round; the threads of a round start together."""
+
     def timed(work: Callable[[], object]) -> tuple[float, float]:
         barrier.wait()
         start = time.perf_counter()

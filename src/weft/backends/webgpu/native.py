@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -265,13 +266,18 @@ def _encode(compute_pass: Any, step: Step) -> None:
     compute_pass.dispatch_workgroups(step.x, step.y, step.z)
 
 
+_awaited: set[Mapping] = set()  # which the device refers to
+_LONGEST_PAUSE = 0.005  # seconds
+
+
 class Mapping:
     """A buffer that is mapped for reading once what fills it is done.
 
-    Whichever thread waits for the device calls all that has become ready, hence the event.
+    Whichever thread waits for the device calls all that has become ready, hence the event. `long` waits so that Ctrl-C
+    can end it, which costs a little time; then the device goes on, and the mapping is kept until it has happened.
     """
 
-    def __init__(self, device: Any, buffer: Any, size: int, submission: Any) -> None:
+    def __init__(self, device: Any, buffer: Any, size: int, submission: Any, long: bool = False) -> None:
         self._buffer = buffer
         self._size = size
         if not DIRECT:
@@ -282,12 +288,24 @@ class Mapping:
         self._self = ffi.new_handle(self)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
         info.mode, info.callback, info.userdata1 = lib.WGPUCallbackMode_AllowProcessEvents, _mapped, self._self
+        _awaited.add(self)
         libf.wgpuBufferMapAsync(buffer._internal, lib.WGPUMapMode_Read, 0, size, info[0])
-        libf.wgpuDevicePoll(device._internal, True, submission)
+        if long and threading.get_ident() == threading.main_thread().ident:
+            self._await(device)
+        else:
+            libf.wgpuDevicePoll(device._internal, True, submission)
         while not self._done.wait(0 if self._status else 0.001):
             libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise RuntimeError(f"a buffer cannot be read: status {self._status}")
+
+    def _await(self, device: Any) -> None:
+        """Wait without a call that takes long."""
+        start = time.perf_counter()
+        libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
+        while not self._done.is_set():
+            self._done.wait(min(_LONGEST_PAUSE, (time.perf_counter() - start) / 16))
+            libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
 
     def content(self) -> Array:
         """The bytes, until `close`."""
@@ -310,6 +328,7 @@ if DIRECT:
         waiting = ffi.from_handle(mapping)
         waiting._status = status
         waiting._done.set()
+        _awaited.discard(waiting)
 
 
 def timestamp_period(queue: Any) -> float:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, Report, Status
 from weft.errors import InputError, InternalError
+from weft.threads import Team
 
 Progress = Callable[[CaseResult, int], None]
 
@@ -60,23 +61,21 @@ def run_suite(
     matches = _compile_pattern(pattern)
     command = _worker_command(device, _check_kinds(kinds), loader)
     team = [Worker(command, timeout) for _ in range(max(1, workers))]
-    pool = ThreadPoolExecutor(max_workers=len(team))
     try:
         for worker in team:
             worker.launch()
         catalogue = team[0].await_catalogue()
         selected = [case for case in catalogue.cases if matches.search(case.name)]
-        results = _run_cases(selected, team, pool, progress)
+        with Team(len(team)) as pool:
+            results = _run_cases(selected, team, pool, progress)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
         for worker in team:
             worker.kill()
-        pool.shutdown()
     return Report(device, catalogue.onnx_version, time.monotonic() - begin, results)
 
 
 def _run_cases(
-    selected: list[CaseInfo], team: list[Worker], pool: ThreadPoolExecutor, progress: Progress | None
+    selected: list[CaseInfo], team: list[Worker], pool: Team, progress: Progress | None
 ) -> tuple[CaseResult, ...]:
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in team:
@@ -169,12 +168,14 @@ class Worker:
             process.kill()
 
         timer = Timer(seconds, expire)
-        timer.start()
+        with suppress(RuntimeError):  # no thread to be had: no limit
+            timer.start()
         try:
             line = process.stdout.readline()
         finally:
             timer.cancel()
-            timer.join()
+            if timer.ident is not None:
+                timer.join()
         if line.endswith("\n") and not overdue.is_set():
             answer: dict[str, Any] = json.loads(line)
             return answer, ""
