@@ -16,10 +16,11 @@ Order = TypeVar("Order")
 def orders(read: Callable[[], Order | None]) -> Iterator[Order]:
     """What a parent asks for, until `read` gives None: it has closed its pipe, or is gone.
 
-    They are read beside the work, so that this process ends with its parent, whatever it is at.
+    They are read beside the work, from this call on, so that this process ends with its parent, whatever it is at.
     """
     given: SimpleQueue[Order | None] = SimpleQueue()
     busy = Event()
+    busy.set()
 
     def listen() -> None:
         while True:
@@ -33,13 +34,18 @@ def orders(read: Callable[[], Order | None]) -> Iterator[Order]:
     try:
         Thread(target=listen, name="weft-orders", daemon=True).start()
     except RuntimeError:  # no thread to be had: the end comes after the work
-        while (order := read()) is not None:
-            yield order
-        return
-    while (order := given.get()) is not None:
-        busy.set()
-        yield order
+        return _each(read, busy)
+    return _each(given.get, busy)
+
+
+def _each(take: Callable[[], Order | None], busy: Event) -> Iterator[Order]:
+    while True:
         busy.clear()
+        order = take()
+        busy.set()
+        if order is None:
+            return
+        yield order
 
 
 def peak_memory() -> int | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,14 +267,14 @@ def _encode(compute_pass: Any, step: Step) -> None:
 
 
 _awaited: set[Mapping] = set()  # which the device refers to
-_LONGEST_PAUSE = 0.005  # seconds
 
 
 class Mapping:
     """A buffer that is mapped for reading once what fills it is done.
 
-    Whichever thread waits for the device calls all that has become ready, hence the event. `long` waits so that Ctrl-C
-    can end it, which costs a little time; then the device goes on, and the mapping is kept until it has happened.
+    Whichever thread waits for the device calls all that has become ready, hence the event. For what may take `long`
+    another thread waits, so that Ctrl-C can end it here; then the device goes on, and the mapping is kept until it has
+    happened.
     """
 
     def __init__(self, device: Any, buffer: Any, size: int, submission: Any, long: bool = False) -> None:
@@ -284,6 +284,7 @@ class Mapping:
             buffer.map_sync(wgpu.MapMode.READ, 0, size)
             return
         self._status = 0
+        self._interrupt: BaseException | None = None
         self._done = threading.Event()
         self._self = ffi.new_handle(self)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -291,21 +292,30 @@ class Mapping:
         _awaited.add(self)
         libf.wgpuBufferMapAsync(buffer._internal, lib.WGPUMapMode_Read, 0, size, info[0])
         if long and threading.get_ident() == threading.main_thread().ident:
-            self._await(device)
+            self._await(device, submission)
         else:
             libf.wgpuDevicePoll(device._internal, True, submission)
         while not self._done.wait(0 if self._status else 0.001):
             libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
+        if self._interrupt is not None:
+            raise self._interrupt
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise RuntimeError(f"a buffer cannot be read: status {self._status}")
 
-    def _await(self, device: Any) -> None:
-        """Wait without a call that takes long."""
-        start = time.perf_counter()
-        libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
-        while not self._done.is_set():
-            self._done.wait(min(_LONGEST_PAUSE, (time.perf_counter() - start) / 16))
-            libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
+    def _await(self, device: Any, submission: Any) -> None:
+        """Have another thread wait, if one can be had."""
+
+        def poll() -> None:
+            with suppress(Exception), QUIET:  # that of a device that is lost comes again, here
+                lib.wgpuDevicePoll(device._internal, True, submission)
+
+        waiting = threading.Thread(target=poll, name="weft-wait", daemon=True)
+        try:
+            waiting.start()
+        except RuntimeError:
+            poll()
+        else:
+            waiting.join()
 
     def content(self) -> Array:
         """The bytes, until `close`."""
@@ -323,8 +333,19 @@ class Mapping:
 
 if DIRECT:
 
-    @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
+    def _interrupted(kind: Any, error: BaseException, at: Any) -> None:  # noqa: ARG001
+        """What a signal's handler raised in `_mapped`, before it could do anything: it is raised where one waits."""
+        given = at.tb_frame.f_locals
+        ffi.from_handle(given["mapping"])._interrupt = error
+        _happened(given["status"], given["mapping"])
+
+    @ffi.callback(  # type: ignore[untyped-decorator]
+        "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=_interrupted
+    )
     def _mapped(status: int, message: Any, mapping: Any, _: Any) -> None:  # noqa: ARG001
+        _happened(status, mapping)
+
+    def _happened(status: int, mapping: Any) -> None:
         waiting = ffi.from_handle(mapping)
         waiting._status = status
         waiting._done.set()

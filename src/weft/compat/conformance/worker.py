@@ -58,10 +58,11 @@ def main() -> None:
     parser.add_argument("--kind", action="append", required=True)
     arguments = parser.parse_args()
     requests, answers = _take_over_pipes()
+    asked = orders(lambda: requests.readline() or None)
     load = find_loader(arguments.loader)
     cases = collect(arguments.kind)
     _write(answers, {"onnx_version": onnx.__version__, "cases": [asdict(case.info) for case in cases.values()]})
-    for line in orders(lambda: requests.readline() or None):
+    for line in asked:
         status, reason = evaluate(cases[line.strip()], load, arguments.device)
         _write(answers, {"status": status, "reason": reason})
 
