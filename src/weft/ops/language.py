@@ -49,7 +49,7 @@ __all__ = [
     "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes",
     "build", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
     "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
-    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "slice_axis", "sort", "split",
+    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "settle", "slice_axis", "sort", "split",
     "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
@@ -103,6 +103,12 @@ def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
         return x
     assume_equal(dims.product(shape), x.size, f"reshape from {_text(x.shape)} to {_text(shape)}")
     return _emit(Reshape(), [x], x.dtype, shape)
+
+
+def settle(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
+    """The same tensor with numbers in place of sizes that are assumed to be these: what it meets says what they are."""
+    known = tuple(size if isinstance(size, int) else own for own, size in zip(x.shape, sizes))
+    return x if known == x.shape else _emit(Reshape(), [x], x.dtype, known)
 
 
 def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -287,6 +293,8 @@ def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, o
             assume_equal(sizes.setdefault(label, size), size, f"both tensors of a product must agree, {label!r}")
             if isinstance(size, int):
                 sizes[label] = size
+    left = settle(left, [sizes[label] for label in left_labels])
+    right = settle(right, [sizes[label] for label in right_labels])
     numbers = {label: number for number, label in enumerate(sizes)}
     encoded = (tuple(numbers[label] for label in labels) for labels in (left_labels, right_labels, output_labels))
     primitive = Contract(*encoded)
@@ -338,13 +346,14 @@ def convolve(
     transposed = transposed_shape is not None
     primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
     if transposed_shape is not None:
-        assume_equal(x.shape[1], w.shape[0], "input channels")
+        given = w.shape[0]
         channels, spatial = w.shape[1] * groups, tuple(transposed_shape)
     else:
-        assume_equal(x.shape[1], w.shape[1] * groups, "input channels")
-        channels = w.shape[0]
+        given, channels = w.shape[1] * groups, w.shape[0]
         if spatial is None:
             spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)]
+    assume_equal(x.shape[1], given, "input channels")
+    x = settle(x, (x.shape[0], given, *x.shape[2:]))
     return _emit(primitive, [x, w], x.dtype, (x.shape[0], channels, *spatial))
 
 

@@ -71,12 +71,14 @@ def choose(name: str) -> Device:
 
     "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
     """
+    if not isinstance(name, str):
+        hint = 'for instance device="cpu"; see weft.devices()'
+        raise DeviceError(f"a device is chosen by its name, not by a {type(name).__name__}", hint=hint)
     if name == "auto":
         return next(_automatic())
-    if isinstance(name, str):
-        kind, colon, wanted = name.partition(":")
-        if kind == _GPUS and (wanted or not colon):
-            return _gpu(wanted)
+    kind, colon, wanted = name.partition(":")
+    if kind == _GPUS and (wanted or not colon):
+        return _gpu(wanted)
     for device in (_CPU, _REFERENCE, _CUDA):
         if device.name == name:
             if device.available:
@@ -108,10 +110,15 @@ def to_device(array: Any, device: str = "auto") -> DeviceTensor:
 
 def placeable(array: Any) -> Array:
     """A new array of numbers; InputError where an array-like is none."""
-    content = np.array(array)
+    try:
+        content = np.array(array)
+    except (WeftError, MemoryError):
+        raise
+    except Exception as error:  # whatever a class of someone else's raises
+        raise InputError(f"a {type(array).__name__} cannot be read as an array: {error}") from error
     try:
         if from_numpy(content.dtype) is not DType.string:
-            return content
+            return content if content.dtype.isnative else content.astype(content.dtype.newbyteorder("="))
     except UnsupportedModelError:
         pass
     raise InputError(
@@ -198,7 +205,7 @@ class _Interpreted:
     program: TensorProgram
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return interpret.run(self.program, inputs)
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None

@@ -17,9 +17,10 @@ from threading import Barrier
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import cache_folder, key_of, write_file
+from weft.backends.cpu.code_cache import cache_folder, key_of
 from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
+from weft.backends.own_files import read_file, write_file
 from weft.ir.target import Peak, Target
 from weft.threads import Team, once
 
@@ -69,7 +70,7 @@ def _path(threads: int) -> Path | None:
 def _read_peak(path: Path) -> tuple[Peak | None, float]:
     """What was measured, and when; None where nothing that makes sense is kept."""
     with suppress(OSError, ValueError, TypeError):
-        flops, bandwidth, when = map(float, json.loads(path.read_bytes()))
+        flops, bandwidth, when = map(float, json.loads(read_file(path)))
         if 0 < flops < MOST and 0 < bandwidth < MOST:
             return Peak(flops, bandwidth), when
     return None, 0.0
