@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,19 +80,26 @@ def _run_cases(
     for worker in team:
         idle.put(worker)
 
+    ended: SimpleQueue[CaseResult | None] = SimpleQueue()
+
     def run_case(case: CaseInfo) -> CaseResult:
         worker = idle.get()
+        result = None
         try:
-            return worker.run_case(case)
+            result = worker.run_case(case)
+            return result
         finally:
             idle.put(worker)
+            ended.put(result)
 
-    futures = [pool.submit(run_case, case) for case in selected]
-    for future in as_completed(futures):
-        result = future.result()
+    tasks = [pool.submit(run_case, case) for case in selected]
+    for _ in tasks:
+        result = ended.get()
+        if result is None:  # a worker that does not start: whichever case it is, its task says why
+            break
         if progress is not None:
             progress(result, len(selected))
-    return tuple(future.result() for future in futures)
+    return tuple(task.result() for task in tasks)
 
 
 class Worker:
