@@ -212,7 +212,8 @@ def _prepare(engine: Engine, wishes: Wishes, precision: str, cache: bool, progra
 
 
 def _start(engine: Engine, wishes: Wishes, program: Compiled) -> Prepared:
-    return Prepared(tuple(value.name for value in program.inputs), engine.start(program, wishes), program)
+    names = tuple(value.name for value in program.inputs)
+    return Prepared(names, engine.start(program, wishes), program, engine.has_memory)
 
 
 def _record(device: str, engine: Engine, threads: int | None, program: Compiled) -> Recorder:
