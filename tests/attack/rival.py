@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own, since some models kill it: `python -m attack.peer` answers requests on its pipes."""
+"""onnxruntime in a process of its own, since some models kill it: `python -m attack.rival` answers on its pipes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SECONDS = 20.0
 _process: subprocess.Popen[bytes] | None = None
 
 
-class PeerError(Exception):
+class RivalError(Exception):
     """onnxruntime has no result: it refuses the model, or it died or took too long."""
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: list[str] | None = None) -> list[Any]:
-    """All outputs, without optimisations, or PeerError."""
+    """All outputs, without optimisations, or RivalError."""
     global _process
     if _process is None or _process.poll() is not None:
-        command = [sys.executable, "-m", "attack.peer"]
+        command = [sys.executable, "-m", "attack.rival"]
         _process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         atexit.register(_process.kill)
     assert _process.stdin is not None
@@ -42,10 +42,10 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: list[str] |
         _process.kill()
         _process.wait()
         _process = None
-        raise PeerError(f"onnxruntime died or hung: {error!r}") from error
+        raise RivalError(f"onnxruntime died or hung: {error!r}") from error
     results, told = pickle.loads(answer)
     if results is None:
-        raise PeerError(told)
+        raise RivalError(told)
     return list(results)
 
 
