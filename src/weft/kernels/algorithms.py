@@ -24,6 +24,7 @@ _ALWAYS = 4 << 20  # bytes that they may add in any case
 _WORTH = 0.9  # of the time that it took before, at most, or a choice is not worth its memory
 _WEIGHT_BYTE = 9  # operations that take as long as reading a byte of weights from memory, which goes on beside them
 _TILE_BYTE = 6  # and as moving a byte of transformed elements, which does not
+_LARGEST_IMAGE = 1 << 34  # bytes of inputs and results, about: tiles are listed in parts that fit into a cache
 _USUAL = (1, 56, 56)  # batch, height and width where they are not known
 
 
@@ -57,7 +58,7 @@ def spend(layers: Mapping[Value, Sequence[Way]], room: int) -> dict[Value, Way]:
         for layer, now in chosen.items():
             for way in layers[layer]:
                 added = way.bytes - now.bytes
-                if way.cost <= _WORTH * now.cost and added <= room:
+                if way.cost < now.cost and way.cost <= _WORTH * now.cost and added <= room:
                     gain = (now.cost - way.cost) / max(added, 1)
                     if best is None or gain > best[0]:
                         best = gain, layer, way
@@ -87,7 +88,8 @@ def _ways(step: Step) -> list[Way]:
     image = result.shape[:1] + result.shape[2:]
     sizes = [size if isinstance(size, int) else usual for size, usual in zip(image, _USUAL)]
     ways = [_way(1, sizes, [(1, taps) for taps in kernel], features, channels)]
-    ways += [_way(size, sizes, tile_sides(kernel, size), features, channels) for size in SIZES]
+    if 4 * prod(sizes) * (features + channels) <= _LARGEST_IMAGE:
+        ways += [_way(size, sizes, tile_sides(kernel, size), features, channels) for size in SIZES]
     return ways
 
 
