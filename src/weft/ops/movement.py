@@ -15,6 +15,7 @@ from weft.ops.language import (
     assume_equal,
     broadcast_shapes,
     build,
+    check_range,
     concat,
     dims_tensor,
     expand,
@@ -295,9 +296,10 @@ def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, t
     batch_axis, time_axis = normalize_axes((batch_axis, time_axis), x.rank)
     require(sequence_lens.rank == 1, f"sequence_lens must have one dimension, not {sequence_lens.rank}")
     assume_equal(sequence_lens.shape[0], x.shape[batch_axis], "one length for each sequence")
+    sequence_lens = check_range(sequence_lens, 0, x.shape[time_axis], "sequence_lens")
 
     def element(*i: Element) -> Element:
-        length, time = cast(sequence_lens.at(i[batch_axis]), DType.int64), i[time_axis]
+        length, time = sequence_lens.at(i[batch_axis]), i[time_axis]
         source = where(time < length, length - 1 - time, time)
         return x.at(*i[:time_axis], source, *i[time_axis + 1 :])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ops.language import Tensor, dims_tensor, expand_dims, reshape, squeeze
+from weft.ops.language import Tensor, assume_at_least, dims_tensor, expand_dims, reshape, squeeze
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axis, op, require
 
 
@@ -29,6 +29,9 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
             sizes[axis] = x.shape[axis]
     if allowzero and 0 in sizes and not isinstance(x.size, int):
         raise dims.UndecidedError(f"whether {x.size} elements are none")
+    for size in sizes:
+        if not isinstance(size, int):  # a computed 0 or -1 would stand for another size
+            assume_at_least(size, 1, "a size of its own")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:

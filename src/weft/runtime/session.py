@@ -20,9 +20,9 @@ from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
