@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 Answer = dict[str, Any]  # outputs by name
 _LENGTH = struct.Struct("<Q")
+PATIENCE = 15.0  # seconds for an answer
 
 
 class Peer:
@@ -27,19 +29,21 @@ class Peer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Answer]:
-        """The outputs by name, onnxruntime's first, of whoever has an answer."""
+    def ask(self, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Answer] | None:
+        """The outputs by name, onnxruntime's first, of whoever has an answer; None if it kills them."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             _write(process.stdin, (model.SerializeToString(), inputs))
+            if not select.select([process.stdout], [], [], PATIENCE)[0]:
+                raise EOFError
             return _read(process.stdout)  # type: ignore[no-any-return]
         except (BrokenPipeError, EOFError):
             process.kill()
             process.wait()
             self._process = None
-            return []
+            return None
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(

@@ -35,10 +35,20 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:
-        rest = dims.product(size for axis, size in enumerate(sizes) if axis != unknown[0])
-        require(rest != 0, "a dimension of -1 cannot be told beside one of size 0")
-        sizes[unknown[0]] = dims.floordiv(x.size, rest)
+        others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]
+        sizes[unknown[0]] = _inferred(x, others)
     return reshape(x, sizes)
+
+
+def _inferred(x: Tensor, others: Sequence[Dim]) -> Dim:
+    """The size beside `others`; where one of them is 0, what it would be if that were another number."""
+    rest = dims.product(others)
+    if rest != 0:
+        return dims.floordiv(x.size, rest)
+    whole = dims.product(size for size in x.shape if size != 0)
+    rest = dims.product(size for size in others if size != 0)
+    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be told beside one of size 0")
+    return dims.floordiv(whole, rest)
 
 
 @op("Squeeze")
