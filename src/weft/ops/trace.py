@@ -253,7 +253,10 @@ class Trace:
             return None
         contents = [operand.known for operand in operands]
         if not symbolic:
-            return self.evaluator.evaluate(primitive, contents, types)
+            try:
+                return self.evaluator.evaluate(primitive, contents, types)
+            except KeyError:  # a size inside of the primitive that only the run reveals
+                return None
         if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
             return None
         try:

@@ -73,8 +73,8 @@ def choose(name: str) -> Device:
     "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
     """
     if not isinstance(name, str):
-        hint = 'for instance device="cpu"; see weft.devices()'
-        raise DeviceError(f"a device is chosen by its name, not by a {type(name).__name__}", hint=hint)
+        hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
+        raise DeviceError(f"there is no device {name!r:.60}", hint=hint)
     if name == "auto":
         return next(_automatic())
     kind, colon, wanted = name.partition(":")
