@@ -123,9 +123,6 @@ def call(
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
         if definition.sees_graph:
             raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
-            raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
-        if definition.sees_graph or any(callable(value) for value in attributes.values()):
-            raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
         del trace.guards[guards:]
         return _put_off(definition, inputs, attributes, output_count, version)
     except WeftError:
