@@ -6,10 +6,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from weft.backends.reference.interpret import Reference
-from weft.errors import DeviceError, ExecutionError, FallbackWarning, InvalidModelError, OutOfMemoryError, WeftError
+from weft.errors import (
+    DeviceError,
+    ExecutionError,
+    FallbackWarning,
+    InputError,
+    InvalidModelError,
+    OutOfMemoryError,
+    WeftError,
+)
 from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
 from weft.ir.graph import Model as Source
@@ -19,16 +27,19 @@ from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly, untraced
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.runtime.arguments import whole_number
 from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
 from weft.runtime.devices import engine as device_engine
 from weft.runtime.kept import KeptModel, Shelf
 from weft.runtime.memory import parse_bytes
+from weft.runtime.model_cache import shared_models
 from weft.runtime.progress import Stages, stages
+from weft.runtime.reading import Reading
 from weft.runtime.room import check_room_to_compile, check_room_to_start
 from weft.runtime.session import Model, Prepared, Workshop
 from weft.runtime.specs import signature
+from weft.threads import once
 
-Made = TypeVar("Made")
 PRECISIONS = ("float32", "strict")
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
@@ -60,23 +71,25 @@ def load(
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
-    _check_options(threads, precision, prefer)
+    threads, folder = _checked_options(threads, precision, prefer, dump)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     chosen = choose(device).name
     if device_engine(chosen).identity is not None:
         check_room_to_start()
     with stages("loading") as progress:
         progress.stage("reading")
-        opened = open_model(source)
+        kept = shared_models() if cache else None
+        folders = (None, None) if kept is None else (kept.folder, kept.records)
+        reading = Reading(open_model(source), _read, *folders)
         wishes = Wishes(threads, limit, prefer)
-        load_on = partial(_load, opened, wishes, cache, Path(dump) if dump is not None else None, precision)
+        load_on = partial(_load, reading, wishes, cache, folder, precision)
         try:
             return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
         except WeftError:
             raise
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=opened.file, hint=hint) from error
+            raise OutOfMemoryError("the memory is used up", file=reading.file, hint=hint) from error
 
 
 def _load_on_best(load_on: Callable[..., Model], chosen: str, progress: Stages | None = None) -> Model:
@@ -99,7 +112,7 @@ def _fall_back(
 
 
 def _load(
-    opened: Opened,
+    reading: Reading,
     wishes: Wishes,
     cache: bool,
     dump: Path | None,
@@ -109,13 +122,13 @@ def _load(
     progress: Stages | None,
 ) -> Model:
     """A model on a device, with leaner kernels where it must fit into a limit."""
-    make = partial(_load_as, opened, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
+    make = partial(_load_as, reading, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
     model = make(precision)
     return model if wishes.limit is None else _fitting(model, wishes.limit, make, precision)
 
 
 def _load_as(
-    opened: Opened,
+    reading: Reading,
     device: str,
     wishes: Wishes,
     cache: bool,
@@ -125,26 +138,27 @@ def _load_as(
     precision: str,
 ) -> Model:
     engine = device_engine(device)
-    read = once(partial(read_model, opened, is_defined=is_defined))
+    read = reading.model
     compile = partial(_compile, read, dump)
-    trace = once(partial(_trace, read, compile))
-    shelf = Shelf(opened, engine, precision) if cache and dump is None else None
+    trace: Callable[..., TensorProgram] = once(partial(_trace, read, compile))
+    shelf = Shelf(reading, engine, precision) if cache and dump is None else None
     kept = shelf.get() if shelf is not None else None
     if kept is None:
         if engine.identity is not None:
-            check_room_to_compile(opened.file, len(opened.view))
-        tell = partial(_tell, progress, (opened.view, *read().external.values()))
-        make = partial(_make, read, compile, engine, precision, cache, tell)
+            check_room_to_compile(reading.file, reading.opened.size)
+        make = partial(_make, read, compile, engine, precision, cache, partial(_tell, progress, reading))
         made = make(progress)
         progress.stage("saving")
-        kept = (made if shelf is None else shelf.put(made, read())) or make(progress)
+        kept = (made if shelf is None else shelf.put(made)) or make(progress)
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
+        else:
+            reading.forget()
     whole = _start(engine, wishes, kept.program)
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
     workshop = Workshop(read, trace, compile, prepare, eager, record, engine.place, engine.has_memory, fall_back)
-    return Model(opened.file, device, kept.signature, whole, workshop)
+    return Model(reading.file, device, kept.signature, whole, workshop)
 
 
 def _fitting(model: Model, limit: int, load_as: Callable[[str], Model], precision: str) -> Model:
@@ -206,11 +220,15 @@ def _record(device: str, engine: Engine, threads: int | None, program: Compiled)
     return engine.record(program, threads)
 
 
-def _tell(progress: Stages, files: Sequence[memoryview], stage: str, fraction: float) -> None:
+def _tell(progress: Stages, reading: Reading, stage: str, fraction: float) -> None:
     """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
     progress.stage(stage, fraction)
-    for file in files:
-        release_pages(file)
+    for copy in reading.views():
+        release_pages(copy)
+
+
+def _read(opened: Opened, folders: Sequence[Path]) -> Source:
+    return read_model(opened, is_defined=is_defined, folders=folders)
 
 
 def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
@@ -219,18 +237,6 @@ def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[
 
 def _given(program: TensorProgram) -> TensorProgram:
     return program
-
-
-def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function that is called when its result is first wanted; the arguments of later calls do not matter."""
-    made: list[Made] = []
-
-    def get(*arguments: Any) -> Made:
-        if not made:
-            made.append(make(*arguments))
-        return made[0]
-
-    return get
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:
@@ -267,17 +273,30 @@ def _compile(
 
 
 def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -> None:
-    if dump is not None:
+    if dump is None:
+        return
+    try:
         dump.mkdir(parents=True, exist_ok=True)
-        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n")
+        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"nothing can be written to the dump folder {dump}: {reason}") from error
 
 
-def _check_options(threads: int | None, precision: str, prefer: str) -> None:
-    if prefer not in ("memory", "speed"):
-        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r}")
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise DeviceError(f"threads must be a positive number, not {threads!r}")
-    if precision not in PRECISIONS:
+def _checked_options(threads: Any, precision: Any, prefer: Any, dump: Any) -> tuple[int | None, Path | None]:
+    """The number of threads and the folder for dumps; an error of weft's where an option is none."""
+    if not isinstance(prefer, str) or prefer not in ("memory", "speed"):
+        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r:.60}")
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
-        why = ": no layer is computed in bfloat16 or narrower yet" if precision == "fast" else ""
-        raise DeviceError(f"precision {precision!r} is not available{why}", hint=hint)
+        is_fast = isinstance(precision, str) and precision == "fast"
+        why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
+        raise DeviceError(f"precision {precision!r:.60} is not available{why}", hint=hint)
+    try:
+        folder = None if dump is None else Path(dump)
+    except Exception as error:  # whatever a class of someone else's raises
+        raise InputError(f"dump must be the path of a folder, not a {type(dump).__name__}") from error
+    try:
+        return (None if threads is None else whole_number(threads, "threads")), folder
+    except InputError as error:
+        raise DeviceError(error.problem) from None

@@ -87,3 +87,7 @@ class InternalError(WeftError):
 
 class FallbackWarning(UserWarning):
     """A model runs on another device than the best one, since that failed."""
+
+
+class CacheWarning(UserWarning):
+    """What lies in a cache folder is not used, since others could have put it there."""

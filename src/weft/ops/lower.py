@@ -23,6 +23,7 @@ from weft.ops import registry
 from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
 from weft.ops.trace import Evaluator, Trace
+from weft.ops.type_rules import TypeRuleError
 
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
@@ -153,6 +154,11 @@ def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     try:
         count = max(wanted, default=0)
         outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
+    except TypeRuleError as error:
+        given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
+        told = ", ".join(f"{name!r} is {type}" for name, type in given)
+        where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
+        raise InvalidModelError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:

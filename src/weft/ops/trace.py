@@ -39,6 +39,7 @@ from weft.ir.program import (
 from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
 from weft.ops.tensor import NotStaticError, Tensor, current_trace
+from weft.ops.type_rules import check_primitive
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512
@@ -107,6 +108,7 @@ class Trace:
         """Append a step, or compute it now where its operands are known."""
         for type in types:
             _check_sizes(type)
+        check_primitive(primitive, [operand.type for operand in operands])
         operands = [self.own(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
         if computed is not None and not any(_has_equalities(content) for content in computed):
@@ -245,6 +247,8 @@ class Trace:
             computed = self.evaluator.evaluate_symbolic(primitive, contents, types)
         except UndecidedError:
             return None
+        if not all(_is_tractable(content) for content in computed):
+            return None
         guards = [guard for content, type in zip(computed, types) for guard in self._range_guards(content, type)]
         if any(_never_holds(guard) for guard in guards):
             return None
@@ -361,10 +365,25 @@ def _never_holds(guard: Guard) -> bool:
     return dims.is_at_least(guard.right, guard.left + 1)
 
 
+def _is_tractable(content: Any) -> bool:
+    """Whether every element can be computed with; others are left to the run."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return True
+    return all(dims.is_tractable((element,)) for element in content.flat if isinstance(element, Expr))
+
+
 def _check_sizes(type: Type) -> None:
-    for size in (type.shape or ()) if isinstance(type, TensorType) else ():
+    if not isinstance(type, TensorType):
+        return
+    count = max(type.dtype.bits // 8, 1)
+    for size in type.shape or ():
         if isinstance(size, int) and size < 0:
             raise InvalidModelError(f"the result would have a negative size: {type}")
+        count *= size if isinstance(size, int) and size else 1
+    if count >= 1 << 63:  # even if another size is 0
+        raise InvalidModelError(f"the result would have sizes that no array has: {type}")
+    if not dims.is_tractable(type.shape or ()):
+        raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
 
 def _is_pure_host(primitive: Primitive) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -21,18 +20,22 @@ from weft.ir.tensors import DeviceTensor
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
+# a program is not for these sizes: an assumption fails, one is divided by, or depends on data that is needed now
+UNFIT = (GuardError, ZeroDivisionError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Model:
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
         self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = Lock()
+        self._lock = lock()
 
     @property
     def source(self) -> Source:
@@ -104,8 +107,10 @@ class Model:
             `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
         """
         given = {} if inputs is None else inputs
+        if not isinstance(given, Mapping):
+            raise not_by_name(given, self.file)
         arrays = self._bind.plain(given)
-        if arrays is not None and outputs is None and not keep:
+        if arrays is not None and outputs is None and keep is False:
             shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
@@ -120,6 +125,8 @@ class Model:
             return self._workshop.place(placeable(array))
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
 
     def _run_checked(
         self,
@@ -199,15 +206,16 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        given, _ = bind_shapes(self._whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
         program = self._whole.program
-        given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
+        shapes = whole_shapes(shapes, self.file)
+        given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
-        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
         complete = set(whole) >= {value.name for value in program.inputs}
         for sizes in (
             () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
@@ -247,10 +255,9 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
-        if not isinstance(repeat, int) or repeat < 1:
-            raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
+        repeat = whole_number(repeat, "repeat", self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
+        given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
@@ -270,13 +277,12 @@ class Model:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
-        if isinstance(outputs, str):
-            raise InputError(f"{option} must be a list of names, not the string {outputs!r}", file=self.file)
-        for name in outputs:
-            if name not in names:
+        wanted = listed(outputs, option, self.file)
+        for name in wanted:
+            if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
-        return tuple(outputs)
+                raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
+        return wanted
 
     def _run(
         self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
@@ -289,7 +295,7 @@ class Model:
             try:
                 prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
-            except (GuardError, OnlyAtRunError):
+            except UNFIT:
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -298,7 +304,7 @@ class Model:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
-        except (GuardError, OnlyAtRunError):  # sizes that depend on data break an assumption, or would be needed now
+        except UNFIT:
             found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
             return [found[name] for name in wanted]
         except ModelError as error:

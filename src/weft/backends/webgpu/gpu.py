@@ -1,7 +1,7 @@
 """An opened GPU: its buffers, shaders and queue, with failures as weft errors.
 
 There is one for each adapter and process, which all models share; after a loss `open_gpu` makes another. Several
-threads may use it at once.
+threads may use it at once. In a forked child it is of no use: see adapters.py.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import wgpu
 
 from weft.backends.webgpu import native
-from weft.backends.webgpu.adapters import Adapter, Limits, find_adapter
+from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.native import QUIET
 from weft.backends.webgpu.reads import Part, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
+from weft.threads import Team, lock
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[Any], None]  # records commands with wgpu's encoder
@@ -144,7 +143,8 @@ class Gpu:
         self.allocated = 0
         self.peak = 0
         self._lost: str | None = None
-        self._lock = Lock()  # of what follows
+        self._process = os.getpid()
+        self._lock = lock()  # of what follows
         self._in_flight = 0
         self._submissions: deque[Any] = deque()
         self._staging: list[Buffer] = []
@@ -224,8 +224,8 @@ class Gpu:
                 raise KernelError(f"{problem}: {self.name} has {self.limits.shared_bytes:,}")
             self._layout(shader, name)
         if len(missing) > 1:
-            with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-                made = list(pool.map(self._compile, missing.values(), missing))
+            with Team(min(len(missing), os.cpu_count() or 1)) as team:
+                made = list(team.map(self._compile, missing.values(), missing))
         else:
             made = [self._compile(name, shader) for shader, name in missing.items()]
         with self._lock:
@@ -406,6 +406,8 @@ class Gpu:
             raise self._failure(what, error, raises) from error
 
     def _refuse_if_lost(self) -> None:
+        if self._process != os.getpid():
+            check_process()
         if self._lost is not None:
             raise DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
 
@@ -475,11 +477,12 @@ def _said(error: Exception) -> str:
 
 
 _open: dict[tuple[str, str, int], Gpu] = {}
-_opening = Lock()
+_opening = lock()
 
 
 def open_gpu(wanted: str = "") -> Gpu:
     """The GPU that a number or name means (see adapters.py), opened if it is not, or if it was lost."""
+    check_process()
     adapter = find_adapter(wanted)
     key = adapter.name, adapter.backend, adapter.number
     with _opening:

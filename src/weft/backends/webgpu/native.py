@@ -7,6 +7,7 @@ release of wgpu has hidden its library (`DIRECT`).
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -84,6 +85,7 @@ class _Quiet(logging.Filter):
 
 QUIET = _Quiet()
 _callbacks: list[Any] = []
+_process = os.getpid()
 
 
 def keep_callbacks(device: Any) -> None:
@@ -161,7 +163,8 @@ class Encoder:
         return ffi.gc(commands, lib.wgpuCommandBufferRelease)
 
     def __del__(self) -> None:
-        lib.wgpuCommandEncoderRelease(self._internal)
+        if _process == os.getpid():
+            lib.wgpuCommandEncoderRelease(self._internal)
 
 
 class ComputePass:
@@ -176,7 +179,8 @@ class ComputePass:
         lib.wgpuComputePassEncoderEnd(self._internal)
 
     def __del__(self) -> None:
-        lib.wgpuComputePassEncoderRelease(self._internal)
+        if _process == os.getpid():
+            lib.wgpuComputePassEncoderRelease(self._internal)
 
 
 def encoder(device: Any) -> Any:

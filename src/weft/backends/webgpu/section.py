@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +29,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.limits import Room, check_fits
 from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan, make_plan
+from weft.threads import reentrant_lock
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its launches
@@ -51,7 +51,7 @@ class RunMemory:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.lock = RLock()
+        self.lock = reentrant_lock()
         self.buffer: Buffer | None = None
         self.recordings: WeakKeyDictionary[_Prepared, Recording] = WeakKeyDictionary()  # what is bound to the buffer
 
