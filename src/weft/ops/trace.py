@@ -251,6 +251,10 @@ class Trace:
         limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
         if not all(isinstance(size, int) and size <= limit for size in sizes):
             return None
+        if not all(
+            isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
+        ):
+            return None
         contents = [operand.known for operand in operands]
         if not symbolic:
             try:
