@@ -148,7 +148,8 @@ class ModelCache:
                 file.write(_MAGIC + sha256(tail + saved.structure).digest() + tail + saved.structure)
             past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
             os.utime(unfinished, (past, past))
-            unfinished.chmod(0o400)
+            if os.name != "nt":  # where it could not be replaced any more
+                unfinished.chmod(0o400)
             unfinished.replace(path)
         except BaseException:
             self._remove(unfinished)
