@@ -372,7 +372,7 @@ def poison(path: Path) -> None:
     arrays = hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).digest()
     tail = HEAD.pack(b"", b"", arrays, length, start, size)[40:]
     structure = bytes(data[HEAD.size : HEAD.size + length])
-    data[: HEAD.size] = magic + hashlib.sha256(tail + structure).digest() + tail
+    data[: HEAD.size] = magic + hashlib.sha256(path.stem.encode() + tail + structure).digest() + tail
     path.chmod(0o600)
     path.write_bytes(data)
     path.chmod(0o400)
