@@ -67,7 +67,9 @@ class Composer:
     def ints(self, *numbers: int) -> str:
         return self.constant(np.int64(numbers))
 
-    def emit(self, op: str, inputs: Sequence[str], shape: Sequence[int], dtype: str = "float32", **attributes: Any) -> str:
+    def emit(
+        self, op: str, inputs: Sequence[str], shape: Sequence[int], dtype: str = "float32", **attributes: Any
+    ) -> str:
         return self.emit_many(op, inputs, [(shape, dtype)], **attributes)[0]
 
     def emit_many(
@@ -120,16 +122,22 @@ def composed(random: Random, count: int) -> tuple[Case, dict[str, list[int | str
         side = int(random.integers(4, 20))
         channels = int(pick(random, (1, 3, 4, 8, 16, 17, 32)))
         width = side if random.random() < 0.5 else int(random.integers(3, 24))
-        composer.input("float32", [dim(int(random.integers(1, 4)), "n"), (channels, None), dim(side, "h"), dim(width, "w")])
+        composer.input(
+            "float32", [dim(int(random.integers(1, 4)), "n"), (channels, None), dim(side, "h"), dim(width, "w")]
+        )
     if kind in ("sequence", "recurrent", "mixed"):
         width = int(pick(random, (4, 6, 8, 16, 24, 32)))
-        composer.input("float32", [dim(int(random.integers(1, 4)), "b"), dim(int(random.integers(1, 13)), "s"), (width, None)])
+        composer.input(
+            "float32", [dim(int(random.integers(1, 4)), "b"), dim(int(random.integers(1, 13)), "s"), (width, None)]
+        )
     if kind == "vector":
         composer.input("float32", [dim(int(random.integers(1, 9)), "n"), (int(random.integers(1, 33)), None)])
         composer.input("float32", [dim(int(random.integers(1, 9)), "m")])
     if kind == "integers":
         dtype = str(pick(random, INTS))
-        composer.input(dtype, [dim(int(random.integers(1, 6)), "n"), dim(int(random.integers(1, 9)), "m")], low=0, high=20)
+        composer.input(
+            dtype, [dim(int(random.integers(1, 6)), "n"), dim(int(random.integers(1, 9)), "m")], low=0, high=20
+        )
         composer.input("float32", [dim(int(random.integers(1, 6)), "n"), (int(random.integers(1, 9)), None)])
     pieces = PIECES[kind]
     done = []
@@ -164,7 +172,9 @@ def activation(c: Composer, x: str) -> str:
         case 5:
             return c.emit("HardSwish", [x], shape) if c.opset >= 14 else x
         case 6:
-            return c.emit("PRelu", [x, c.weights(*([shape[1]] + [1] * (len(shape) - 2) if len(shape) > 2 else [1]))], shape)
+            return c.emit(
+                "PRelu", [x, c.weights(*([shape[1]] + [1] * (len(shape) - 2) if len(shape) > 2 else [1]))], shape
+            )
         case 7:
             return c.emit("Tanh", [x], shape)
     return x
@@ -285,12 +295,16 @@ def normalized(c: Composer) -> None:
         case "instance":
             c.emit("InstanceNormalization", [x, c.weights(shape[1], std=1.0), c.weights(shape[1], std=1.0)], shape)
         case "layer" if c.opset >= 17:
-            c.emit("LayerNormalization", [x, c.weights(shape[-1], std=1.0), c.weights(shape[-1], std=1.0)], shape, axis=-1)
+            c.emit(
+                "LayerNormalization", [x, c.weights(shape[-1], std=1.0), c.weights(shape[-1], std=1.0)], shape, axis=-1
+            )
         case "plain":
             centred = c.emit("Sub", [x, reduced(c, "ReduceMean", x, [-1], True)], shape)
             squares = c.emit("Pow", [centred, c.constant(np.float32(2))], shape)
             spread = reduced(c, "ReduceMean", squares, [-1], True)
-            root = c.emit("Sqrt", [c.emit("Add", [spread, c.constant(np.float32(1e-5))], c.shape(spread))], c.shape(spread))
+            root = c.emit(
+                "Sqrt", [c.emit("Add", [spread, c.constant(np.float32(1e-5))], c.shape(spread))], c.shape(spread)
+            )
             y = c.emit("Div", [centred, root], shape)
             y = c.emit("Mul", [y, c.weights(shape[-1], std=1.0)], shape)
             c.emit("Add", [y, c.weights(shape[-1], std=1.0)], shape)
@@ -299,7 +313,12 @@ def normalized(c: Composer) -> None:
             root = c.emit("Sqrt", [c.emit("Add", [mean, c.constant(np.float32(1e-6))], c.shape(mean))], c.shape(mean))
             c.emit("Mul", [c.emit("Div", [x, root], shape), c.weights(shape[-1], std=1.0)], shape)
         case "group" if c.opset >= 21 and shape[1] % 2 == 0:
-            c.emit("GroupNormalization", [x, c.weights(shape[1], std=1.0), c.weights(shape[1], std=1.0)], shape, num_groups=2)
+            c.emit(
+                "GroupNormalization",
+                [x, c.weights(shape[1], std=1.0), c.weights(shape[1], std=1.0)],
+                shape,
+                num_groups=2,
+            )
         case "lrn" if len(shape) == 4:
             c.emit("LRN", [x], shape, size=int(c.pick((3, 5))))
 
@@ -408,7 +427,9 @@ def quantized(c: Composer) -> None:
         return _quantized_convolution(c, x)
     out = int(c.pick((1, 4, 8, 16)))
     if c.chance(0.4):
-        whole, scale, zero = c.emit_many("DynamicQuantizeLinear", [x], [(shape, "uint8"), ([], "float32"), ([], "uint8")])
+        whole, scale, zero = c.emit_many(
+            "DynamicQuantizeLinear", [x], [(shape, "uint8"), ([], "float32"), ([], "uint8")]
+        )
         w = c.constant(c.random.integers(-127, 128, (shape[-1], out)).astype(np.int8))
         y = c.emit("MatMulInteger", [whole, w, zero], [*shape[:-1], out], "int32")
         y = c.emit("Cast", [y], c.shape(y), to=TensorProto.FLOAT)
@@ -458,7 +479,9 @@ def integers(c: Composer) -> None:
         return
     shape = c.shape(x)
     few = c.constant(c.random.integers(1, 6, shape[-1:]).astype(dtype))
-    match c.pick(("arithmetic", "mod", "compare", "cast", "onehot", "cumsum", "max", "where", "bits", "div", "embed", "sum")):
+    match c.pick(
+        ("arithmetic", "mod", "compare", "cast", "onehot", "cumsum", "max", "where", "bits", "div", "embed", "sum")
+    ):
         case "arithmetic":
             c.emit(c.pick(("Add", "Sub", "Mul")), [x, few], shape, dtype)
         case "mod":
@@ -607,7 +630,9 @@ def reduction(c: Composer) -> None:
     if x is None:
         return
     axes = sorted({int(axis) for axis in c.random.integers(0, len(c.shape(x)), int(c.random.integers(1, 3)))})
-    op = c.pick(("ReduceSum", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceL2", "ReduceL1", "ReduceLogSumExp", "ReduceProd"))
+    op = c.pick(
+        ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceL2", "ReduceL1", "ReduceLogSumExp", "ReduceProd")
+    )
     reduced(c, op, x, axes, c.chance(0.6))
 
 
@@ -646,7 +671,9 @@ def selection(c: Composer) -> None:
         return
     k = int(c.random.integers(1, shape[axis] + 1))
     result = [*shape[:axis], k, *shape[axis + 1 :]]
-    c.emit_many("TopK", [x, c.ints(k)], [(result, "float32"), (result, "int64")], axis=axis, largest=int(c.random.integers(2)))
+    c.emit_many(
+        "TopK", [x, c.ints(k)], [(result, "float32"), (result, "int64")], axis=axis, largest=int(c.random.integers(2))
+    )
 
 
 def scatter(c: Composer) -> None:

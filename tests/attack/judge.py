@@ -82,7 +82,9 @@ def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: 
         worst = float(np.nan_to_num(np.where(away, np.abs(ours - true), 0), nan=np.inf).max())
         if worst <= explained and away.sum() <= 4 * near + 2:
             return ""
-        there = np.unravel_index(np.argmax(np.nan_to_num(np.where(away, np.abs(ours - true), -1), nan=np.inf)), ours.shape)
+        there = np.unravel_index(
+            np.argmax(np.nan_to_num(np.where(away, np.abs(ours - true), -1), nan=np.inf)), ours.shape
+        )
     return (
         f"{int(away.sum())} of {away.size} differ; at {list(map(int, there))} {ours[there]!r}, onnxruntime {theirs[there]!r}, "
         f"float64 {true[there]!r}; rounding explains {explained:.3g}"

@@ -612,7 +612,9 @@ def branch(case: Case, random: Random) -> bool:
     else:
         zeros = fresh(case)
         extra = [numpy_helper.from_array(np.int64(given["shape"]), zeros)]
-        filling = numpy_helper.from_array(np.ones(1, dtype_of(given["dtype"])) if given["dtype"] != "str" else np.array(["a"], object))
+        filling = numpy_helper.from_array(
+            np.ones(1, dtype_of(given["dtype"])) if given["dtype"] != "str" else np.array(["a"], object)
+        )
         otherwise = [helper.make_node("ConstantOfShape", [zeros], [other], value=filling)]
     then = helper.make_graph([body], "then", [], [_typed(inner, given)])
     orelse = helper.make_graph(otherwise, "else", [], [_typed(other, given)], extra)
@@ -659,7 +661,10 @@ def loop(case: Case, random: Random) -> bool:
     number, going, carried, result, on, collected = (fresh(case) for _ in range(6))
     body.output[0] = result
     trips = int(pick(random, (1, 2, 3, 3)))
-    inputs = [helper.make_tensor_value_info(number, TensorProto.INT64, []), helper.make_tensor_value_info(going, TensorProto.BOOL, [])]
+    inputs = [
+        helper.make_tensor_value_info(number, TensorProto.INT64, []),
+        helper.make_tensor_value_info(going, TensorProto.BOOL, []),
+    ]
     nodes = [body, helper.make_node("Identity", [going], [on])]
     outputs = [helper.make_tensor_value_info(on, TensorProto.BOOL, [])]
     count = constant(case, np.int64(trips))
@@ -718,8 +723,14 @@ def scan(case: Case, random: Random) -> bool:
     )  # fmt: skip
     made.append(
         helper.make_node(
-            "Scan", [begun, x], [final, stacked], body=body, num_scan_inputs=1, scan_input_axes=[axis],
-            scan_output_axes=[axis], scan_input_directions=[int(random.integers(2))],
+            "Scan",
+            [begun, x],
+            [final, stacked],
+            body=body,
+            num_scan_inputs=1,
+            scan_input_axes=[axis],
+            scan_output_axes=[axis],
+            scan_input_directions=[int(random.integers(2))],
         )  # fmt: skip
     )
     case.draws[stacked] = given
@@ -732,7 +743,10 @@ def scan(case: Case, random: Random) -> bool:
 def into_function(case: Case, random: Random) -> bool:
     """Some neighbouring nodes become a function of the model."""
     start = int(random.integers(len(case.graph.node)))
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in case.graph.node[start : start + int(random.integers(1, 5))]]
+    nodes = [
+        onnx.NodeProto.FromString(node.SerializeToString())
+        for node in case.graph.node[start : start + int(random.integers(1, 5))]
+    ]
     made = [name for node in nodes for name in node.output if name]
     from attack.regions import reads
 

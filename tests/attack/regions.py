@@ -144,6 +144,7 @@ def smaller_sizes(case: Case, budget: int) -> Case | None:
 
 def halved(case: Case) -> Case:
     """Every size beyond 16 that is even, halved, wherever it stands: shapes, weights, constant shapes, groups."""
+
     def half(size: int) -> int:
         return size // 2 if size > 16 and size % 2 == 0 else size
 
@@ -210,7 +211,11 @@ def _connected(graph: onnx.GraphProto, random: np.random.Generator, count: int) 
     look(next(iter(chosen)))
     while border and len(chosen) < count:
         # the newest neighbours first, mostly: long chains are where fusion happens
-        place = len(border) - 1 - int(random.integers(min(3, len(border)))) if random.random() < 0.7 else int(random.integers(len(border)))
+        place = (
+            len(border) - 1 - int(random.integers(min(3, len(border))))
+            if random.random() < 0.7
+            else int(random.integers(len(border)))
+        )
         number = border.pop(place)
         if number not in chosen:
             chosen.add(number)

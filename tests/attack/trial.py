@@ -103,6 +103,8 @@ def _redrawn(run: Mapping[str, Draw], attempt: int) -> dict[str, Draw]:
         if "seed" in given:
             other["seed"] = given["seed"] + 1000 * attempt
         elif "float" in given["dtype"]:
-            other["values"] = [value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(given["values"])]
+            other["values"] = [
+                value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(given["values"])
+            ]
         made[name] = other
     return made
