@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from attack.drawn import Draw, draw, filled, unpacked
 from attack.judge import difference, has_steps
 from attack.limits import documented, onnxruntime_is_wrong
@@ -82,8 +82,8 @@ def _refusal(error: weft.WeftError, model: onnx.ModelProto, wanted: list[Any], k
 def _onnxruntime(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Any:
     """Its results, or why it has none."""
     try:
-        return peer.run(model, feed)
-    except peer.PeerError as error:
+        return rival.run(model, feed)
+    except rival.RivalError as error:
         return error
 
 

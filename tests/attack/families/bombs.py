@@ -136,12 +136,16 @@ def gathers(size: int) -> ModelProto:
 
 def concats(size: int) -> ModelProto:
     """x grows by a few elements with every link."""
-    return chain(size, lambda a, b, i: helper.make_node("Concat", [a, "x"], [b], axis=0), inputs=[value("x", ("n",))])
+    return chain(
+        size, lambda a, b, i: helper.make_node("Concat", [a, "x"], [b], axis=0), inputs=[value("x", ("n",))]
+    )
 
 
 def doublings(size: int) -> ModelProto:
     """x grows twofold with every link."""
-    return chain(size, lambda a, b, i: helper.make_node("Concat", [a, a], [b], axis=0), inputs=[value("x", ("n",))])
+    return chain(
+        size, lambda a, b, i: helper.make_node("Concat", [a, a], [b], axis=0), inputs=[value("x", ("n",))]
+    )
 
 
 def reductions(size: int) -> ModelProto:
@@ -477,9 +481,7 @@ def deep_type(kind: str) -> Make:
     def make(size: int) -> ModelProto:
         type = helper.make_tensor_type_proto(FLOAT, (4,))
         for _ in range(size):
-            type = (
-                helper.make_sequence_type_proto(type) if kind == "sequence" else helper.make_optional_type_proto(type)
-            )
+            type = helper.make_sequence_type_proto(type) if kind == "sequence" else helper.make_optional_type_proto(type)
         inputs = [value("x"), helper.make_value_info("s", type)]
         return model([helper.make_node("Relu", ["x"], ["y"])], inputs)
 

@@ -27,7 +27,7 @@ from weft.backends.webgpu.gpu import (
 from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.turns import MOST_TURNS, most_turns
 from weft.backends.webgpu.weights import Spot
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir import kernel as form
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.sections import ABSOLUTE
@@ -123,7 +123,20 @@ class Binder:
             else:
                 constant = place.region == ABSOLUTE and not buffer.written
                 ways.append(self._way(buffer, spots[buffer.name], aligned, constant))
+        self._check_bindings(launch, ways, spots)
         return Bound(launch, tuple(ways), tuple(spots.values()), tuple(zip(*bases)) if bases else ((),) * count)
+
+    def _check_bindings(self, launch: PlannedLaunch, ways: Sequence[Binding], spots: Mapping[str, Spot]) -> None:
+        """OutOfMemoryError if tensors are so large that a kernel cannot see all of them at once."""
+        count = sum(way.segments for way in ways if way.alias is None)
+        most = self.gpu.limits.max_bindings
+        if count > most and any(way.segments > 1 for way in ways):
+            raise OutOfMemoryError(
+                f"a kernel works on {sum(spot.size for spot in spots.values()):,} bytes, for which it would need "
+                f"{count} bindings; {self.gpu.name} has {most}",
+                node=launch.origin or None,
+                hint="use smaller inputs, or another device: see weft.devices()",
+            )
 
     def _span(self, place: Place, shift: int, size: int, count: int) -> Spot:
         """All that a buffer is, each time a launch is repeated."""
