@@ -11,14 +11,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import update_wrapper
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 Made = TypeVar("Made")
 
@@ -93,12 +93,15 @@ def once(make: Callable[..., Made]) -> Once[Made]:
 # -- libraries that are not to be left in the middle -----------------------------------------------------------------
 
 
+_MOMENT = 0.002  # seconds between two looks at whether others have left
+
+
 class Undivided:
     """Around calls of a native library with locks and threads of its own (`with`).
 
     A fork waits until no other thread is inside, since in the child nobody would ever finish what they are at. The end
-    of the process waits for daemon threads inside, and lets no others in: they would run on while the library's own
-    end has begun.
+    of the process waits for those inside, and of the threads that are there lets none in again: they would run on while
+    the library's own end has begun.
     """
 
     def __init__(self) -> None:
@@ -108,55 +111,91 @@ class Undivided:
         atexit.register(self._end)
 
     def _renew(self) -> None:
-        self._changed = threading.Condition()
-        self._inside: dict[int, tuple[int, bool]] = {}  # by thread: how often it is inside, whether it is a daemon
+        self._lock = threading.Lock()
+        self._inside: dict[int, int] = {}  # by thread, how often
         self._closed = 0
-        self._ends = False
+        self._barred: frozenset[int] | None = None  # once the process ends, threads that must not come in
 
     def __enter__(self) -> None:
-        own, daemon = threading.get_ident(), threading.current_thread().daemon
-        before = self._inside.get(own)
-        try:
-            with self._changed:
-                while before is None and (self._closed or (self._ends and daemon)):
-                    self._changed.wait()
-                self._inside[own] = (1 if before is None else before[0] + 1), daemon
-        except BaseException:  # Ctrl-C: whoever is not inside must not be listed
-            if before is None:
-                self._inside.pop(own, None)
-            else:
-                self._inside[own] = before
-            raise
+        own = threading.get_ident()
+        while True:
+            with self._lock:
+                before = self._inside.get(own, 0)
+                if before or not (self._closed or self._is_barred(own)):
+                    self._inside[own] = before + 1
+                    return
+            time.sleep(_MOMENT)
 
     def __exit__(self, *_: object) -> None:
         own = threading.get_ident()
-        with self._changed:
-            depth, daemon = self._inside.pop(own, (1, False))
+        with self._lock:
+            depth = self._inside.pop(own, 1)
             if depth > 1:
-                self._inside[own] = depth - 1, daemon
-            self._changed.notify_all()
+                self._inside[own] = depth - 1
+
+    def _is_barred(self, thread: int) -> bool:
+        return self._barred is not None and (thread in self._barred or threading.current_thread().daemon)
+
+    def _await_others(self) -> None:
+        own = threading.get_ident()
+        while True:
+            with self._lock:
+                if all(thread == own for thread in self._inside):
+                    return
+            time.sleep(_MOMENT)
 
     def _close(self) -> None:
-        own = threading.get_ident()
-        with self._changed:
+        with self._lock:
             self._closed += 1
-            while any(thread != own for thread in self._inside):
-                self._changed.wait()
+        self._await_others()
 
     def _open(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed -= 1
-            self._changed.notify_all()
 
     def _end(self) -> None:
-        own = threading.get_ident()
-        with self._changed:
-            self._ends = True
-            while any(daemon and thread != own for thread, (_, daemon) in self._inside.items()):
-                self._changed.wait()
+        with self._lock:
+            own = threading.get_ident()
+            self._barred = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {own}
+        while True:
+            try:
+                return self._await_others()
+            except KeyboardInterrupt:  # it is about to end
+                continue
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
+
+
+class Task(Generic[Made]):
+    """A piece of work that another thread does.
+
+    All that they share is one lock, without code of Python's around it that Ctrl-C could leave half done.
+    """
+
+    def __init__(self, function: Callable[..., Made], arguments: tuple[Any, ...]) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._made: list[Made] = []
+        self._failed: BaseException | None = None
+        self._undone = threading.Lock()
+        self._undone.acquire()
+
+    def work(self) -> None:
+        try:
+            self._made.append(self._function(*self._arguments))
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._undone.release()
+
+    def result(self) -> Made:
+        """What the function returned, once it has; or what it raised."""
+        self._undone.acquire()
+        self._undone.release()
+        if self._failed is not None:
+            raise self._failed
+        return self._made[0]
 
 
 class Team:
@@ -169,7 +208,7 @@ class Team:
     def __init__(self, count: int) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
-        self._pieces: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
 
     def __enter__(self) -> Team:
         return self
@@ -178,9 +217,9 @@ class Team:
         if kind is not None:
             with suppress(Empty):
                 while True:
-                    self._pieces.get_nowait()
+                    self._tasks.get_nowait()
         for _ in self._threads:
-            self._pieces.put(None)
+            self._tasks.put(None)
         if kind is None:
             for thread in self._threads:
                 thread.join()
@@ -191,43 +230,45 @@ class Team:
             self._grow()
         return len(self._threads)
 
+    def submit(self, function: Callable[..., Made], *arguments: Any) -> Task[Made]:
+        """Have a function called by one of the team, or here and now where no thread can be had."""
+        task = Task(function, arguments)
+        self._grow()
+        if self._threads:
+            self._tasks.put(task)
+        else:
+            task.work()
+        return task
+
+    def map(self, function: Callable[..., Made], *arguments: Iterable[Any]) -> Iterator[Made]:
+        """Results of all calls, in order."""
+        tasks = [self.submit(function, *each) for each in zip(*arguments)]
+        return (task.result() for task in tasks)
+
     def _grow(self) -> None:
         if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._work, name="weft-helper")
+            given = self._tasks, ref(self), threading.current_thread()
+            thread = threading.Thread(target=_help, args=given, name="weft-helper")
             try:
                 thread.start()
                 self._threads.append(thread)
             except RuntimeError:  # no more threads to be had, or the interpreter is about to end
                 self._count = len(self._threads)
 
-    def submit(self, function: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """Have a function called by one of the team, or here and now where no thread can be had."""
-        future: Future[Made] = Future()
 
-        def piece() -> None:
-            try:
-                future.set_result(function(*arguments))
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._grow()
-        if self._threads:
-            self._pieces.put(piece)
-        else:
-            future.set_result(function(*arguments))
-        return future
-
-    def map(self, function: Callable[..., Made], *arguments: Iterable[Any]) -> Iterator[Made]:
-        """Results of all calls, in order."""
-        futures = [self.submit(function, *each) for each in zip(*arguments)]
-        return (future.result() for future in futures)
-
-    def _work(self) -> None:
-        while True:
-            piece = self._pieces.get()
-            if piece is None:
+def _help(tasks: SimpleQueue[Task[Any] | None], team: ref[Team], owner: threading.Thread) -> None:
+    """A helper's life, which ends with the team's or the owner's if nobody says so: a signal may come in between."""
+    while True:
+        try:
+            task = tasks.get(timeout=1.0)
+        except Empty:
+            if team() is None or not owner.is_alive():
                 return
-            piece()
+            continue
+        if task is None:
+            return
+        task.work()
+        del task
 
 
 if hasattr(os, "register_at_fork"):

@@ -129,6 +129,10 @@ def call(
         raise
     except RecursionError:
         raise
+    except ZeroDivisionError as error:
+        shapes = ", ".join(str(tensor.type) for tensor in inputs if tensor is not None)
+        problem = f"{definition.qualified_name} has no meaning for these sizes, one of which is 0: {shapes}"
+        raise InvalidModelError(problem) from error
     except Exception as error:  # a definition may trip over attributes and shapes that no valid model has
         raise InvalidModelError(
             f"{definition.qualified_name} cannot be applied here: {type(error).__name__}: {error}"

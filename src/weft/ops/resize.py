@@ -299,6 +299,9 @@ ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
 
 
 def _resize(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
+    if any(line.wanted == 0 for line in lines):
+        wanted = {line.axis: line.wanted for line in lines}
+        return full([wanted.get(axis, size) for axis, size in enumerate(x.shape)], 0, x.dtype)
     crops = sampling.transformation == "tf_crop_and_resize"
     lines = [line for line in lines if crops or not _is_identity(line)]
     if not lines:

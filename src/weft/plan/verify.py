@@ -179,7 +179,7 @@ class _Replay:
         same = planned.kernel is launch.kernel or planned.kernel == launch.kernel
         if not same or (task is not None and planned.task != task) or planned.blocks != self.number(launch.blocks):
             return None
-        if planned.parameters != tuple(map(self.number, launch.parameters)):
+        if planned.blocks and planned.parameters != tuple(map(self.number, launch.parameters)):
             return None
         self.running = number
         return self.pending.pop()[1]

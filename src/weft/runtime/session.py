@@ -45,6 +45,7 @@ class Prepared:
     inputs: tuple[str, ...]
     runner: Runner
     program: Compiled
+    keeps: bool  # whether the runner is a Keeper, which can leave outputs on its device
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +177,9 @@ class Model:
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
-        kinds = ExecutionError if self._workshop.has_memory else (ExecutionError, OutOfMemoryError)
-        return isinstance(error, kinds) and error.node is None
+        if isinstance(error, ExecutionError):
+            return True
+        return isinstance(error, OutOfMemoryError) and not self._workshop.has_memory and error.node is None
 
     def _stay(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:
@@ -329,15 +331,16 @@ class Model:
 
     def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
         """Keep the short way for inputs like these, which the program for any shapes has run."""
-        if shapes in self._shortcuts or self._whole.inputs != self._order:
+        shortcuts, whole = self._shortcuts, self._whole
+        if shapes in shortcuts or whole.inputs != self._order:
             return
-        if len(self._shortcuts) >= REMEMBERED_SHORTCUTS:
-            self._shortcuts.clear()
-        self._shortcuts[shapes] = self._whole.runner.shortcut([given[name] for name in self._order])
+        if len(shortcuts) >= REMEMBERED_SHORTCUTS:
+            shortcuts.clear()
+        shortcuts[shapes] = whole.runner.shortcut([given[name] for name in self._order])
 
     def _execute(self, prepared: Prepared, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
         inputs = [given[name] for name in prepared.inputs]
-        if keep and self._workshop.has_memory:
+        if keep and prepared.keeps:
             return cast(Keeper, prepared.runner).run(inputs, keep)
         return prepared.runner.run(inputs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from weft.backends.cpu.code_cache import CodeCache, key_of, package_digest, shared_cache
 from weft.backends.cpu.codegen import code_identity, compile_module
@@ -14,7 +13,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
-from weft.threads import Team
+from weft.threads import Task, Team
 
 Progress = Callable[[float], None]
 
@@ -44,7 +43,7 @@ def compile_kernels(
     if not missing:
         return tuple(code for code in found if code is not None)
     with Team(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, Future[bytes]] = {}
+        pending: dict[int, Task[bytes]] = {}
         for done, number in enumerate(missing):
             (text,) = modules_of([kernels[number]])
             pending[number] = workers.submit(compile_module, text, machine)

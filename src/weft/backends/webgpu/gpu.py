@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,11 @@ class Dispatch:
 class Recording:
     """Dispatches in order, prepared so that encoding them costs as little as it can."""
 
-    __slots__ = ("count", "dispatches", "steps")
+    __slots__ = ("count", "dispatches", "seconds", "steps")
 
     def __init__(self, dispatches: Sequence[Dispatch]) -> None:
         self.dispatches = dispatches
+        self.seconds = inf  # that the last run took, for whoever wants to know what to expect
         self.count = len(dispatches)
         steps = []
         before: Dispatch | None = None
@@ -283,14 +285,19 @@ class Gpu:
         """Run recorded commands after all that was submitted before; does not wait for them, or not much."""
         self._submit(encode)
 
-    def run(self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = ()) -> list[Array]:
-        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large."""
+    def run(
+        self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = (), long: bool = False
+    ) -> list[Array]:
+        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large.
+
+        Ctrl-C ends the wait for what may take `long`; the device goes on with it.
+        """
         results = [np.empty(size, np.uint8) for _, _, size in reads]
         batches = batches_of(reads)
         if not batches:
             self._wait(self._submit(encode))
         for number, batch in enumerate(batches):
-            self._read_batch(encode if number == 0 else None, batch, results)
+            self._read_batch(encode if number == 0 else None, batch, results, long and number == 0)
         return results
 
     def wait(self) -> None:
@@ -349,7 +356,7 @@ class Gpu:
     def _wait(self, submission: Any) -> None:
         self._call("waiting for kernels", native.wait, self._device, submission)
 
-    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array]) -> None:
+    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array], long: bool) -> None:
         """Read parts through one staging buffer, after other commands of the same submission."""
         starts, total = [], 0
         for part in batch:
@@ -364,7 +371,7 @@ class Gpu:
                 encoder.copy_buffer_to_buffer(part.buffer._live(), part.first, staging.handle, start, part.padded)
 
         submission = self._submit(record)
-        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission)
+        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission, long)
         content = mapped.content()
         for part, start in zip(batch, starts):
             begin = start + part.skipped

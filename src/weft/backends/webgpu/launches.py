@@ -35,6 +35,7 @@ from weft.plan.sections import ABSOLUTE
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
 MOST = 2**31 - 1
+MOST_ELEMENTS = MOST - 2**16  # of a buffer: lanes beyond the last one, which do nothing, must have a number too
 
 
 Key = tuple[str, tuple[Binding, ...], bool]
@@ -106,6 +107,13 @@ class Binder:
                 spots[home] = max(spots[home], whole, key=lambda spot: spot.size)  # one may be a part of the other
             else:
                 spots[buffer.name] = whole
+            elements = whole.size // buffer.dtype.numpy.itemsize
+            if elements > MOST_ELEMENTS and launch.blocks:
+                raise ExecutionError(
+                    f"a tensor of {elements:,} elements: this device's kernels count up to {MOST_ELEMENTS:,}",
+                    node=launch.origin or None,
+                    hint="use a smaller batch, or device='cpu'",
+                )
         runs = self.shaders[launch.kernel.name].runs
         ways = []
         for buffer, place, own in zip(buffers, launch.buffers, bases):

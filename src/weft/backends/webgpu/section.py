@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,7 @@ from weft.threads import reentrant_lock
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its launches
+_LONG = 0.1  # seconds of a run that somebody may want to end before
 _APART = 256  # regions start at multiples of it, whatever an adapter asks for
 
 
@@ -205,7 +207,10 @@ class SectionRunner:
             _copy(encoder, after)
 
         if reads:
-            return self._read(self.gpu.run(encode, reads), prepared.reports, results)
+            began = perf_counter()
+            content = self.gpu.run(encode, reads, long=recording.seconds > _LONG)
+            recording.seconds = perf_counter() - began
+            return self._read(content, prepared.reports, results)
         self.gpu.submit(encode)
         return results
 
