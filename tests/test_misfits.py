@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from attack.devices import DEVICES, missing
 from frontend.samples import model, node, subgraph, tensor, value
 from onnx import TensorProto, helper
 from single_nodes import BOOL, INT64, floats, ints, refuse, save, single
@@ -253,14 +254,24 @@ def test_results_past_memory(tmp_path: Path, op: str, inputs: list[Any], attribu
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("op", "shape"),
-    [("Expand", [HUGE]), ("ConstantOfShape", [2**20, 2**20]), ("Tile", [HUGE]), ("Expand", [2**62, 2**62])],
+    [
+        ("Expand", [HUGE]),
+        ("ConstantOfShape", [2**20, 2**20]),
+        ("Tile", [HUGE]),
+        ("Expand", [2**62, 2**62]),
+        ("ConstantOfShape", [HUGE, HUGE, 0]),  # no elements, and still no array
+    ],
 )
-def test_sizes_past_memory_that_arrive_with_the_data(tmp_path: Path, op: str, shape: list[int]) -> None:
+def test_sizes_past_memory_that_arrive_with_the_data(tmp_path: Path, op: str, shape: list[int], device: str) -> None:
+    reason = missing(device)
+    if reason:
+        pytest.skip(reason)
     given = [([len(shape)], INT64)] if op == "ConstantOfShape" else [floats(1), ([len(shape)], INT64)]
     path = save(tmp_path, single(op, given))
-    loaded = weft.load(path)
+    loaded = weft.load(path, device=device)
     with pytest.raises((OutOfMemoryError, ExecutionError)) as caught:
         loaded(shape)
     assert "culprit" in str(caught.value)

@@ -21,9 +21,22 @@ Interval = tuple["int | None", "int | None"]
 LARGEST_SIZE = 10**9 - 1
 """What a named size is assumed not to exceed, so that "to the end" in a slice is recognised as such."""
 
+LARGEST_POSITION = 2**31 - 1
+"""The largest size along which 32 bits hold a position."""
+
+
+MOST_PARTS = 1000
+"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real models' have 60."""
+
+MOST_TERMS = 8 * MOST_PARTS
+"""How many terms a polynomial may have, of sizes or of places in a tensor."""
+
+LARGEST_FACTOR = 2**62
+"""No number in a size is larger: the 64 bits in which models compute with sizes would not hold it."""
+
 
 class UndecidedError(Exception):
-    """A question about symbolic integers has different answers for different sizes."""
+    """A question about symbolic integers has different answers for different sizes, or an answer too long to use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +285,28 @@ def bounds(dim: Dim) -> Interval:
     return low, high
 
 
+def is_tractable(sizes: Iterable[Dim]) -> bool:
+    """Whether a tensor's sizes are short enough to compute with: to multiply, to compare, to print."""
+    parts, terms = 0, 1
+    for dim in sizes:
+        if not isinstance(dim, int):
+            parts += _parts(dim)
+            terms *= len(dim.terms)
+    return parts <= MOST_PARTS and terms <= MOST_PARTS
+
+
+@lru_cache(maxsize=65536)
+def _parts(dim: Expr) -> int:
+    """Terms and atoms of the whole tree; more than there may be where a factor is too large."""
+    count = 0
+    for monomial, coefficient in dim.terms:
+        count += 1 + len(monomial) + (MOST_PARTS if abs(coefficient) > LARGEST_FACTOR else 0)
+        for atom in monomial:
+            if isinstance(atom, Compound):
+                count += sum(1 if isinstance(part, int) else _parts(part) for part in (atom.left, atom.right))
+    return count
+
+
 def symbols(dim: Dim) -> frozenset[Symbol]:
     """The named symbols that occur anywhere in `dim`."""
     return _NOTHING if isinstance(dim, int) else _symbols(dim)
@@ -372,8 +407,11 @@ def _add(a: Expr, b: Dim) -> Dim:
 @lru_cache(maxsize=65536)
 def _multiply_exprs(a: Expr, b: Dim) -> Dim:
     total: dict[Monomial, int] = {}
+    others = _terms(b)
+    if len(a.terms) * len(others) > MOST_TERMS:
+        raise UndecidedError(f"a product of sizes has more than {MOST_TERMS} terms")
     for left, x in a.terms:
-        for right, y in _terms(b):
+        for right, y in others:
             monomial = tuple(sorted(left + right, key=_atom_order)) if left and right else left or right
             total[monomial] = total.get(monomial, 0) + x * y
     return _from_terms(total)
@@ -391,6 +429,8 @@ def _from_terms(total: dict[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and kept[0][0] == ():
         return kept[0][1]
+    if len(kept) > MOST_TERMS:
+        raise UndecidedError(f"a sum of sizes has more than {MOST_TERMS} terms")
     kept.sort(key=_term_order)
     return Expr(tuple(kept))
 

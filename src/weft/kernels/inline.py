@@ -6,8 +6,8 @@ only what costs next to nothing, and an expression stops growing at some size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
@@ -25,21 +25,42 @@ COSTLY = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A map, and what is asked of its expression again and again."""
+
+    step: Step
+    expression: Scalar
+    nodes: int
+    loads: tuple[Load, ...]
+    is_costly: bool
+
+
 def inline_maps(program: TensorProgram, most_operands: int = MANY) -> TensorProgram:
     """Fuse maps into the maps that read them; what nobody reads any more is dropped.
 
     A map that takes in others reads no more than `most_operands`.
     """
-    maps: dict[Value, Step] = {}
+    maps: dict[Value, _Known] = {}
     readers = _readers(program)
     in_place = read_in_place(program)
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
-            step = step if step.results[0] in in_place else _take_in(step, maps, readers, most_operands)
-            maps[step.results[0]] = step
+            known = _know(step)
+            known = known if step.results[0] in in_place else _take_in(known, maps, readers, most_operands)
+            step = known.step
+            maps[step.results[0]] = known
         steps.append(step)
     return replace(program, steps=_needed(steps, program.outputs))
+
+
+def _know(step: Step) -> _Known:
+    assert isinstance(step.primitive, Map)
+    nodes = list(walk(step.primitive.expression))
+    loads = tuple(node for node in nodes if isinstance(node, Load))
+    is_costly = any(isinstance(node, Apply) and node.function in COSTLY for node in nodes)
+    return _Known(step, step.primitive.expression, len(nodes), loads, is_costly)
 
 
 def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
@@ -53,53 +74,48 @@ def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
     return readers
 
 
-def _take_in(step: Step, maps: Mapping[Value, Step], readers: dict[Value, set[Value | None]], most: int) -> Step:
-    """The step with maps inlined, as long as there are any; one that is left without readers reads no more itself."""
-    reader = step.results[0]
+def _take_in(outer: _Known, maps: Mapping[Value, _Known], readers: dict[Value, set[Value | None]], most: int) -> _Known:
+    """The map with others inlined, as long as there are any; one that is left without readers reads no more itself."""
+    reader = outer.step.results[0]
     while True:
-        for operand in step.operands:
+        for operand in outer.step.operands:
             inner = maps.get(operand)
-            if inner is None or len({*step.operands, *inner.operands}) > most + 1:
+            if inner is None or len({*outer.step.operands, *inner.step.operands}) > most + 1:
                 continue
-            if not _may_inline(inner, step, only_reader=readers[operand] == {reader}):
+            if not _may_inline(inner, outer, only_reader=readers[operand] == {reader}):
                 continue
-            step = _inline(step, inner)
+            outer = _know(_inline(outer, inner))
             readers[operand].discard(reader)
-            for source in inner.operands:
+            for source in inner.step.operands:
                 readers[source].add(reader)
                 if not readers[operand]:
                     readers[source].discard(operand)
             break
         else:
-            return step
+            return outer
 
 
-def _may_inline(inner: Step, outer: Step, *, only_reader: bool) -> bool:
-    assert isinstance(inner.primitive, Map)
-    assert isinstance(outer.primitive, Map)
-    position = outer.operands.index(inner.results[0])
-    shape = _shape(inner.results[0])
-    own = [load for load in walk(outer.primitive.expression) if isinstance(load, Load) and load.operand == position]
+def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
+    position = outer.step.operands.index(inner.step.results[0])
+    shape = _shape(inner.step.results[0])
+    own = [load for load in outer.loads if load.operand == position]
+    if outer.nodes + inner.nodes * len(own) > LARGEST_EXPRESSION:
+        return False
     if not all(_is_inside(load, shape) for load in own):
         return False
-    nodes = sum(1 for _ in walk(inner.primitive.expression))
-    if sum(1 for _ in walk(outer.primitive.expression)) + nodes * len(own) > LARGEST_EXPRESSION:
-        return False
-    cheap = nodes <= CHEAP_NODES and not _is_costly(inner.primitive.expression) and not _is_worth_storing(inner, outer)
+    cheap = inner.nodes <= CHEAP_NODES and not inner.is_costly and not _is_worth_storing(inner, outer)
     if cheap and _reads_less(inner):
         return True
-    same_size = dims.product(_shape(outer.results[0])) == dims.product(shape)
+    same_size = dims.product(_shape(outer.step.results[0])) == dims.product(shape)
     return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
 
 
-def _is_worth_storing(inner: Step, outer: Step) -> bool:
+def _is_worth_storing(inner: _Known, outer: _Known) -> bool:
     """Whether the map reads neighbours at uneven places, as padding by reflection does, for several readers each."""
-    assert isinstance(inner.primitive, Map)
-    shape = _shape(inner.results[0])
-    loads = [node for node in walk(inner.primitive.expression) if isinstance(node, Load)]
-    indices = [index.value for load in loads for index in load.indices if isinstance(index, Index)]
+    shape = _shape(inner.step.results[0])
+    indices = [index.value for load in inner.loads for index in load.indices if isinstance(index, Index)]
     uneven = any(dims.is_uneven(index, len(shape) - 1) for index in indices)
-    return uneven and not dims.is_at_least(dims.product(shape), dims.product(_shape(outer.results[0])))
+    return uneven and not dims.is_at_least(dims.product(shape), dims.product(_shape(outer.step.results[0])))
 
 
 def _is_inside(load: Load, shape: Shape) -> bool:
@@ -110,50 +126,50 @@ def _is_inside(load: Load, shape: Shape) -> bool:
     )
 
 
-def _reads_less(inner: Step) -> bool:
+def _reads_less(inner: _Known) -> bool:
     """Whether computing the map again reads no more memory than reading its stored result would."""
-    assert isinstance(inner.primitive, Map)
-    return sum(1 for node in walk(inner.primitive.expression) if isinstance(node, Load)) <= 1
+    return len(inner.loads) <= 1
 
 
-def _is_costly(expression: Scalar) -> bool:
-    return any(isinstance(node, Apply) and node.function in COSTLY for node in walk(expression))
+def _inline(outer: _Known, inner: _Known) -> Step:
+    """The outer map with the inner one's expression in the place of its loads, and each operand once, in the order of
+    their first loads.
+    """
+    position = outer.step.operands.index(inner.step.results[0])
+    shape = _shape(inner.step.results[0])
+    plain = tuple(Index(dims.axis(number, size)) for number, size in enumerate(shape))
+    single = sum(1 for load in outer.loads if load.operand == position) == 1  # two places are two trees
+    order: dict[Value, int] = {}
 
+    def number(load: Load, operands: Sequence[Value]) -> Scalar:
+        place = order.setdefault(operands[load.operand], len(order))
+        return load if place == load.operand else Load(place, load.indices, load.dtype, load.checked)
 
-def _inline(outer: Step, inner: Step) -> Step:
-    assert isinstance(outer.primitive, Map)
-    assert isinstance(inner.primitive, Map)
-    expression = inner.primitive.expression
-    operands = [*outer.operands, *inner.operands]
-    base, position = len(outer.operands), outer.operands.index(inner.results[0])
-    shifted = rebuild(expression, lambda load: Load(load.operand + base, load.indices, load.dtype, load.checked))
+    def renumber(load: Load) -> Scalar:
+        return number(load, inner.step.operands)
+
+    def keeps_numbers() -> bool:
+        """Whether the inner map's operands have their numbers in the result as well."""
+        if tuple(order) != inner.step.operands[: len(order)]:
+            return False
+        order.update((operand, place) for place, operand in enumerate(inner.step.operands))
+        return True
 
     def through(load: Load) -> Scalar:
         if load.operand != position:
-            return load
+            return number(load, outer.step.operands)
+        if load.indices == plain:
+            return inner.expression if single and keeps_numbers() else rebuild(inner.expression, renumber)
         places = [index.value for index in load.indices if isinstance(index, Index)]
-        return rebuild(shifted, atom=lambda atom: _place(atom, places))
+        return rebuild(inner.expression, renumber, lambda atom: _place(atom, places))
 
-    both = replace(outer, origin=join_origins([inner.origin, outer.origin]))
-    return _compact(both, rebuild(outer.primitive.expression, through), operands)
+    expression = rebuild(outer.expression, through)
+    origin = join_origins([inner.step.origin, outer.step.origin])
+    return replace(outer.step, origin=origin, primitive=Map(expression), operands=tuple(order))
 
 
 def _place(atom: Symbol | Axis, places: list[Dim]) -> Dim:
     return places[atom.position] if isinstance(atom, Axis) else dims.symbol(atom.name, atom.low, atom.high)
-
-
-def _compact(step: Step, expression: Scalar, operands: list[Value]) -> Step:
-    """The map with each operand once, in the order of their first loads."""
-    order: list[Value] = []
-
-    def renumber(load: Load) -> Scalar:
-        value = operands[load.operand]
-        if value not in order:
-            order.append(value)
-        return Load(order.index(value), load.indices, load.dtype, load.checked)
-
-    renumbered = rebuild(expression, renumber)
-    return replace(step, primitive=Map(renumbered), operands=tuple(order))
 
 
 def _needed(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:

@@ -17,8 +17,8 @@ from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node
-from weft.ir.program import TensorProgram
-from weft.ir.types import TensorType, Type
+from weft.ir.program import Guard, Host, Step, TensorProgram, Value
+from weft.ir.types import AnyType, TensorType, Type
 from weft.ops import registry
 from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
@@ -27,6 +27,9 @@ from weft.ops.type_rules import TypeRuleError
 
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
+
+TRACED_AGAIN = 32  # how often a node may be traced on average, where bodies of control flow need it, and some more
+MOST_TRACED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Subgraph:
         inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
         return trace_graph(self.graph, ChainMap(inner, self.scope))
 
+    def captured(self) -> dict[str, Tensor]:
+        """The values of the enclosing graphs that the nodes may use, by name."""
+        found = ((name, self.scope.get(name)) for name in sorted(_free_names(self.graph)))
+        return {name: tensor for name, tensor in found if tensor is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
@@ -76,12 +84,15 @@ def lower(
     graph: Graph,
     evaluator: Evaluator,
     *,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[int | None]] | None = None,
     overridden: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> TensorProgram:
-    """Trace a whole graph. `sizes` fixes the shapes of inputs by name; `overridden` makes defaults inputs."""
-    trace = Trace(evaluator)
+    """Trace a whole graph.
+
+    `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
+    """
+    trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
@@ -90,6 +101,14 @@ def lower(
     with trace.active():
         outputs = trace_graph(graph, scope, progress)
     return trace.program(outputs)
+
+
+def untraced(graph: Graph) -> TensorProgram:
+    """A program that runs for no inputs, for a graph that can be traced only for those of a run."""
+    inputs = tuple(Value(number, _input_type(value, None), value.name) for number, value in enumerate(graph.inputs))
+    outputs = tuple(Value(len(inputs) + number, AnyType()) for number in range(len(graph.outputs)))
+    never = Guard(0, 1, graph.name)
+    return TensorProgram(inputs, outputs, (Step(Host("untraced"), inputs, outputs, graph.name),), guards=(never,))
 
 
 def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -> list[Any]:
@@ -115,6 +134,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
     last_use = _last_uses(graph) if trace.eager else {}
     for number, node in enumerate(graph.nodes):
         trace.origin = node.name
+        trace.count_node()
         _trace_node(node, scope, graph)
         if progress is not None:
             progress((number + 1) / len(graph.nodes))
@@ -122,6 +142,11 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
             _forget(trace, scope, name)
     trace.origin = enclosing
     return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
+
+
+def _count_nodes(graph: Graph) -> int:
+    inner = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return len(graph.nodes) + sum(map(_count_nodes, inner))
 
 
 def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
@@ -173,12 +198,28 @@ def _find(scope: Scope, name: str, user: str) -> Tensor:
     return tensor
 
 
-def _input_type(value: GraphValue, sizes: Sequence[int] | None) -> Type:
+def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
     if value.type is None:
         raise InvalidModelError("an input of the model has no type", value=value.name)
     if sizes is not None and isinstance(value.type, TensorType):
-        return TensorType(value.type.dtype, tuple(int(size) for size in sizes))
+        declared: Sequence[Dim] = value.type.shape or [
+            dims.symbol(f"{value.name}.{axis}") for axis in range(len(sizes))
+        ]
+        return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
     return value.type
+
+
+def _free_names(graph: Graph) -> set[str]:
+    """The names that a graph uses and does not define."""
+    used = {value.shows or value.name for value in graph.outputs}
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        used.update(node.inputs)
+        own.update(node.outputs)
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                used |= _free_names(value)
+    return used - own
 
 
 def _symbol_names(tensor: Tensor | None) -> set[str]:

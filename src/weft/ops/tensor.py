@@ -35,6 +35,10 @@ class NotStaticError(Exception):
     """An op needs to know something that only the run will reveal."""
 
 
+class OnlyAtRunError(InvalidModelError):
+    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
+
+
 class _Operators:
     """Python's operators, for tensors and elements alike."""
 

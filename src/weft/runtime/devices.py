@@ -16,6 +16,7 @@ from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import Executable
 from weft.backends.cpu.peak import known_peak
+from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
 from weft.errors import DeviceError, ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
@@ -99,7 +100,7 @@ def next_best(device: str) -> Device | None:
 def _automatic() -> Iterator[Device]:
     """What "auto" may choose, best first. Where no GPU can be, none is looked for: that would take half a second."""
     if sys.platform != "linux" or any(True for name in _GPU_FILES for _ in Path("/dev").glob(name)):
-        yield from (gpu for gpu in _gpus() if gpu.available and gpu.kind != _SOFTWARE)
+        yield from (gpu for gpu in _gpus(usable=False) if gpu.available and gpu.kind != _SOFTWARE)
     yield _CPU
 
 
@@ -205,7 +206,7 @@ class _Interpreted:
     program: TensorProgram
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return interpret.run(self.program, inputs)
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None
@@ -227,13 +228,13 @@ def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: 
 
 def _run_on_cpu(program: Compiled, wishes: Wishes) -> Runner:
     assert isinstance(program, CompiledProgram)
-    threads = wishes.threads or machine.usable_cores()
+    threads = min(wishes.threads or machine.usable_cores(), MOST_THREADS)
     return Executable(program, threads, limit=wishes.limit, may_grow=wishes.prefer == "speed")
 
 
 def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:
     assert isinstance(program, CompiledProgram)
-    count = threads or machine.usable_cores()
+    count = min(threads or machine.usable_cores(), MOST_THREADS)
     return Recorder(recorder(program, count), count, known_peak(count))
 
 
@@ -250,24 +251,27 @@ _ENGINES: dict[str, Engine] = {
 # -- GPUs ------------------------------------------------------------------------------------------------------------
 
 
-def _gpus() -> list[Device]:
-    """Those that WebGPU reaches, best first, or why there are none."""
-    from weft.backends.webgpu.adapters import INSTALL, adapters, is_installed
+def _gpus(usable: bool = True) -> list[Device]:
+    """Those that WebGPU reaches, best first, or why there are none; unless `usable`, by this process or its parent."""
+    from weft.backends.webgpu.adapters import INSTALL, adapters, check_process, is_installed
 
     if not is_installed():
         return [Device(_GPUS, False, f"any GPU, through the package wgpu, which is not installed: {INSTALL}")]
     try:
         found = adapters()
+        if usable:
+            check_process()
     except WeftError as error:
         return [Device(_GPUS, False, error.problem)]
     return [_described(adapter) for adapter in found] or [Device(_GPUS, False, "any GPU: wgpu finds none here")]
 
 
 def _gpu(wanted: str) -> Device:
-    from weft.backends.webgpu.adapters import INSTALL, find_adapter, is_installed
+    from weft.backends.webgpu.adapters import INSTALL, check_process, find_adapter, is_installed
 
     if not is_installed():
         raise DeviceError(f"device {_GPUS!r} is not available: the package wgpu is not installed", hint=INSTALL)
+    check_process()
     return _described(find_adapter(wanted))
 
 
@@ -292,9 +296,10 @@ def _gpu_engine(wanted: str) -> Engine:
 
 
 def _gpu_target(wanted: str, precision: str) -> tuple[Target, Adapter]:
-    from weft.backends.webgpu.adapters import find_adapter
+    from weft.backends.webgpu.adapters import check_process, find_adapter
     from weft.backends.webgpu.targets import target_of
 
+    check_process()
     adapter = find_adapter(wanted)
     target = target_of(adapter.limits, adapter.abilities)
     exact = precision == "strict"

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 
-from weft.backends.reference.interpret import GuardError
+from weft.backends.reference.interpret import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor
+from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
@@ -27,13 +27,15 @@ from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs,
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
-UNFIT = (GuardError, ZeroDivisionError)  # a program is not for these sizes: an assumption fails, or one is divided by
+# a program is not for these sizes: an assumption fails, one is divided by, or depends on data that is needed now
+UNFIT = (GuardError, ZeroDivisionError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Prepared:
     inputs: tuple[str, ...]
     runner: Runner
     program: Compiled
+    keeps: bool  # whether the runner is a Keeper, which can leave outputs on its device
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,13 @@ class Model:
         self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
+        self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
         self._bind = Binder(signature.inputs, signature.defaults, file, device)
         self._whole = whole
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
         self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = Lock()
+        self._lock = lock()
 
     @property
     def source(self) -> Source:
@@ -213,13 +217,16 @@ class Model:
         shapes = whole_shapes(shapes, self.file)
         given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
-        for sizes in () if clash else usual_sizes(program.inputs, program.guards, given):
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
+        complete = set(whole) >= {value.name for value in program.inputs}
+        for sizes in (
+            () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
+        ):
             try:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
-        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
+        if complete:  # as a run does it: for these very shapes
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -255,13 +262,13 @@ class Model:
         given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        for sizes in (shapes,) if clash else (None, shapes):
-            prepared = self._program(sizes, overridden, self._names)
-            recorder = self._workshop.record(prepared.program)
-            record = partial(recorder.run, [given[name] for name in prepared.inputs])
+        for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
+                prepared = self._program(sizes, overridden, self._names)
+                recorder = self._workshop.record(prepared.program)
+                record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
-            except GuardError:
+            except (GuardError, OnlyAtRunError):
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
@@ -288,7 +295,7 @@ class Model:
         keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
         if clash is None:
             try:
-                prepared = self._program(None, overridden, wanted)
+                prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
             except UNFIT:
                 pass
@@ -299,14 +306,18 @@ class Model:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
+        except UNFIT:
+            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
+            return [found[name] for name in wanted]
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
-        except UNFIT:  # sizes that depend on data break an assumption
-            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
-            return [found[name] for name in wanted]
+
+    def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
+        """The ranks of inputs for which the model states none: there is a program for each set of them."""
+        return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
@@ -320,15 +331,16 @@ class Model:
 
     def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
         """Keep the short way for inputs like these, which the program for any shapes has run."""
-        if shapes in self._shortcuts or self._whole.inputs != self._order:
+        shortcuts, whole = self._shortcuts, self._whole
+        if shapes in shortcuts or whole.inputs != self._order:
             return
-        if len(self._shortcuts) >= REMEMBERED_SHORTCUTS:
-            self._shortcuts.clear()
-        self._shortcuts[shapes] = self._whole.runner.shortcut([given[name] for name in self._order])
+        if len(shortcuts) >= REMEMBERED_SHORTCUTS:
+            shortcuts.clear()
+        shortcuts[shapes] = whole.runner.shortcut([given[name] for name in self._order])
 
     def _execute(self, prepared: Prepared, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
         inputs = [given[name] for name in prepared.inputs]
-        if keep and self._workshop.has_memory:
+        if keep and prepared.keeps:
             return cast(Keeper, prepared.runner).run(inputs, keep)
         return prepared.runner.run(inputs)
 
@@ -351,8 +363,11 @@ class Model:
 
 
 def _on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same inputs, those on a device copied from there."""
-    return {name: content.numpy() if isinstance(content, DeviceTensor) else content for name, content in inputs.items()}
+    """The same inputs, those on a device copied from there, in the usual order of memory."""
+    return {
+        name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)
+        for name, content in inputs.items()
+    }
 
 
 def _own(result: Any, others: Sequence[Any]) -> Any:
