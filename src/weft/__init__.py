@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import (
+    CacheWarning,
+    ChangedFileError,
     DeviceError,
     DeviceLostError,
     ExecutionError,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CacheWarning",
+    "ChangedFileError",
     "Device",
     "DeviceError",
     "DeviceLostError",

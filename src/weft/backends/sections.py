@@ -108,9 +108,10 @@ class Sections:
         if self.single and not isinstance(self.runners[0], HostSection):
             return self.runners[0].run(inputs, sizes, keep)
         values = self.constants.copy()
-        values.update(zip(self.program.inputs, inputs))
         if self.has_host_steps:
             sizes = sizes.copy()  # host steps add to them
+            inputs = [interpret.in_order(content) for content in inputs]
+        values.update(zip(self.program.inputs, inputs))
         for runner, released in zip(self.runners, self.releases):
             if not isinstance(runner, HostSection):
                 section = runner.section

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from types import TracebackType
@@ -79,7 +80,8 @@ class Worker:
     def _ask(self, command: str, *arguments: Any) -> Any:
         timer = Timer(self._patience, self._lose_patience)
         timer.daemon = True
-        timer.start()
+        with suppress(RuntimeError):  # no thread to be had: no limit
+            timer.start()
         try:
             assert self._process.stdin is not None
             assert self._process.stdout is not None

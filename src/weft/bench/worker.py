@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from weft.bench import turns
 from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
-from weft.cli.process import peak_memory
+from weft.cli.process import orders, peak_memory
 from weft.errors import InputError, WeftError
 
 Answer = tuple[Any, "str | None", "str | None"]
@@ -100,11 +100,15 @@ def sizes_in(
 
 def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until there are no more requests."""
-    while True:
+
+    def read() -> tuple[str, Sequence[Any]] | None:
         try:
-            command, arguments = pickle.load(requests)
+            request: tuple[str, Sequence[Any]] = pickle.load(requests)
+            return request
         except EOFError:
-            return
+            return None
+
+    for command, arguments in orders(read):
         pickle.dump(_answer(server, command, arguments), answers)
         answers.flush()
 

@@ -92,6 +92,8 @@ class WeftBackend(Backend):
 
 
 def _device_name(device: str) -> str:
+    if not isinstance(device, str):
+        raise DeviceError(f"a device is chosen by its name, not by a {type(device).__name__}")
     kind, _, number = device.partition(":")
     available = [found.name for found in weft.devices() if found.available]
     if device.lower() in available:

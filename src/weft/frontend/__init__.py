@@ -1,7 +1,17 @@
 """ONNX files to Graphs: the only layer that knows files, protobuf and opsets."""
 
-from weft.frontend.read import open_model, read_model
-from weft.frontend.source import ModelSource, Source, release_pages
+from weft.frontend.files import OpenFile, release_pages
+from weft.frontend.read import copy_model, open_model, read_model
+from weft.frontend.source import ModelSource, Source
 from weft.frontend.storage import open_external
 
-__all__ = ["ModelSource", "Source", "open_external", "open_model", "read_model", "release_pages"]
+__all__ = [
+    "ModelSource",
+    "OpenFile",
+    "Source",
+    "copy_model",
+    "open_external",
+    "open_model",
+    "read_model",
+    "release_pages",
+]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
+from weft.frontend.files import release_pages
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
-from weft.frontend.source import ModelSource, Source, open_source, release_pages, source_name
+from weft.frontend.source import ModelSource, Source, open_source, privately, source_name
 from weft.frontend.storage import Storage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
@@ -30,14 +32,21 @@ def open_model(source: ModelSource) -> Source:
         return open_source(source)
 
 
-def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard) -> Model:
+def copy_model(source: Source, folders: Sequence[Path] = ()) -> Source:
+    """An opened source with bytes that nobody else can change."""
+    with _blaming(source.file):
+        return privately(source, folders)
+
+
+def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, folders: Sequence[Path] = ()) -> Model:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
     `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
-    inlined. Everything that can be wrong with a file surfaces as a `WeftError` that names it.
+    inlined. `folders` are those where large private copies of its files may lie. Everything that can be wrong with a
+    file surfaces as a `WeftError` that names it.
     """
     with _blaming(source_name(source)):
-        return _read(open_source(source), is_defined)
+        return _read(privately(open_source(source), folders), is_defined, folders)
 
 
 @contextmanager
@@ -56,8 +65,8 @@ def _blaming(file: str) -> Iterator[None]:
         ) from error
 
 
-def _read(source: Source, is_defined: IsDefined) -> Model:
-    proto, storage = _parse(source)
+def _read(source: Source, is_defined: IsDefined, folders: Sequence[Path]) -> Model:
+    proto, storage = _parse(source, folders)
     imports = model_imports(proto)
     inline_functions(proto, imports, is_defined)
     return Model(
@@ -71,7 +80,7 @@ def _read(source: Source, is_defined: IsDefined) -> Model:
     )
 
 
-def _parse(source: Source) -> tuple[onnx.ModelProto, Storage]:
+def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, Storage]:
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
     if source.view[:23].tobytes() == b"version https://git-lfs":
@@ -84,4 +93,4 @@ def _parse(source: Source) -> tuple[onnx.ModelProto, Storage]:
             "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
         )
     check_text(proto)
-    return proto, Storage(source, cuts)
+    return proto, Storage(source, cuts, folders)

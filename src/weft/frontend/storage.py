@@ -5,23 +5,29 @@ Every range is checked against its file's size, and no location leads out of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 
 from weft.errors import InvalidModelError, ModelError
-from weft.frontend.source import Source, map_file, open_file
+from weft.frontend.files import OpenFile, open_path, private_copy
+from weft.frontend.source import Source
 from weft.frontend.wire import CUT_KEY, Cut
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The model's own bytes with what was cut out of them, and the mapped external files, one mapping each."""
+    """The model's own bytes with what was cut out of them, and private copies of external files, one each.
+
+    `folders` are those where large copies may lie.
+    """
 
     source: Source
     cuts: tuple[Cut, ...]
-    mapped: dict[Path, memoryview] = field(default_factory=dict)
+    folders: Sequence[Path] = ()
+    copies: dict[Path, memoryview] = field(default_factory=dict)
     external: dict[str, memoryview] = field(default_factory=dict)  # the same, by location
 
 
@@ -49,7 +55,7 @@ def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memo
     """The `size` bytes of a tensor in a file beside the model."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    content = _map_external(storage, location)
+    content = _read_file(storage, location)
     offset = _number(entries.get("offset", "0"), "offset")
     length = _number(entries["length"], "length") if "length" in entries else size
     if length != size:
@@ -62,18 +68,20 @@ def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memo
     return content[offset : offset + length]
 
 
-def _map_external(storage: Storage, location: str) -> memoryview:
+def _read_file(storage: Storage, location: str) -> memoryview:
     path = _external_path(storage.source, location)
-    if path not in storage.mapped:
-        storage.mapped[path] = map_file(path)
-    storage.external[location] = storage.mapped[path]
-    return storage.mapped[path]
+    if path not in storage.copies:
+        storage.copies[path] = private_copy(open_external(storage.source, location), storage.folders)
+    storage.external[location] = storage.copies[path]
+    return storage.copies[path]
 
 
-def open_external(source: Source, location: str) -> Source:
+def open_external(source: Source, location: str) -> OpenFile:
     """A file beside a model; an error where it must not be read, or is not there."""
     path = _external_path(source, location)
-    return open_file(path, str(path))
+    opened = open_path(path, str(path))
+    assert isinstance(opened, OpenFile)
+    return opened
 
 
 def _external_path(source: Source, location: str) -> Path:

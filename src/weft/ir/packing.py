@@ -5,12 +5,12 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from threading import Lock
 from typing import Any, Union
 
 import numpy as np
 
 from weft.errors import InternalError
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ class Packing:
         self.dtype = dtype
         self._made: Array | None = None
         self._recipe: tuple[Array, Pack] | None = (source, pack)
-        self._lock = Lock()
+        self._lock = lock()
 
     @property
     def nbytes(self) -> int:

@@ -227,8 +227,9 @@ class Late:
     domain: str
     op: str
     version: int
-    attributes: Mapping[str, Any]
-    present: tuple[bool, ...]  # which of the op's inputs are given; the operands are those
+    attributes: Mapping[str, Any]  # subgraphs among them as graphs
+    present: tuple[bool, ...]  # which of the op's inputs are given; the first operands are those
+    captures: tuple[str, ...] = ()  # what subgraphs call the operands after them
 
 
 Primitive = Union[

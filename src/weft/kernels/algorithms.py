@@ -15,7 +15,9 @@ from typing import Any
 from weft.ir.program import Contract, Convolve, Step, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.winograd import SIZES, applies, tile_sides
+from weft.kernels.winograd import applies, tile_sides
+from weft.kernels.winograd_guard import are_tame
+from weft.kernels.winograd_transforms import SIZES
 
 _SHARE = 2  # transformed weights may add one part in so many to the bytes of all weights
 _ALWAYS = 4 << 20  # bytes that they may add in any case
@@ -73,7 +75,9 @@ def _can_be_transformed(step: Step, constants: Mapping[Value, Any]) -> bool:
     x, w = (value.type for value in step.operands)
     if not isinstance(x, TensorType) or not isinstance(w, TensorType) or w.shape is None or x.dtype is not w.dtype:
         return False
-    return all(isinstance(size, int) for size in w.shape) and applies(step.primitive, x.dtype, w.shape[2:])
+    if not all(isinstance(size, int) for size in w.shape) or not applies(step.primitive, x.dtype, w.shape[2:]):
+        return False
+    return are_tame(constants[step.operands[1]])
 
 
 def _ways(step: Step) -> list[Way]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.dtypes import DType
 from weft.ir.program import Branch, Host, Late, Loop, Observe, Random, Step
 from weft.ir.types import TensorType
-from weft.kernels.select import NATIVE_PRIMITIVES, NATIVE_TYPES
+from weft.kernels.select import NATIVE_PRIMITIVES, NATIVE_TYPES, computed_types
 
 
 def host_by_nature(step: Step) -> str | None:
@@ -26,9 +26,7 @@ def host_by_nature(step: Step) -> str | None:
             return f"works on a {value.type}"
         if value.type.shape is None:
             return f"the rank of {value.name or value} is known only in the run"
-        if value.type.dtype is DType.string:
-            return "works on strings"
-    return None
+    return "works on strings" if DType.string in computed_types(step) else None
 
 
 def missing_kernel(step: Step) -> str:

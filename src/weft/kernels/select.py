@@ -67,19 +67,19 @@ NATIVE_TYPES = frozenset(dtype for dtype in DType if dtype.is_integer or dtype.i
 def is_native(group: Group, target: Target) -> bool:
     """Whether there are kernels for a group; the host does the others."""
     values = [value for step in group.steps for value in (*step.operands, *step.results)]
+    computed = frozenset().union(*map(computed_types, group.steps))
     if any(isinstance(step.primitive, Random) and step.primitive.seed is None for step in group.steps):
         return False
-    if target.missing_types and any(_computed_types(step) & target.missing_types for step in group.steps):
+    if computed & target.missing_types or not computed <= NATIVE_TYPES:
         return False
     if isinstance(group.steps[0].primitive, Map) and len(group.operands) + 2 > target.most_buffers:
         return False
     return all(isinstance(step.primitive, NATIVE_PRIMITIVES) for step in group.steps) and all(
-        isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype in NATIVE_TYPES
-        for value in values
+        isinstance(value.type, TensorType) and value.type.shape is not None for value in values
     )
 
 
-def _computed_types(step: Step) -> frozenset[DType]:
+def computed_types(step: Step) -> frozenset[DType]:
     """The types of what a step reads, writes and computes on the way."""
     found = {value.type.dtype for value in (*step.operands, *step.results) if isinstance(value.type, TensorType)}
     match step.primitive:

@@ -75,9 +75,9 @@ def _transposed(stride: int, dilation: int, pad: Dim, kernel: Dim, outputs: Dim)
         if count == 0:
             continue
         fitting = [k for k in range(step) if (rest - k * dilation) % stride == 0]
-        if fitting and dims.is_at_least(kernel, fitting[0] + 1):
+        if fitting and not dims.is_at_least(fitting[0], kernel):
             first = fitting[0]
-            taps = dims.ceildiv(kernel - first, step)
+            taps = dims.ceildiv(kernel - first, step)  # first < step: 0 where the run's kernel is smaller
             base = start + (rest - first * dilation) // stride
         else:  # no tap meets these outputs: they are 0
             first, taps, base = 0, 0, start

@@ -7,10 +7,10 @@ from typing import Any
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.types import AnyType, SequenceType
+from weft.ir.types import AnyType, SequenceType, TensorType
 from weft.ops.flow import branch, loop, scan
 from weft.ops.functions import cast, where
-from weft.ops.language import Tensor, build, dims_tensor, expand, flip, reshape, transpose
+from weft.ops.language import Tensor, build, check_range, dims_tensor, expand, flip, host, reshape, transpose
 from weft.ops.registry import REQUIRED, normalize_axis, op, require
 from weft.ops.sequences import construct, empty_sequence, sequence_at, sequence_insert, sequence_length
 
@@ -29,10 +29,18 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
         require(getattr(proceed, "dtype", DType.bool) is DType.bool, f"the condition must be a bool, not {proceed}")
         return results[0], results[1 : 1 + len(carries)], results[1 + len(carries) :]
 
-    trips = None if trips is None else reshape(cast(trips, DType.int64), ())
-    condition = None if condition is None else reshape(condition, ())
+    trips = None if trips is None else cast(_scalar(trips, DType.int64), DType.int64)
+    condition = None if condition is None else _scalar(condition, DType.bool)
     final, outputs = loop(trips, condition, carries, step)
     return [*final, *outputs]
+
+
+def _scalar(x: Tensor, dtype: DType) -> Tensor:
+    """The one element of a tensor, whose rank only the run may know, and whose type is then `dtype` if not known."""
+    if isinstance(x.type, TensorType) and x.type.shape is not None:
+        return reshape(x, ())
+    known = x.type.dtype if isinstance(x.type, TensorType) else dtype
+    return host("scalar", [x], [TensorType(known, ())])[0]
 
 
 @op("Scan", since=9)
@@ -80,7 +88,7 @@ def scan_8(
     require(0 < num_scan_inputs <= len(inputs), f"num_scan_inputs is {num_scan_inputs} with {len(inputs)} inputs")
     count = len(inputs) - num_scan_inputs
     batch, longest = inputs[-1].shape[:2]
-    ends = dims_tensor([longest], ()) if lengths is None else cast(lengths, DType.int64)
+    ends = dims_tensor([longest], ()) if lengths is None else check_range(lengths, 0, longest, "sequence_lens")
     ends = expand(ends, (batch,))
     times = build((longest,), lambda t: t)
 

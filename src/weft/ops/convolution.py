@@ -104,11 +104,12 @@ def causal_convolution_with_state(
     require(x.rank == 3 and weight.rank == 3, f"shapes {x.type} and {weight.type} must have rank 3")
     require(activation in ("none", "silu", "swish"), f"activation is {activation!r}")
     batch, channels, length = x.shape
+    channels = weight.shape[0] if isinstance(weight.shape[0], int) else channels
     kept = weight.shape[2] - 1
     if past_state is None:
         past_state = full((batch, channels, kept), 0, x.dtype)
     assume_equal(past_state.shape[2], kept, "the state holds one position less than the kernel")
-    assume_equal(weight.shape[0], channels, "one kernel per channel")
+    assume_equal(weight.shape[0], x.shape[1], "one kernel per channel")
     whole = concat([past_state, x], 2)
     result = convolve(whole, weight, strides=(1,), dilations=(1,), pads=((0, 0),), groups=channels, spatial=(length,))
     if bias is not None:

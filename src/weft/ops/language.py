@@ -44,12 +44,13 @@ from weft.ops.tensor import (
     index,
     literal,
 )
+from weft.ops.trace import is_symbolic
 
 __all__ = [
     "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes",
-    "build", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
-    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
-    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "slice_axis", "sort", "split",
+    "build", "check_range", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise",
+    "expand", "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
+    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "settle", "slice_axis", "sort", "split",
     "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
@@ -103,6 +104,12 @@ def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
         return x
     assume_equal(dims.product(shape), x.size, f"reshape from {_text(x.shape)} to {_text(shape)}")
     return _emit(Reshape(), [x], x.dtype, shape)
+
+
+def settle(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
+    """The same tensor with numbers in place of sizes that are assumed to be these: what it meets says what they are."""
+    known = tuple(size if isinstance(size, int) else own for own, size in zip(x.shape, sizes))
+    return x if known == x.shape else _emit(Reshape(), [x], x.dtype, known)
 
 
 def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -241,6 +248,25 @@ def wrap_index(position: Element, size: Dim) -> Element:
     return where(position < 0, position + index(size), position)  # type: ignore[no-any-return]
 
 
+def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
+    """The integers of x as int64, each of which must lie in low..high: others are a fault of the data."""
+    if not x.dtype.is_integer:
+        raise InvalidModelError(f"{name} must hold integers, not {x.dtype}")
+    if x.known is not None and not is_symbolic(x) and isinstance(low, int) and isinstance(high, int):
+        outside = x.known[(x.known < low) | (x.known > high)]
+        if outside.size:
+            raise InvalidModelError(f"{name} must lie between {low} and {high}, which {outside.flat[0]} does not")
+        return cast(x, DType.int64)  # type: ignore[no-any-return]
+    nothing = constant(np.zeros(1, np.int64))
+
+    def element(v: Element) -> Element:
+        wide = cast(v, DType.int64)
+        outside = cast((wide < index(low)) | (wide > index(high)), DType.int64)
+        return wide + nothing.at(outside, checked=True)  # type: ignore[no-any-return]
+
+    return elementwise(element, x)
+
+
 # -- reductions and heavy primitives ---------------------------------------------------------------------------------
 
 
@@ -271,8 +297,15 @@ def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool =
     """int64 position of the `maximum` or `minimum` along an axis."""
     axis = normalize_axis(axis, x.rank)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    _assume_countable(x.shape[axis])
     result = _emit(ArgReduce(kind, axis, last), [x], DType.int64, shape)
     return expand_dims(result, [axis]) if keep else result
+
+
+def _assume_countable(size: Dim) -> None:
+    """Record that 32 bits hold the positions along an axis, where that depends on sizes; a number says it itself."""
+    if not isinstance(size, int):
+        assume_at_least(dims.LARGEST_POSITION, size, "more elements than a position can tell")
 
 
 def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, output_labels: str) -> Tensor:
@@ -287,6 +320,8 @@ def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, o
             assume_equal(sizes.setdefault(label, size), size, f"both tensors of a product must agree, {label!r}")
             if isinstance(size, int):
                 sizes[label] = size
+    left = settle(left, [sizes[label] for label in left_labels])
+    right = settle(right, [sizes[label] for label in right_labels])
     numbers = {label: number for number, label in enumerate(sizes)}
     encoded = (tuple(numbers[label] for label in labels) for labels in (left_labels, right_labels, output_labels))
     primitive = Contract(*encoded)
@@ -338,13 +373,14 @@ def convolve(
     transposed = transposed_shape is not None
     primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
     if transposed_shape is not None:
-        assume_equal(x.shape[1], w.shape[0], "input channels")
+        given = w.shape[0]
         channels, spatial = w.shape[1] * groups, tuple(transposed_shape)
     else:
-        assume_equal(x.shape[1], w.shape[1] * groups, "input channels")
-        channels = w.shape[0]
+        given, channels = w.shape[1] * groups, w.shape[0]
         if spatial is None:
             spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)]
+    assume_equal(x.shape[1], given, "input channels")
+    x = settle(x, (x.shape[0], given, *x.shape[2:]))
     return _emit(primitive, [x, w], x.dtype, (x.shape[0], channels, *spatial))
 
 
@@ -352,6 +388,9 @@ def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[
     """How many windows fit into a padded axis; that at least one does is assumed where it depends on sizes."""
     room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
     if isinstance(room, int):
+        if room < 0 and size != 0:
+            problem = f"a window of {window} elements is larger than the padded input of {size + pad[0] + pad[1]}"
+            raise InvalidModelError(problem + (f", with dilations of {dilation}" if dilation > 1 else ""))
         return max(room // stride + 1, 0)
     assume_at_least(room, 0, "a window as large as the padded input")
     return dims.floordiv(room, stride) + 1
@@ -370,6 +409,8 @@ def pool(
     """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S."""
     if spatial is None:
         spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
+    if kind == "argmax":
+        _assume_countable(dims.product(x.shape[2:]))
     primitive = Pool(kind, tuple(window), tuple(strides), tuple(dilations), tuple(pads))
     return _emit(primitive, [x], DType.int64 if kind == "argmax" else x.dtype, (*x.shape[:2], *spatial))
 
@@ -383,6 +424,7 @@ def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = F
     """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
+    _assume_countable(x.shape[axis])
     assume_at_least(x.shape[axis], count, "there are not as many elements to choose from")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]

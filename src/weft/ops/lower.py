@@ -17,12 +17,13 @@ from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node
-from weft.ir.program import TensorProgram
-from weft.ir.types import TensorType, Type
+from weft.ir.program import Guard, Host, Step, TensorProgram, Value
+from weft.ir.types import AnyType, TensorType, Type
 from weft.ops import registry
 from weft.ops.microsoft.domain import BLOCKED_DOMAIN
 from weft.ops.tensor import Tensor, current_trace
 from weft.ops.trace import Evaluator, Trace
+from weft.ops.type_rules import TypeRuleError
 
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
@@ -54,6 +55,11 @@ class Subgraph:
         inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
         return trace_graph(self.graph, ChainMap(inner, self.scope))
 
+    def captured(self) -> dict[str, Tensor]:
+        """The values of the enclosing graphs that the nodes may use, by name."""
+        found = ((name, self.scope.get(name)) for name in sorted(_free_names(self.graph)))
+        return {name: tensor for name, tensor in found if tensor is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
@@ -78,11 +84,14 @@ def lower(
     graph: Graph,
     evaluator: Evaluator,
     *,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[int | None]] | None = None,
     overridden: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> TensorProgram:
-    """Trace a whole graph. `sizes` fixes the shapes of inputs by name; `overridden` makes defaults inputs."""
+    """Trace a whole graph.
+
+    `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
+    """
     trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
@@ -92,6 +101,14 @@ def lower(
     with trace.active():
         outputs = trace_graph(graph, scope, progress)
     return trace.program(outputs)
+
+
+def untraced(graph: Graph) -> TensorProgram:
+    """A program that runs for no inputs, for a graph that can be traced only for those of a run."""
+    inputs = tuple(Value(number, _input_type(value, None), value.name) for number, value in enumerate(graph.inputs))
+    outputs = tuple(Value(len(inputs) + number, AnyType()) for number in range(len(graph.outputs)))
+    never = Guard(0, 1, graph.name)
+    return TensorProgram(inputs, outputs, (Step(Host("untraced"), inputs, outputs, graph.name),), guards=(never,))
 
 
 def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -> list[Any]:
@@ -146,6 +163,11 @@ def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     try:
         count = max(wanted, default=0)
         outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
+    except TypeRuleError as error:
+        given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
+        told = ", ".join(f"{name!r} is {type}" for name, type in given)
+        where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
+        raise InvalidModelError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:
@@ -176,12 +198,28 @@ def _find(scope: Scope, name: str, user: str) -> Tensor:
     return tensor
 
 
-def _input_type(value: GraphValue, sizes: Sequence[int] | None) -> Type:
+def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
     if value.type is None:
         raise InvalidModelError("an input of the model has no type", value=value.name)
     if sizes is not None and isinstance(value.type, TensorType):
-        return TensorType(value.type.dtype, tuple(int(size) for size in sizes))
+        declared: Sequence[Dim] = value.type.shape or [
+            dims.symbol(f"{value.name}.{axis}") for axis in range(len(sizes))
+        ]
+        return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
     return value.type
+
+
+def _free_names(graph: Graph) -> set[str]:
+    """The names that a graph uses and does not define."""
+    used = {value.shows or value.name for value in graph.outputs}
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        used.update(node.inputs)
+        own.update(node.outputs)
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                used |= _free_names(value)
+    return used - own
 
 
 def _symbol_names(tensor: Tensor | None) -> set[str]:

@@ -20,7 +20,7 @@ from weft.errors import InvalidModelError, WeftError
 from weft.ir.dims import Dim, UndecidedError
 from weft.ir.program import Late
 from weft.ir.types import AnyType
-from weft.ops.tensor import NotStaticError, Tensor, current_trace
+from weft.ops.tensor import NotStaticError, OnlyAtRunError, Tensor, current_trace
 from weft.ops.trace import is_symbolic
 
 Static = Annotated[np.ndarray[Any, Any], "static"]
@@ -119,14 +119,20 @@ def call(
         result = definition.function(*_bind_inputs(definition, inputs), **keywords)
     except (NotStaticError, UndecidedError) as reason:
         trace = current_trace.get()
-        if trace.eager or definition.sees_graph or any(callable(value) for value in attributes.values()):
+        if trace.eager:
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
+        if definition.sees_graph:
+            raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
         del trace.guards[guards:]
         return _put_off(definition, inputs, attributes, output_count, version)
     except WeftError:
         raise
     except RecursionError:
         raise
+    except ZeroDivisionError as error:
+        shapes = ", ".join(str(tensor.type) for tensor in inputs if tensor is not None)
+        problem = f"{definition.qualified_name} has no meaning for these sizes, one of which is 0: {shapes}"
+        raise InvalidModelError(problem) from error
     except Exception as error:  # a definition may trip over attributes and shapes that no valid model has
         raise InvalidModelError(
             f"{definition.qualified_name} cannot be applied here: {type(error).__name__}: {error}"
@@ -145,8 +151,13 @@ def _put_off(
     version: int,
 ) -> list[Tensor | None]:
     present = tuple(tensor is not None for tensor in inputs)
-    late = Late(definition.domain, definition.name, version, dict(attributes), present)
-    operands = [tensor for tensor in inputs if tensor is not None]
+    captured: dict[str, Tensor] = {}
+    bare: dict[str, Any] = {}
+    for name, value in attributes.items():
+        bare[name] = value.graph if callable(value) else value
+        captured.update(value.captured() if callable(value) else {})
+    late = Late(definition.domain, definition.name, version, bare, present, tuple(captured))
+    operands = [*(tensor for tensor in inputs if tensor is not None), *captured.values()]
     return list(current_trace.get().emit(late, operands, [AnyType()] * output_count))
 
 

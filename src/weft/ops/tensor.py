@@ -20,6 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape, TensorType, Type
+from weft.ops.type_rules import TypeRuleError, check_function
 
 if TYPE_CHECKING:
     from weft.ops.trace import Trace
@@ -32,6 +33,10 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 
 class NotStaticError(Exception):
     """An op needs to know something that only the run will reveal."""
+
+
+class OnlyAtRunError(InvalidModelError):
+    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
 
 
 class _Operators:
@@ -248,21 +253,12 @@ def _apply(function: str, arguments: Sequence[Any], dtype: DType | None) -> Elem
     checked = elements[1:] if function == "select" else elements
     if any(element.dtype is not common for element in checked):
         found = ", ".join(str(element.dtype) for element in checked)
-        raise InvalidModelError(f"{function} of mixed types: {found}")
-    if not _takes(function, common) or (function == "select" and elements[0].dtype is not DType.bool):
-        found = elements[0].dtype if function == "select" else common
-        raise InvalidModelError(f"{function} of {found}")
+        raise TypeRuleError(f"{function} of mixed types: {found}")
+    if function == "select" and elements[0].dtype is not DType.bool:
+        raise TypeRuleError(f"select of {elements[0].dtype}")
+    check_function(function, common)
     result = dtype or (DType.bool if function in _COMPARISONS else common)
     return Element(Apply(function, tuple(element.scalar for element in elements), result))
-
-
-def _takes(function: str, dtype: DType) -> bool:
-    """Whether a function has a meaning for a dtype, where that can be told by its name."""
-    if function.startswith("logical_"):
-        return dtype is DType.bool
-    if function.startswith(("bit_", "shift_")):
-        return dtype.is_integer or dtype is DType.bool
-    return True
 
 
 def _fold_indices(function: str, arguments: Sequence[Any]) -> Element | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.ir import dims
-from weft.ir.dims import Dim, Equality, Expr, UndecidedError
+from weft.ir.dims import Axis, Dim, Equality, Expr, Symbol, UndecidedError
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.program import (
     HOST_STEPS,
@@ -40,6 +40,7 @@ from weft.ir.program import (
 from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
 from weft.ops.tensor import NotStaticError, Tensor, current_trace
+from weft.ops.type_rules import check_primitive
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512
@@ -111,6 +112,7 @@ class Trace:
         """Append a step, or compute it now where its operands are known."""
         for type in types:
             _check_sizes(type)
+        check_primitive(primitive, [operand.type for operand in operands])
         operands = [self.own(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
         if computed is not None and not any(_has_equalities(content) for content in computed):
@@ -168,7 +170,7 @@ class Trace:
         except UndecidedError:
             self.guards.append(Guard(left, right, self.origin))
             return
-        if different and certain and not self._runs_never():
+        if different and certain and not self._runs_never() and not _may_be_equal(left, right):
             raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
         self.is_void = True
         self.guards.append(Guard(left, right, self.origin))
@@ -194,8 +196,10 @@ class Trace:
         """Record that left >= right; a certain contradiction is an error of the model."""
         if dims.is_at_least(left, right):
             return
-        if dims.is_at_least(right, left + 1) and not self._runs_never():
-            raise InvalidModelError(f"{left} is less than {right}: {why}")
+        if dims.is_at_least(right, left + 1):
+            if not self._runs_never() and dims.is_at_least(_perhaps_empty(right), _perhaps_empty(left + 1)):
+                raise InvalidModelError(f"{left} is less than {right}: {why}")
+            self.is_void = True
         self.guards.append(Guard(left, right, self.origin, at_least=True))
 
     def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
@@ -247,16 +251,43 @@ class Trace:
         limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
         if not all(isinstance(size, int) and size <= limit for size in sizes):
             return None
+        if not all(
+            isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
+        ):
+            return None
         contents = [operand.known for operand in operands]
         if not symbolic:
-            return self.evaluator.evaluate(primitive, contents, types)
+            try:
+                return self.evaluator.evaluate(primitive, contents, types)
+            except KeyError:  # a size inside of the primitive that only the run reveals
+                return None
         if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
             return None
         try:
             computed = self.evaluator.evaluate_symbolic(primitive, contents, types)
         except UndecidedError:
             return None
-        return computed if all(_is_tractable(content) for content in computed) else None
+        if not all(_is_tractable(content) for content in computed):
+            return None
+        guards = [guard for content, type in zip(computed, types) for guard in self._range_guards(content, type)]
+        if any(_never_holds(guard) for guard in guards):
+            return None
+        self.guards += guards
+        return computed
+
+    def _range_guards(self, content: Any, type: Type) -> Iterator[Guard]:
+        """That sizes fit the integer type that they are computed in: where one does not, it wraps around in the run."""
+        assert isinstance(type, TensorType)
+        if not type.dtype.is_integer or not isinstance(content, np.ndarray):
+            return
+        low, high = (int(limit) for limit in type.dtype.limits)
+        for size in {element for element in content.flat if isinstance(element, Expr)}:
+            if type.dtype.bits == 64 and max(abs(times) for _, times in size.terms) < 1 << 62:
+                continue  # else it would be the size of something that no machine can hold
+            if not dims.is_at_least(size, low):
+                yield Guard(size, low, self.origin, at_least=True)
+            if not dims.is_at_least(high, size):
+                yield Guard(high, size, self.origin, at_least=True)
 
     def _content(self, operand: Tensor) -> Any:
         return self.constants[operand.value]
@@ -331,6 +362,29 @@ def _has_equalities(content: Any) -> bool:
     return any(isinstance(element, Equality) for element in content.flat)
 
 
+def _may_be_equal(left: Dim, right: Dim) -> bool:
+    """Whether two sizes differ only as long as no dim of an input is 0, for which a model is traced again."""
+    try:
+        return dims.decide_equal(_perhaps_empty(left), _perhaps_empty(right))
+    except UndecidedError:
+        return True
+
+
+def _perhaps_empty(size: Dim) -> Dim:
+    """A size whose symbols may be 0."""
+
+    def lowered(atom: Symbol | Axis) -> Dim:
+        if isinstance(atom, Axis):
+            return dims.axis(atom.position, atom.size)
+        return dims.symbol(atom.name, 0 if atom.low == 1 else atom.low, atom.high)
+
+    return dims.substitute(size, lowered)
+
+
+def _never_holds(guard: Guard) -> bool:
+    return dims.is_at_least(guard.right, guard.left + 1)
+
+
 def _is_tractable(content: Any) -> bool:
     """Whether every element can be computed with; others are left to the run."""
     if not isinstance(content, np.ndarray) or content.dtype != object:
@@ -339,10 +393,16 @@ def _is_tractable(content: Any) -> bool:
 
 
 def _check_sizes(type: Type) -> None:
-    shape = (type.shape or ()) if isinstance(type, TensorType) else ()
-    for size in shape:
+    if not isinstance(type, TensorType):
+        return
+    count = max(type.dtype.bits // 8, 1)
+    for size in type.shape or ():
         if isinstance(size, int) and size < 0:
             raise InvalidModelError(f"the result would have a negative size: {type}")
+        count *= size if isinstance(size, int) and size else 1
+    if count >= 1 << 63:  # even if another size is 0
+        raise InvalidModelError(f"the result would have sizes that no array has: {type}")
+    shape = type.shape or ()
     if all(isinstance(size, int) for size in shape) and dims.product(shape) > MOST_ELEMENTS:
         raise UnsupportedModelError(
             f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}"

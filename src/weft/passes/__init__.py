@@ -12,6 +12,7 @@ from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.fold import fold_constants
 from weft.passes.hoist import hoist_products
+from weft.passes.nothing import settle_nothing
 from weft.passes.quantized import multiply_bytes
 from weft.passes.renumber import number_values
 from weft.passes.rewrite import Pass
@@ -21,6 +22,7 @@ from weft.passes.siblings import join_siblings
 from weft.passes.simplify import simplify_movement
 
 PIPELINE: tuple[Pass, ...] = (
+    settle_nothing,
     multiply_bytes,
     fold_constants,
     embed_constants,

@@ -19,6 +19,9 @@ START = 1e-7  # seconds before a kernel does anything
 
 WORTH_SHARING = 2e-6  # seconds that a launch must take to be spread over threads
 WORTH_WAKING = 30e-6  # seconds that launches worth sharing must take in all, for a run to ask for other threads
+LONG = 5e-3  # seconds of a run that somebody may want to end before
+IN_ONE_GO = 10e-3  # seconds that a thread may be at a launch before it looks whether that is so
+FEWEST_PIECES = 64  # of a launch of which nothing is known
 MOST_JOINED = 10e-6  # seconds that launches may take which one thread runs in a row
 
 
@@ -46,6 +49,23 @@ def is_worth_waking(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) ->
         inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
         total += times * sum(launch_seconds(launch, peak) for launch in inside if is_worth_sharing(launch, peak))
     return total >= WORTH_WAKING
+
+
+def is_long(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
+    """Whether a run may take long enough for somebody to lose patience, by one thread's time."""
+    total = 0.0
+    for entry in launches:
+        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        total += times * sum(launch_seconds(launch, peak) for launch in inside)
+    return total >= LONG
+
+
+def blocks_in_one_go(launch: PlannedLaunch, peak: Peak) -> int:
+    """How many blocks of a launch a thread may run before it looks whether the run is to end."""
+    taken = launch_seconds(launch, peak)
+    if taken == inf:
+        return max(1, launch.blocks // FEWEST_PIECES)
+    return launch.blocks if taken <= IN_ONE_GO else max(1, int(launch.blocks * IN_ONE_GO / taken))
 
 
 def joined(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> list[bool]:

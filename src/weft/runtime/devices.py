@@ -72,12 +72,14 @@ def choose(name: str) -> Device:
 
     "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
     """
+    if not isinstance(name, str):
+        hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
+        raise DeviceError(f"there is no device {name!r:.60}", hint=hint)
     if name == "auto":
         return next(_automatic())
-    if isinstance(name, str):
-        kind, colon, wanted = name.partition(":")
-        if kind == _GPUS and (wanted or not colon):
-            return _gpu(wanted)
+    kind, colon, wanted = name.partition(":")
+    if kind == _GPUS and (wanted or not colon):
+        return _gpu(wanted)
     for device in (_CPU, _REFERENCE, _CUDA):
         if device.name == name:
             if device.available:
@@ -98,7 +100,7 @@ def next_best(device: str) -> Device | None:
 def _automatic() -> Iterator[Device]:
     """What "auto" may choose, best first. Where no GPU can be, none is looked for: that would take half a second."""
     if sys.platform != "linux" or any(True for name in _GPU_FILES for _ in Path("/dev").glob(name)):
-        yield from (gpu for gpu in _gpus() if gpu.available and gpu.kind != _SOFTWARE)
+        yield from (gpu for gpu in _gpus(usable=False) if gpu.available and gpu.kind != _SOFTWARE)
     yield _CPU
 
 
@@ -109,10 +111,15 @@ def to_device(array: Any, device: str = "auto") -> DeviceTensor:
 
 def placeable(array: Any) -> Array:
     """A new array of numbers; InputError where an array-like is none."""
-    content = np.array(array)
+    try:
+        content = np.array(array)
+    except (WeftError, MemoryError):
+        raise
+    except Exception as error:  # whatever a class of someone else's raises
+        raise InputError(f"a {type(array).__name__} cannot be read as an array: {error}") from error
     try:
         if from_numpy(content.dtype) is not DType.string:
-            return content
+            return content if content.dtype.isnative else content.astype(content.dtype.newbyteorder("="))
     except UnsupportedModelError:
         pass
     raise InputError(
@@ -199,7 +206,7 @@ class _Interpreted:
     program: TensorProgram
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return interpret.run(self.program, inputs)
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None
@@ -244,24 +251,27 @@ _ENGINES: dict[str, Engine] = {
 # -- GPUs ------------------------------------------------------------------------------------------------------------
 
 
-def _gpus() -> list[Device]:
-    """Those that WebGPU reaches, best first, or why there are none."""
-    from weft.backends.webgpu.adapters import INSTALL, adapters, is_installed
+def _gpus(usable: bool = True) -> list[Device]:
+    """Those that WebGPU reaches, best first, or why there are none; unless `usable`, by this process or its parent."""
+    from weft.backends.webgpu.adapters import INSTALL, adapters, check_process, is_installed
 
     if not is_installed():
         return [Device(_GPUS, False, f"any GPU, through the package wgpu, which is not installed: {INSTALL}")]
     try:
         found = adapters()
+        if usable:
+            check_process()
     except WeftError as error:
         return [Device(_GPUS, False, error.problem)]
     return [_described(adapter) for adapter in found] or [Device(_GPUS, False, "any GPU: wgpu finds none here")]
 
 
 def _gpu(wanted: str) -> Device:
-    from weft.backends.webgpu.adapters import INSTALL, find_adapter, is_installed
+    from weft.backends.webgpu.adapters import INSTALL, check_process, find_adapter, is_installed
 
     if not is_installed():
         raise DeviceError(f"device {_GPUS!r} is not available: the package wgpu is not installed", hint=INSTALL)
+    check_process()
     return _described(find_adapter(wanted))
 
 
@@ -286,9 +296,10 @@ def _gpu_engine(wanted: str) -> Engine:
 
 
 def _gpu_target(wanted: str, precision: str) -> tuple[Target, Adapter]:
-    from weft.backends.webgpu.adapters import find_adapter
+    from weft.backends.webgpu.adapters import check_process, find_adapter
     from weft.backends.webgpu.targets import target_of
 
+    check_process()
     adapter = find_adapter(wanted)
     target = target_of(adapter.limits, adapter.abilities)
     exact = precision == "strict"

@@ -1,8 +1,9 @@
 """Content as short names: of models and of the files that hold them.
 
-A large file is read once: its digest is remembered under its path with what the system says of the file (number,
-size, times). A file that was written shortly before it was read is not remembered, since the next change of it might
-fall into the same tick of the clock.
+A large file is read once: its digest is remembered under its path with what the system says of the file (number, size,
+times), where that tells of every change to come. It does so if the file was not changed for some time, so that the
+next change falls into another tick of the clock, and if the file system notes writes through a mapping, too. Those
+do it when a page is first written to after it was clean; so all of the file is brought to the disk before it is read.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ from __future__ import annotations
 import json
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from weft.backends.cpu.code_cache import key_of, write_file
+from weft.backends.cpu.code_cache import key_of
 from weft.backends.cpu.machine import usable_cores
-from weft.frontend import release_pages
+from weft.backends.own_files import read_file, write_file
+from weft.frontend import OpenFile, release_pages
+from weft.threads import Team
 
 CHUNK = 4 * 1024**2
+PIECE = 256 * 1024  # bytes of a file that are read at once
 RELEASED = 4  # chunks after which what was read so far is let go of
 SETTLED = 2.0  # seconds since a file's last change after which its times tell of the next one
 SMALL = 256 * 1024  # bytes that are read as quickly as remembered
+TELLING = ("btrfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "squashfs", "xfs")
+"""File systems whose times tell of every write; a tmpfs, for one, does not note those through a mapping."""
 
 
-def digest(content: memoryview) -> str:
+def digest(content: memoryview | OpenFile) -> str:
     """The name of some bytes: a digest of the digests of its chunks, which are read by all cores."""
-    starts = range(0, len(content), CHUNK)
+    if isinstance(content, OpenFile):
+        return _combined(content.size, _file_parts(content))
 
     def part(start: int) -> bytes:
         found = sha256(content[start : start + CHUNK]).digest()
@@ -35,13 +42,35 @@ def digest(content: memoryview) -> str:
             release_pages(content)
         return found
 
-    if len(starts) <= 1:
-        parts = [sha256(content).digest()]
-    else:
-        with ThreadPoolExecutor(min(usable_cores(), len(starts))) as workers:
-            parts = list(workers.map(part, starts))
+    name = _combined(len(content), part)
+    if len(content) > CHUNK:
         release_pages(content)
-    return sha256(len(content).to_bytes(8, "little") + b"".join(parts)).hexdigest()
+    return name
+
+
+def _combined(size: int, part: Callable[[int], bytes]) -> str:
+    starts = range(0, max(size, 1), CHUNK)
+    if len(starts) == 1:
+        parts = [part(0)]
+    else:
+        with Team(min(usable_cores(), len(starts))) as workers:
+            parts = list(workers.map(part, starts))
+    return sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
+
+
+def _file_parts(file: OpenFile) -> Callable[[int], bytes]:
+    def part(start: int) -> bytes:
+        found, piece = sha256(), memoryview(bytearray(min(PIECE, file.size)))
+        end = min(start + CHUNK, file.size)
+        while start < end:
+            count = file.read_into(piece[: end - start], start)
+            if not count:
+                break
+            found.update(piece[:count])
+            start += count
+        return found.digest()
+
+    return part
 
 
 def identity(status: os.stat_result) -> list[int]:
@@ -49,25 +78,57 @@ def identity(status: os.stat_result) -> list[int]:
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def file_digest(content: memoryview, path: Path | None, status: os.stat_result | None, records: Path) -> str:
+def file_digest(file: OpenFile, path: Path | None, records: Path | None) -> str:
     """The name of a file's content; `records` is the folder in which such names are remembered."""
-    if path is None or status is None or len(content) != status.st_size or len(content) < SMALL:
-        return digest(content)
+    if path is None or records is None or not file.is_whole or file.size < SMALL or not times_tell(file):
+        return digest(file)
     record = records / key_of(str(path.resolve()))[:32]
     known = _remembered(record)
-    if known is not None and known[0] == identity(status):
+    if known is not None and known[0] == identity(file.status()):
         return known[1]
-    settled = time.time() - max(status.st_mtime, status.st_ctime) > SETTLED
-    found = digest(content)
-    if settled:
+    before = identity(file.status())
+    settled = is_settled(file) and _is_on_disk(file)
+    found = digest(file)
+    if settled and identity(file.status()) == before:
         with suppress(OSError):
-            write_file(record, json.dumps([identity(status), found]).encode())
+            write_file(record, json.dumps([before, found]).encode())
     return found
+
+
+def is_settled(file: OpenFile) -> bool:
+    """Whether the last change of a file was some time ago."""
+    status = file.status()
+    return time.time() - max(status.st_mtime, status.st_ctime) > SETTLED
+
+
+def _is_on_disk(file: OpenFile) -> bool:
+    """Bring to the disk what others have written to a file; the next write to any page of it shows in its times."""
+    try:
+        os.fsync(file.descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def times_tell(file: OpenFile) -> bool:
+    """Whether a file lies where its times tell of every write to it."""
+    with suppress(OSError, ValueError, LookupError):
+        facts = dict(line.split(":", 1) for line in _lines(f"/proc/self/fdinfo/{file.descriptor}") if ":" in line)
+        mount = facts["mnt_id"].strip()
+        for line in _lines("/proc/self/mountinfo"):
+            if line.split(" ", 1)[0] == mount:
+                kind, _, options = line.partition(" - ")[2].split(" ")[:3]
+                return kind in TELLING and "volatile" not in options.split(",")
+    return False
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(errors="surrogateescape").splitlines()
 
 
 def _remembered(record: Path) -> tuple[list[int], str] | None:
     try:
-        match json.loads(record.read_bytes()):
+        match json.loads(read_file(record)):
             case [list() as status, str() as name]:
                 return status, name
     except (OSError, ValueError):

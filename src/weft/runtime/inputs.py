@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
 REMEMBERED_SHAPES = 256  # sets of them
+_FILL = "fill them, for instance with array.filled(0)"
 
 
 class Bound(NamedTuple):
@@ -71,7 +72,7 @@ class Binder:
                 array = self._usable(array)
                 if array is None:
                     return None
-            if array.dtype is not dtype and array.dtype != dtype:
+            if array.dtype is not dtype and (dtype is None or array.dtype != dtype):  # numpy: float64 == None
                 return None
             arrays.append(array)
         return arrays
@@ -98,7 +99,7 @@ def bind_inputs(
     takes = ", ".join(map(str, known.values())) or "no inputs"
     for name in given:
         if name not in known:
-            raise InputError(f"the model has no input {name!r}", file=file, hint=f"it takes {takes}")
+            raise InputError(f"the model has no input {name!r:.60}", file=file, hint=f"it takes {takes}")
     for spec in specs:
         if spec.name not in given and not isinstance(spec.type, OptionalType):
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
@@ -156,9 +157,11 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
         case OptionalType(element):
             return None if content is None else _convert(element, content, spec, file)
         case MapType():
-            if not isinstance(content, dict):
-                raise InputError(f"input {spec.name!r} is a {type}: pass a dict", file=file)
-            return content
+            wanted = str if type.key is DType.string else (int, np.integer)
+            if not isinstance(content, dict) or not all(isinstance(key, wanted) for key in content):
+                keys = "strings" if type.key is DType.string else "whole numbers"
+                raise InputError(f"input {spec.name!r} is a {type}: pass a dict whose keys are {keys}", file=file)
+            return {key: _convert(type.value, item, spec, file) for key, item in content.items()}
         case _:
             return content
 
@@ -191,7 +194,9 @@ def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
     """Anything array-like; Python numbers and lists take the dtype that is asked for."""
     try:
         if isinstance(content, np.ndarray):
-            array = content
+            if np.ma.is_masked(content):
+                raise InputError(f"input {name!r} has masked elements, which ONNX lacks", file=file, hint=_FILL)
+            array = np.asarray(content)
         elif isinstance(content, np.generic):
             array = np.asarray(content)
         elif isinstance(content, (bool, int, float, complex, str, bytes, list, tuple)):
@@ -201,20 +206,42 @@ def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
         elif hasattr(content, "__dlpack__"):
             array = np.from_dlpack(content)
         else:
-            kind = "nothing" if content is None else f"a {type(content).__name__}"
+            kind = "nothing" if content is None else f"a {_kind(content)}"
             raise InputError(f"input {name!r} must be an array, not {kind}", file=file)
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"input {name!r} cannot be read as a {dtype} array: {error}", file=file) from error
-    if array.dtype.kind in "US":
-        array = array.astype(object)
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"input {name!r} cannot be read as a {dtype} array: it gives a {_kind(array)}", file=file)
+    if array.dtype.kind in "OUST":
+        return _strings(array, dtype, name, file)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _strings(array: Array, dtype: DType, name: str, file: str) -> Array:
+    """An array of `str`, from whatever numpy keeps strings in."""
+    if array.dtype.kind == "O" and dtype is not DType.string:
+        hint = "numpy made Python objects of it; make an array of numbers"
+        raise InputError(f"input {name!r} must be {dtype}, not an array of Python objects", file=file, hint=hint)
+    try:
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
+    except UnicodeDecodeError as error:
+        raise InputError(f"input {name!r} holds bytes that are no UTF-8: {error}", file=file) from error
+    odd = [item for item in texts if not isinstance(item, str)]
+    if odd:
+        raise InputError(f"input {name!r} must hold strings, not {odd[0]!r:.60}", file=file)
+    result = np.empty(array.shape, object)
+    result.reshape(-1)[:] = texts
+    return result
 
 
 def _from_python(content: Any, dtype: DType) -> Array:
     if dtype is DType.string:
-        return np.array(content, dtype=object)
+        array = np.array(content)
+        if array.size and array.dtype.kind not in "US":
+            raise ValueError("not all of it is strings")
+        return np.array(content, dtype=object).reshape(array.shape)
     array = np.array(content)
     if array.dtype == object:
         raise ValueError("the nested lists have different lengths")
@@ -227,6 +254,10 @@ def _from_python(content: Any, dtype: DType) -> Array:
         if not low <= int(array.min()) <= int(array.max()) <= high:
             raise ValueError(f"some numbers lie outside the range of {dtype}")
     return array.astype(dtype.numpy)
+
+
+def _kind(content: Any) -> str:
+    return type(content).__name__
 
 
 def _dtype(array: Tensor, name: str, file: str) -> DType:

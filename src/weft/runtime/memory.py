@@ -15,6 +15,7 @@ from weft.plan.program import ProgramPlan
 
 Shape = tuple[int, ...]
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_MOST_BYTES = 1 << 62
 _SIZES = (128, 224, 640, 320, 64, 48, 32, 16, 8, 4, 2, 1)  # for a dynamic dim that nothing gives a size, in turn
 
 
@@ -63,12 +64,12 @@ def parse_bytes(text: int | str) -> int:
     """200_000_000, "200MB", "190 MiB" or "1.5G" as a number of bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or isinstance(text, bool):
-        raise InputError(f"memory_limit {text!r} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
+        raise InputError(f"memory_limit {text!r:.60} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
     number, prefix, binary = found.groups()
     amount = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if amount < 1:
         raise InputError(f"memory_limit {text!r} must be positive")
-    return int(amount)
+    return int(min(amount, _MOST_BYTES))
 
 
 def dynamic_dims(inputs: Sequence[Value]) -> dict[str, tuple[Symbol, int]]:

@@ -3,7 +3,8 @@
 An entry is a file named by all that it depends on: a head, the structure, then the arrays from a page's start on. It
 is written whole or not at all. The structure's checksum is tested with every use; that of the arrays once, unless the
 file has changed since then. A small file beside it notes that, and by its time the last use. The entries used least
-recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there.
+recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
+others could have written is not used (own_files.py). Entries are mapped: they are replaced and removed, never changed.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import STALE, UNFINISHED, cache_folder, write_file
+from weft.backends.cpu.code_cache import STALE, cache_folder
+from weft.backends.own_files import UNFINISHED, check_folder, make_folder, open_file, read_file, write_file
 from weft.ir.packing import pieces_of
 from weft.runtime import saving
 from weft.runtime.digests import digest, identity
 
 MOST_BYTES = 4 * 1024**3
-LARGEST_SHARE = 4  # no entry may take more than this part of all; such a model is compiled from cached code instead
+LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead
 MOST_RECORDS = 4096  # digests of files that are remembered
-_MAGIC = b"weft\x00m01"
-_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of what follows it in head and structure, the arrays', sizes
+_MAGIC = b"weft\x00m03"
+_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of key, rest of the head and structure, the arrays', sizes
 _CHECKED = 8 + 32  # bytes of the head that the first checksum does not cover
 _PAGE = 4096
 _LONG_AGO = 86_400  # seconds
@@ -51,19 +53,20 @@ class ModelCache:
         """Where digests of files are remembered."""
         return None if self.folder is None else self.folder / "files"
 
-    def get(self, key: str, files: Sequence[memoryview]) -> Any:
-        """What was kept under this name, for a model of these files; None where there is nothing, or it is damaged."""
+    def get(self, key: str) -> Any:
+        """What was kept under this name; None where there is nothing, or it is damaged."""
         if self.folder is None:
             return None
         path = self._path(key)
         try:
-            with path.open("rb") as file:
+            check_folder(self.folder)
+            with os.fdopen(open_file(path), "rb") as file:
                 status = os.fstat(file.fileno())
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError):
             return None
         try:
-            value = saving.load(*self._checked(key, content, status), files)
+            value = saving.load(*self._checked(key, content, status))
         except Exception:  # whatever is wrong with it: it is made again
             self._remove(path)
             return None
@@ -80,7 +83,7 @@ class ModelCache:
             return False
         tried = False
         with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.folder)
             if shutil.disk_usage(self.folder).free < 2 * size:
                 return False
             self._make_room(size)
@@ -93,7 +96,7 @@ class ModelCache:
         """The names of external files that a model is known to have."""
         if self.folder is not None:
             with suppress(OSError, ValueError):
-                names = json.loads((self.folder / f"{key}.files").read_bytes())
+                names = json.loads(read_file(self.folder / f"{key}.files"))
                 if isinstance(names, list) and all(isinstance(name, str) for name in names):
                     return names
         return []
@@ -114,7 +117,7 @@ class ModelCache:
         magic, checksum, array_digest, length, start, array_bytes = _HEAD.unpack_from(content)
         end = _HEAD.size + length
         whole = magic == _MAGIC and end <= start and start + array_bytes == len(content)
-        if not whole or sha256(content[_CHECKED:end]).digest() != checksum:
+        if not whole or _checksum(key, content[_CHECKED:end]) != checksum:
             raise ValueError("a damaged entry")
         arrays = content[start:]
         if not self._is_known(key, status):
@@ -142,9 +145,11 @@ class ModelCache:
                     view.release()
                 tail = _HEAD.pack(b"", b"", arrays, len(saved.structure), start, saved.array_bytes)[_CHECKED:]
                 file.seek(0)
-                file.write(_MAGIC + sha256(tail + saved.structure).digest() + tail + saved.structure)
+                file.write(_MAGIC + _checksum(path.stem, tail + saved.structure) + tail + saved.structure)
             past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
             os.utime(unfinished, (past, past))
+            if os.name != "nt":  # where it could not be replaced any more
+                unfinished.chmod(0o400)
             unfinished.replace(path)
         except BaseException:
             self._remove(unfinished)
@@ -158,12 +163,12 @@ class ModelCache:
     def _is_known(self, key: str, status: os.stat_result) -> bool:
         """Whether the arrays were found right before, and the file has not changed since."""
         with suppress(OSError, ValueError):
-            return bool(json.loads(self._notes(key).read_bytes()) == identity(status)[:-1])
+            return bool(json.loads(read_file(self._notes(key))) == identity(status))
         return False
 
     def _note(self, key: str, status: os.stat_result) -> None:
         with suppress(OSError):
-            write_file(self._notes(key), json.dumps(identity(status)[:-1]).encode())
+            write_file(self._notes(key), json.dumps(identity(status)).encode())
 
     def _note_use(self, key: str) -> None:
         with suppress(OSError):
@@ -204,6 +209,13 @@ class ModelCache:
         for file in (path, path.with_suffix(".used")):
             with suppress(OSError):
                 file.unlink()
+
+
+def _checksum(key: str, data: bytes | memoryview) -> bytes:
+    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    found = sha256(key.encode())
+    found.update(data)
+    return found.digest()
 
 
 def shared_models() -> ModelCache:

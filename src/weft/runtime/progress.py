@@ -34,7 +34,10 @@ class Stages:
             columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task(self._title, total=1.0)
-            self._bar.start()
+            try:
+                self._bar.start()
+            except RuntimeError:  # no thread to be had for it
+                self._bar, self._show = None, False
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, description=f"{self._title}: {self._stage}", completed=fraction)

@@ -1,7 +1,7 @@
 """Values of the ir as bytes and back: structure apart from the contents of arrays.
 
-Arrays that lie in the model's own files are saved as places in these. What is read can only be data: the loader makes
-instances of the ir's own records from their fields, plain Python data and arrays, and refuses every other name.
+What is read can only be data: the loader makes instances of the ir's own records from their fields, plain Python data
+and arrays, and refuses every other name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from weft.runtime import specs
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
-OWN = -1  # where an array lies among the saved ones; other numbers are those of the model's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +47,23 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def save(value: Any, files: Sequence[memoryview]) -> Saved:
-    """A value to be kept, `files` being those of its model; an exception where it holds what cannot be."""
+def save(value: Any) -> Saved:
+    """A value to be kept; an exception where it holds what cannot be."""
     stream, outer = io.BytesIO(), io.BytesIO()
-    writer = _Writer(stream, files)
+    writer = _Writer(stream)
     writer.dump(value)
-    _Writer(outer, (), share=False).dump((tuple(writer.shared), stream.getvalue()))
+    _Writer(outer, share=False).dump((tuple(writer.shared), stream.getvalue()))
     return Saved(outer.getvalue(), tuple(writer.arrays))
 
 
-def load(structure: bytes, arrays: memoryview, files: Sequence[memoryview]) -> Any:
+def load(structure: bytes, arrays: memoryview) -> Any:
     """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
-    shared, inner = _Reader(structure, (), arrays, files).load()
-    return _Reader(inner, shared, arrays, files).load()
+    shared, inner = _Reader(structure, (), arrays).load()
+    return _Reader(inner, shared, arrays).load()
 
 
 class _Writer(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, files: Sequence[memoryview], share: bool = True) -> None:
+    def __init__(self, stream: io.BytesIO, share: bool = True) -> None:
         super().__init__(stream, protocol=5)
         self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
         self._share = share
@@ -72,7 +71,6 @@ class _Writer(pickle.Pickler):
         self._places: dict[Any, Any] = {}
         self._kept: list[Array] = []
         self._end = 0
-        self._files = [(_address(file), len(file)) for file in files]
 
     def persistent_id(self, value: Any) -> Any:
         if self._share and isinstance(value, (Expr, Reference)):
@@ -102,37 +100,27 @@ class _Writer(pickle.Pickler):
         if key not in self._places:
             self._kept.append(array)  # so that no other array gets its address
             kind = from_numpy(array.dtype).value
-            self._places[key] = (*self._put(array), kind, array.shape)
+            self._places[key] = (self._append(np.ascontiguousarray(array)), kind, array.shape)
         return self._places[key]
-
-    def _put(self, array: Array) -> tuple[int, int]:
-        if array.flags.c_contiguous and array.nbytes:
-            for number, (start, size) in enumerate(self._files):
-                if start <= array.ctypes.data and array.ctypes.data + array.nbytes <= start + size:
-                    return number, array.ctypes.data - start
-        return self._append(np.ascontiguousarray(array))
 
     def _place_packing(self, packing: Packing) -> Any:
         if id(packing) not in self._places:  # the list of arrays keeps it alive
             kind = from_numpy(packing.dtype).value
-            self._places[id(packing)] = (*self._append(packing), kind, packing.shape)
+            self._places[id(packing)] = (self._append(packing), kind, packing.shape)
         return self._places[id(packing)]
 
-    def _append(self, array: Constant) -> tuple[int, int]:
+    def _append(self, array: Constant) -> int:
         start = self._end
         self.arrays.append(array)
         self._end += aligned(array.nbytes)
-        return OWN, start
+        return start
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(
-        self, structure: bytes, shared: Sequence[Any], arrays: memoryview, files: Sequence[memoryview]
-    ) -> None:
+    def __init__(self, structure: bytes, shared: Sequence[Any], arrays: memoryview) -> None:
         super().__init__(io.BytesIO(structure))
         self._shared = shared
         self._arrays = arrays
-        self._files = files
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -143,15 +131,14 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, identifier: Any) -> Any:
         if isinstance(identifier, int):
             return self._shared[identifier]
-        kind, place, offset, dtype, shape = identifier
-        memory = self._arrays if place == OWN else self._files[place]
+        kind, offset, dtype, shape = identifier
         count = 1
         for size in shape:
             count *= size
         numpy = DType(dtype).numpy
         if not count:
             return np.zeros(shape, numpy)
-        array = np.frombuffer(memory, numpy, count, offset).reshape(shape)
+        array = np.frombuffer(self._arrays, numpy, count, offset).reshape(shape)
         return array[()] if kind == "scalar" else array
 
 
@@ -175,7 +162,3 @@ def _records(module: ModuleType) -> dict[tuple[str, str], Any]:
 _ALLOWED: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
 for _module in (compiled, dims, dtypes, graph, kernel, program, scalar, types, work, specs):
     _ALLOWED |= _records(_module)
-
-
-def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).ctypes.data if len(view) else 0

@@ -7,31 +7,35 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 
-from weft.backends.reference.interpret import GuardError
+from weft.backends.reference.interpret import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor
+from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
 from weft.runtime.explain import HostStep, explain
 from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
 from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
 from weft.runtime.profile import Profile, profile_runs
 from weft.runtime.specs import Signature
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
+# a program is not for these sizes: an assumption fails, one is divided by, or depends on data that is needed now
+UNFIT = (GuardError, ZeroDivisionError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Prepared:
     inputs: tuple[str, ...]
     runner: Runner
     program: Compiled
+    keeps: bool  # whether the runner is a Keeper, which can leave outputs on its device
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,13 @@ class Model:
         self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
+        self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
         self._bind = Binder(signature.inputs, signature.defaults, file, device)
         self._whole = whole
         self._workshop = workshop
         self._programs: OrderedDict[Any, Prepared] = OrderedDict()
         self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = Lock()
+        self._lock = lock()
 
     @property
     def source(self) -> Source:
@@ -102,8 +108,10 @@ class Model:
             `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
         """
         given = {} if inputs is None else inputs
+        if not isinstance(given, Mapping):
+            raise not_by_name(given, self.file)
         arrays = self._bind.plain(given)
-        if arrays is not None and outputs is None and not keep:
+        if arrays is not None and outputs is None and keep is False:
             shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
@@ -118,6 +126,8 @@ class Model:
             return self._workshop.place(placeable(array))
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
 
     def _run_checked(
         self,
@@ -167,8 +177,9 @@ class Model:
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
-        kinds = ExecutionError if self._workshop.has_memory else (ExecutionError, OutOfMemoryError)
-        return isinstance(error, kinds) and error.node is None
+        if isinstance(error, ExecutionError):
+            return True
+        return isinstance(error, OutOfMemoryError) and not self._workshop.has_memory and error.node is None
 
     def _stay(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:
@@ -197,21 +208,25 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self._whole.program.inputs, shapes or {}, self.file)
+        given, _ = bind_shapes(self._whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
         program = self._whole.program
-        given, clash = bind_shapes(program.inputs, shapes or {}, self.file)
+        shapes = whole_shapes(shapes, self.file)
+        given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
-        for sizes in () if clash else usual_sizes(program.inputs, program.guards, given):
+        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
+        complete = set(whole) >= {value.name for value in program.inputs}
+        for sizes in (
+            () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
+        ):
             try:
                 return self._planned(self._whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-        whole = {name: tuple(shape) for name, shape in (shapes or {}).items() if not isinstance(shape, int)}
-        if set(whole) >= {value.name for value in program.inputs}:  # as a run does it: for these very shapes
+        if complete:  # as a run does it: for these very shapes
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -242,19 +257,18 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
-        if not isinstance(repeat, int) or repeat < 1:
-            raise InputError(f"repeat must be a positive number, not {repeat!r}", file=self.file)
+        repeat = whole_number(repeat, "repeat", self.file)
         self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, inputs or {}, self.file, self.device)
+        given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        for sizes in (shapes,) if clash else (None, shapes):
-            prepared = self._program(sizes, overridden, self._names)
-            recorder = self._workshop.record(prepared.program)
-            record = partial(recorder.run, [given[name] for name in prepared.inputs])
+        for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
+                prepared = self._program(sizes, overridden, self._names)
+                recorder = self._workshop.record(prepared.program)
+                record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
-            except GuardError:
+            except (GuardError, OnlyAtRunError):
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
@@ -265,13 +279,12 @@ class Model:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         names = self._names
-        if isinstance(outputs, str):
-            raise InputError(f"{option} must be a list of names, not the string {outputs!r}", file=self.file)
-        for name in outputs:
-            if name not in names:
+        wanted = listed(outputs, option, self.file)
+        for name in wanted:
+            if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r}", file=self.file, hint=hint)
-        return tuple(outputs)
+                raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
+        return wanted
 
     def _run(
         self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
@@ -282,9 +295,9 @@ class Model:
         keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
         if clash is None:
             try:
-                prepared = self._program(None, overridden, wanted)
+                prepared = self._program(self._ranks(given), overridden, wanted)
                 results = self._execute(prepared, given, keep)
-            except GuardError:
+            except UNFIT:
                 pass
             else:
                 if plain is not None and prepared is self._whole:
@@ -293,14 +306,18 @@ class Model:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
+        except UNFIT:
+            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
+            return [found[name] for name in wanted]
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
-        except GuardError:  # sizes that depend on data break an assumption
-            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
-            return [found[name] for name in wanted]
+
+    def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
+        """The ranks of inputs for which the model states none: there is a program for each set of them."""
+        return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
     def _find_fault(self, bound: Bound) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
@@ -314,15 +331,16 @@ class Model:
 
     def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
         """Keep the short way for inputs like these, which the program for any shapes has run."""
-        if shapes in self._shortcuts or self._whole.inputs != self._order:
+        shortcuts, whole = self._shortcuts, self._whole
+        if shapes in shortcuts or whole.inputs != self._order:
             return
-        if len(self._shortcuts) >= REMEMBERED_SHORTCUTS:
-            self._shortcuts.clear()
-        self._shortcuts[shapes] = self._whole.runner.shortcut([given[name] for name in self._order])
+        if len(shortcuts) >= REMEMBERED_SHORTCUTS:
+            shortcuts.clear()
+        shortcuts[shapes] = whole.runner.shortcut([given[name] for name in self._order])
 
     def _execute(self, prepared: Prepared, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
         inputs = [given[name] for name in prepared.inputs]
-        if keep and self._workshop.has_memory:
+        if keep and prepared.keeps:
             return cast(Keeper, prepared.runner).run(inputs, keep)
         return prepared.runner.run(inputs)
 
@@ -345,8 +363,11 @@ class Model:
 
 
 def _on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same inputs, those on a device copied from there."""
-    return {name: content.numpy() if isinstance(content, DeviceTensor) else content for name, content in inputs.items()}
+    """The same inputs, those on a device copied from there, in the usual order of memory."""
+    return {
+        name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)
+        for name, content in inputs.items()
+    }
 
 
 def _own(result: Any, others: Sequence[Any]) -> Any:

@@ -1,8 +1,8 @@
 """Compiled code on disk: small files named by what they were made from.
 
 Entries are written whole or not at all, and carry a checksum, so that any number of processes may share the folder
-and a damaged entry counts as missing. Nothing here raises because of the disk: a cache that cannot be read or written
-only costs time.
+and a damaged entry counts as missing. What others could have written is not read (own_files.py). Nothing here raises
+because of the disk: a cache that cannot be read or written only costs time.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import mkstemp
 
 import platformdirs
+
+from weft.backends.own_files import UNFINISHED, read_file, write_file
 
 VARIABLE = "WEFT_CACHE"
 """The environment variable that names another folder; empty means no cache on disk."""
 
 MOST_BYTES = 512 * 1024**2
 _SUFFIX = ".weft"
-UNFINISHED = ".part"
-_MAGIC = b"weft\x00001"
+_MAGIC = b"weft\x00002"
 STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
 
 
@@ -73,9 +73,10 @@ def cache_folder() -> Path | None:
     if named is not None:
         return Path(named) if named else None
     try:
-        return platformdirs.user_cache_path("weft", appauthor=False)
+        folder = platformdirs.user_cache_path("weft", appauthor=False)
     except (OSError, RuntimeError):  # no home to be found
         return None
+    return folder if folder.is_absolute() else None
 
 
 @cache
@@ -83,21 +84,6 @@ def shared_cache() -> CodeCache:
     """The cache of this user."""
     folder = cache_folder()
     return CodeCache(None if folder is None else folder / "code")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; OSError where the disk does not allow it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = mkstemp(UNFINISHED, dir=path.parent)
-    unfinished = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
 
 
 class CodeCache:
@@ -114,15 +100,11 @@ class CodeCache:
             return None
         path = self.folder / (key + _SUFFIX)
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except OSError:
             return None
         head = len(_MAGIC) + 32
-        if (
-            len(data) < head
-            or data[: len(_MAGIC)] != _MAGIC
-            or sha256(data[head:]).digest() != data[len(_MAGIC) : head]
-        ):
+        if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
             with suppress(OSError):
                 path.unlink()
             return None
@@ -136,7 +118,7 @@ class CodeCache:
         if self.folder is None:
             return
         with suppress(OSError):
-            write_file(self.folder / (key + _SUFFIX), _MAGIC + sha256(data).digest() + data)
+            write_file(self.folder / (key + _SUFFIX), _MAGIC + _checksum(key, data) + data)
             self._until_trim -= len(data)
             if self._until_trim < 0:
                 self._trim(self.folder)
@@ -154,6 +136,11 @@ class CodeCache:
             with suppress(OSError):
                 path.unlink()
             total -= size
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    return sha256(key.encode() + data).digest()
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:

@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -26,13 +25,22 @@ from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
 from weft.backends.cpu.machine import Machine, host, initialize_compiler, usable_cores
 from weft.errors import InternalError
+from weft.threads import Team, Undivided, free_in_children, once
+
+LLVM = Undivided()
+free_in_children(ffi.lib._lock._lock)  # llvmlite's, which it takes for a moment wherever it lets something go
 
 PIPELINE = "always-inline,sroa,instcombine,simplifycfg"  # part of the name of cached code
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """Functions in memory, for as long as this object lives."""
+    """Functions in memory, for as long as this object lives.
+
+    Addresses own nothing. So whoever may call one holds this: an executable that of its model (its sections and their
+    tapes refer to it), the runner its own, and a prepared section, a tape and a pool the runner. A thread inside of a
+    call is there for an object that it holds, so code goes when no call is left and none can come.
+    """
 
     addresses: dict[str, int]
     owner: Any  # the code is unmapped with it
@@ -58,7 +66,7 @@ def compile_modules(
         return index, code
 
     if missing:
-        with ThreadPoolExecutor(min(threads or usable_cores(), len(missing))) as workers:
+        with Team(min(threads or usable_cores(), len(missing))) as workers:
             for done, (index, code) in enumerate(workers.map(build, missing), start=1):
                 objects[index] = code
                 if progress is not None:
@@ -81,6 +89,11 @@ def code_identity(machine: Machine | None = None) -> str:
 
 def compile_module(text: str, machine: Machine) -> bytes:
     """Object code of one module."""
+    with LLVM:
+        return _compile_module(text, machine)
+
+
+def _compile_module(text: str, machine: Machine) -> bytes:
     context = llvm.create_context()
     module, builder = _optimized(text, machine, context)
     with ffi.OutputString() as error:
@@ -95,10 +108,11 @@ def compile_module(text: str, machine: Machine) -> bytes:
 
 def assembly_of(text: str, machine: Machine) -> str:
     """The module as assembly text, for people."""
-    context = llvm.create_context()
-    module, builder = _optimized(text, machine, context)
-    assembly: str = builder.emit_assembly(module)
-    return assembly
+    with LLVM:
+        context = llvm.create_context()
+        module, builder = _optimized(text, machine, context)
+        assembly: str = builder.emit_assembly(module)
+        return assembly
 
 
 def _optimized(text: str, machine: Machine, context: Any) -> tuple[Any, Any]:
@@ -161,6 +175,12 @@ def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:
 
 def link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
     """The same by LLVM's linker, which knows every system and takes some megabytes for itself."""
+    with LLVM:
+        return _link_code(objects, names)
+
+
+def _link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
+    linker = _linker()
     library = llvm.JITLibraryBuilder().add_current_process()
     for code in objects:
         library.add_object_img(code)
@@ -169,16 +189,16 @@ def link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
     for name in names:
         library.export_symbol(name)
     try:
-        tracker = library.link(_linker(), f"weft.{next(_numbers)}")
+        tracker = library.link(linker, f"weft.{next(_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"compiled code cannot be loaded: {error}") from error
-    return LoadedCode({name: tracker[name] for name in names}, tracker)
+    return LoadedCode({name: tracker[name] for name in names}, (tracker, linker))
 
 
 _numbers = itertools.count()
 
 
-@cache
+@once
 def _linker() -> Any:
     return llvm.create_lljit_compiler(_target_machine(host()), use_jit_link=os.name != "nt")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from weft.backends.cpu.code_cache import CodeCache, key_of, package_digest, shared_cache
 from weft.backends.cpu.codegen import code_identity, compile_module
@@ -14,6 +13,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
+from weft.threads import Task, Team
 
 Progress = Callable[[float], None]
 
@@ -42,8 +42,8 @@ def compile_kernels(
     missing = [number for number, code in enumerate(found) if code is None]
     if not missing:
         return tuple(code for code in found if code is not None)
-    with ThreadPoolExecutor(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, Future[bytes]] = {}
+    with Team(min(usable_cores(), len(missing))) as workers:
+        pending: dict[int, Task[bytes]] = {}
         for done, number in enumerate(missing):
             (text,) = modules_of([kernels[number]])
             pending[number] = workers.submit(compile_module, text, machine)

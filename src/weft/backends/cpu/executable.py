@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import load_code
+from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import SectionRunner
 from weft.backends.naming import kernel_names
@@ -47,15 +47,14 @@ class Executable:
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
-        self._code = load_code(program.objects, names) if names else None
-        addresses = self._code.addresses if self._code is not None else {}
+        code = load_code(program.objects, names) if names else LoadedCode({}, None)
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
         limited = limit is not None
         room = Room(limit, weight_bytes(program), self.workspace) if limited else Room(may_grow=may_grow)
         arenas = Arenas(room)
 
         def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
-            return parts.section(section, constants, addresses, threads, arenas)
+            return parts.section(section, constants, code, threads, arenas)
 
         self._whole = Sections(program, program.sections, make, parts.step)
 

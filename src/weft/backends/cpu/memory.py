@@ -45,6 +45,11 @@ address = _read_address if DATA_AT else _ask_address
 word: Callable[[Array], int] = id if DATA_AT else _ask_address  # what native code is told of an array
 
 
+def pointed_at(told: int) -> int:
+    """The address of the elements of an array of which native code was told so."""
+    return _pointer_at(told + DATA_AT).value or 0 if DATA_AT else told
+
+
 def contiguous(array: Any) -> Array:
     """The array as kernels read it: elements in row-major order, each at a multiple of its size."""
     if isinstance(array, np.ndarray) and array.flags.num & IN_ORDER == IN_ORDER:
@@ -70,6 +75,12 @@ class Arena:
         self.call = (ctypes.c_uint64 * (FIRST_REGION + regions))()
         self.call_at = ctypes.addressof(self.call)
         self.call[FIRST_REGION + 1 : FIRST_REGION + 3] = [self.start, self.errors_at]
+
+    def take_errors(self) -> int:
+        """What kernels have set, which is 0 from now on."""
+        errors = ctypes.c_int32.from_address(self.errors_at)
+        found, errors.value = errors.value, 0
+        return found
 
 
 class Arenas:

@@ -10,7 +10,6 @@ import ctypes
 import json
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -18,10 +17,12 @@ from threading import Barrier
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import cache_folder, key_of, write_file
+from weft.backends.cpu.code_cache import cache_folder, key_of
 from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
+from weft.backends.own_files import read_file, write_file
 from weft.ir.target import Peak, Target
+from weft.threads import Team, once
 
 ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
@@ -69,7 +70,7 @@ def _path(threads: int) -> Path | None:
 def _read_peak(path: Path) -> tuple[Peak | None, float]:
     """What was measured, and when; None where nothing that makes sense is kept."""
     with suppress(OSError, ValueError, TypeError):
-        flops, bandwidth, when = map(float, json.loads(path.read_bytes()))
+        flops, bandwidth, when = map(float, json.loads(read_file(path)))
         if 0 < flops < MOST and 0 < bandwidth < MOST:
             return Peak(flops, bandwidth), when
     return None, 0.0
@@ -83,7 +84,7 @@ def measure_peak(threads: int) -> Peak:
     target = host().target
     per_loop = 2 * _accumulators(target) * _lanes(target)
     buffers = [_buffer() for _ in range(min(threads, usable_cores()))]
-    code = _code()
+    code = _code()  # held as long as its functions are called
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
     multiply, read = (signature(code.addresses[name]) for name in ("weft_peak_multiply", "weft_peak_read"))
     places = [buffer.ctypes.data for buffer in buffers]
@@ -93,7 +94,7 @@ def measure_peak(threads: int) -> Peak:
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
     reading = _rounds([partial(read, rows, place) for place in places])
     together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
-    return Peak(sum(rates), len(buffers) * BUFFER_BYTES / together)
+    return Peak(sum(rates), len(reading[0]) * BUFFER_BYTES / together)
 
 
 def _buffer() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -117,19 +118,20 @@ def _loops_for(run: Callable[[int], object]) -> int:
 
 def _rounds(works: Sequence[Callable[[], object]]) -> list[list[tuple[float, float]]]:
     """When each thread started and ended, in every round; the threads of a round start together."""
-    barrier = Barrier(len(works))
 
-    def once(work: Callable[[], object]) -> tuple[float, float]:
+    def timed(work: Callable[[], object]) -> tuple[float, float]:
         barrier.wait()
         start = time.perf_counter()
         work()
         return start, time.perf_counter()
 
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [list(pool.map(once, works)) for _ in range(ROUNDS)]
+    with Team(len(works)) as team:
+        works = works[: max(1, team.gather())]  # as many as there are threads to be had
+        barrier = Barrier(len(works))
+        return [list(team.map(timed, works)) for _ in range(ROUNDS)]
 
 
-@cache
+@once
 def _code() -> LoadedCode:
     machine = host()
     text = peak_text(machine)

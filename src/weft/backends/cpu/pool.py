@@ -2,6 +2,12 @@
 
 The native side (native/runner.ll) publishes kernels, joins them and sleeps; here are the pool's memory and its
 threads. A forked child begins with a pool of its own, and the interpreter ends the threads when it exits.
+
+Who owns native memory, and until when: the runner's code belongs to `Runner.code`, and all that calls it holds the
+`Runner` (prepared sections, tapes, journeys, pools; workers run a method of their pool). The pool's memory belongs to
+the `Pool`, which the process keeps; a call reads it again each time. A tape owns its tables, and keeps the code and the
+constants that they point to. What a call works on is held by the thread inside of it. Workers touch any of this only
+between a caller's announcement and its return, which waits for them: also when it gives a run up.
 """
 
 from __future__ import annotations
@@ -14,9 +20,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,11 +30,12 @@ from weft.backends.cpu.code_cache import shared_cache
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
 from weft.errors import DeviceError
+from weft.threads import lock, once
 
 MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll
 
 _PATIENCE = 50e-6  # seconds that a thread without work stays awake
-_FUNCTIONS = ("weft_run", "weft_call", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
+_FUNCTIONS = ("weft_call", "weft_go", "weft_leave", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
 _WORKERS_AT = 72  # byte offsets in runner.ll's %Pool
 _PAUSES_AT = 88
 
@@ -38,8 +44,9 @@ _PAUSES_AT = 88
 class Runner:
     """The native functions; ctypes releases the GIL around each."""
 
-    run: Callable[[int, bytes, int, int, int], None]  # tape, regions, pool, threads, times
-    call: Callable[[int], int]  # all of these in memory; whether the data is at fault
+    call: Callable[[int], int]  # tape, pool, threads, times and regions in memory; whether the data is at fault
+    go: Callable[[int, int], int]  # a journey in memory, nanoseconds; whether there is more to do
+    leave: Callable[[int], None]  # a journey
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]
@@ -47,7 +54,7 @@ class Runner:
     code: LoadedCode
 
 
-@cache
+@once
 def runner() -> Runner:
     """The native side of pools and tapes, compiled for this machine."""
     code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
@@ -57,8 +64,9 @@ def runner() -> Runner:
         return ctypes.CFUNCTYPE(result, *arguments)(code.addresses[name])
 
     return Runner(
-        run=function("weft_run", None, pointer, pointer, pointer, word, pointer),
         call=function("weft_call", ctypes.c_int32, pointer),
+        go=function("weft_go", ctypes.c_int32, pointer, word),
+        leave=function("weft_leave", None, pointer),
         worker=function("weft_worker", None, pointer, word),
         stop=function("weft_stop", None, pointer),
         pool_bytes=function("weft_pool_bytes", word),
@@ -89,7 +97,7 @@ class Pool:
         ctypes.c_int64.from_address(self.address + _PAUSES_AT).value = _pauses()
         self._native = native
         self._threads: list[Thread] = []
-        self._lock = Lock()
+        self._lock = lock()
         self._stopped = False
 
     @property
@@ -103,15 +111,16 @@ class Pool:
         with self._lock:
             while len(self._threads) < min(workers, MOST_THREADS - 1) and not self._stopped:
                 number = len(self._threads) + 1
-                thread = Thread(
-                    target=self._native.worker, args=(self.address, number), name=f"weft-{number}", daemon=True
-                )
+                thread = Thread(target=self._work, args=(number,), name=f"weft-{number}", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads to be had, or the interpreter is about to end
                     return
                 self._threads.append(thread)
                 ctypes.c_int32.from_address(self.address + _WORKERS_AT).value = number
+
+    def _work(self, number: int) -> None:
+        self._native.worker(self.address, number)
 
     def stop(self) -> None:
         """End the workers; callers go on alone."""
@@ -137,7 +146,7 @@ def _pauses() -> int:
 # -- the process' pool -----------------------------------------------------------------------------------------------
 
 _shared: Pool | None = None
-_guard = Lock()
+_guard = lock()
 
 
 def shared_pool(threads: int) -> Pool:
@@ -156,10 +165,10 @@ def shared_pool(threads: int) -> Pool:
 
 def _forget() -> None:
     """In a forked child, where no worker lives on: the next call makes a new pool."""
-    global _shared, _guard
+    global _shared
     if _shared is not None:
         atexit.unregister(_shared.stop)
-    _shared, _guard = None, Lock()
+    _shared = None
 
 
 if hasattr(os, "register_at_fork"):

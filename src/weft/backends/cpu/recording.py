@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.backends.cpu.codegen import LoadedCode
 from weft.backends.cpu.executable import Executable, Parts
 from weft.backends.cpu.memory import ALIGNMENT, Arenas, address, contiguous
 from weft.backends.cpu.section import SectionRunner
@@ -46,11 +47,11 @@ class _RecordedSection(SectionRunner):
         number: int,
         section: NativeSection,
         constants: Mapping[Value, Any],
-        addresses: Mapping[str, int],
+        code: LoadedCode,
         threads: int,
         arenas: Arenas,
     ) -> None:
-        super().__init__(section, constants, addresses, threads, arenas)
+        super().__init__(section, constants, code, threads, arenas)
         self.notes = notes
         self.number = number
         self._known: tuple[tuple[int, ...], Plan, tuple[PlannedLaunch, ...], Tape] | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy import empty, ndarray
 
-from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arenas, word
+from weft.backends.cpu.codegen import LoadedCode
+from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, pointed_at, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Launch, Repeat, Tape
@@ -22,10 +22,11 @@ from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
-from weft.plan.cost import is_worth_sharing, is_worth_waking, joined
+from weft.plan.cost import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
 from weft.plan.limits import check_fits
 from weft.plan.schedule import side_by_side
 from weft.plan.sections import FIRST_FREE, Plan, make_plan
+from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
@@ -35,7 +36,7 @@ REMEMBERED_LAUNCHES = 1 << 18  # in all of them together
 class PreparedSection:
     """A section for one set of sizes. Several threads may call `run` at once."""
 
-    __slots__ = ("_call", "_outputs", "arena_bytes", "arenas", "regions", "tape", "threads")
+    __slots__ = ("_call", "_native", "_outputs", "arena_bytes", "arenas", "long", "regions", "tape", "threads")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class PreparedSection:
         outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],  # shape and dtype of each
         arenas: Arenas,
         threads: int,
+        long: bool,  # whether a run takes so much time that Ctrl-C should not wait for it
     ) -> None:
         self.tape = tape
         self.arena_bytes = arena_bytes
@@ -53,7 +55,9 @@ class PreparedSection:
         self.regions = FIRST_FREE + inputs + len(outputs)
         first = FIRST_REGION + FIRST_FREE + inputs
         self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(outputs))
-        self._call = runner().call
+        self.long = long
+        self._native = runner()
+        self._call = self._native.call
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The section's outputs."""
@@ -76,11 +80,18 @@ class PreparedSection:
             array = empty(shape, dtype)
             call[place] = word(array)
             outputs.append(array)
-        failed = self._call(arena.call_at)
+        failed = self._travel(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
         self.arenas.give(arena)
         if failed:
             raise ExecutionError("an index is out of range")
         return outputs
+
+    def _travel(self, arena: Arena, arrays: object) -> int:
+        """The same call in pieces, between which Ctrl-C can end it; `arrays` are those it works on."""
+        words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
+        places = [*words[:FIRST_FREE], *map(pointed_at, words[FIRST_FREE:])]
+        self.tape.run(places, self.threads, keep=(arena, arrays))
+        return arena.take_errors()
 
 
 class SectionRunner:
@@ -90,18 +101,18 @@ class SectionRunner:
         self,
         section: NativeSection,
         constants: Mapping[Value, Any],
-        addresses: Mapping[str, int],
+        code: LoadedCode,
         threads: int,
         arenas: Arenas,
     ) -> None:
         self.section = section
         self.threads = threads
-        self.addresses = addresses
+        self.code = code
         self.arenas = arenas
         self.symbols = section_symbols(section) if section.symbols is None else section.symbols
         self.constants = section_constants(section, constants)
         self._plans: OrderedDict[tuple[int, ...], PreparedSection] = OrderedDict()
-        self._lock = Lock()
+        self._lock = lock()
 
     def run(
         self,
@@ -134,7 +145,8 @@ class SectionRunner:
         plan = self.make_plan(sizes)
         count = len(self.section.inputs)
         threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
-        return PreparedSection(self.make_tape(plan), plan.arena_bytes, count, plan.outputs, self.arenas, threads)
+        long = is_long(plan.launches, assumed_peak())
+        return PreparedSection(self.make_tape(plan), plan.arena_bytes, count, plan.outputs, self.arenas, threads, long)
 
     def make_plan(self, sizes: Mapping[str, int]) -> Plan:
         """Memory and launches for given sizes."""
@@ -166,14 +178,15 @@ class SectionRunner:
                 launches.append(Repeat(inside, entry.shifts, entry.count))
             else:
                 launches.append(replace(self._launch(entry, peak), joined=follows))
-        return Tape(launches, keep=plan.constants)
+        return Tape(launches, keep=(self.code, plan.constants))
 
     def _launch(self, planned: PlannedLaunch, peak: Peak) -> Launch:
         return Launch(
-            self.addresses[planned.kernel.name],
+            self.code.addresses[planned.kernel.name],
             planned.blocks,
             planned.buffers,
             planned.parameters,
             parallel=is_worth_sharing(planned, peak),
             after=planned.after,
+            most=blocks_in_one_go(planned, peak),
         )

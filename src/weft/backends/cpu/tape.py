@@ -9,15 +9,16 @@ it, so that one thread may go on while others finish what went before.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
+from threading import get_ident, main_thread
 from typing import Any
 
 import numpy as np
 
 from weft.backends.cpu.memory import DATA_AT
-from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
+from weft.backends.cpu.pool import MOST_THREADS, Pool, Runner, runner, shared_pool
 from weft.errors import InternalError
 from weft.ir.work import Place
 
@@ -41,6 +42,7 @@ class Launch:
     grain: int = 1
     after: tuple[int, ...] | None = None
     joined: bool = False
+    most: int | None = None  # blocks in one go, between which a run can be left; None: all
 
     @property
     def parts(self) -> int:
@@ -75,27 +77,79 @@ class Tape:
         tables = (self._steps.ctypes.data, len(self._steps), self._launches.ctypes.data, self._places.ctypes.data)
         self._head = np.array([*tables, most, self.regions, DATA_AT], np.int64)
         self._keep = keep
-        self._pack = Struct(f"{self.regions}Q").pack
         self.address = self._head.ctypes.data
         self.parallel = any(launch.parts > 1 for launch in listed)
 
-    def run(self, addresses: Sequence[int], threads: int = 1) -> None:
-        """Run all launches; `addresses` are those of the regions."""
-        self._call(addresses, threads, 0)
+    def run(self, addresses: Sequence[int], threads: int = 1, keep: object = None) -> None:
+        """Run all launches; `addresses` are those of the regions, `keep` is what they belong to."""
+        self._call(addresses, threads, 0, keep)
 
     def run_timed(self, addresses: Sequence[int], threads: int = 1) -> Array:
         """The same, and when: int64 [launch, thread, (start, end)] in nanoseconds, 0 for a thread without work."""
         threads = min(threads, MOST_THREADS)
         times = np.zeros((self.count, threads, 2), np.int64)
-        self._call(addresses, threads, times.ctypes.data)
+        self._call(addresses, threads, times.ctypes.data, times)
         return times
 
-    def _call(self, addresses: Sequence[int], threads: int, times: int) -> None:
+    def _call(self, addresses: Sequence[int], threads: int, times: int, keep: object) -> None:
         if len(addresses) < self.regions:
             raise InternalError(f"a tape over {self.regions} regions was given {len(addresses)}")
-        regions = self._pack(*addresses[: self.regions])
-        pool = shared_pool(threads).address if threads > 1 else 0
-        runner().run(self.address, regions, pool, threads, times)
+        pool = shared_pool(threads) if threads > 1 else None
+        Journey(runner(), self, addresses[: self.regions], pool, threads, times, keep).finish()
+
+
+SLICE = 50_000_000  # nanoseconds after which a journey lets Python look for signals
+_JOURNEY_WORDS = 11  # of runner.ll's %Journey
+
+
+class Journey:
+    """A run of a tape that comes back to Python now and then, where Ctrl-C may end it.
+
+    It holds all that it refers to. However it ends, no thread is at work on any of that afterwards.
+    """
+
+    __slots__ = ("_at", "_held", "_native", "_words")
+
+    def __init__(
+        self,
+        native: Runner,
+        tape: Tape,
+        addresses: Sequence[int],
+        pool: Pool | None,
+        threads: int,
+        times: int,
+        keep: object,
+    ) -> None:
+        regions = (ctypes.c_uint64 * len(addresses))(*addresses)
+        pool_at = 0 if pool is None else pool.address
+        self._words = (ctypes.c_uint64 * _JOURNEY_WORDS)(
+            tape.address, ctypes.addressof(regions), pool_at, threads, times
+        )
+        self._at = ctypes.addressof(self._words)
+        self._held = tape, regions, pool, keep
+        self._native = native
+
+    def finish(self) -> None:
+        """Go on until all is done; an exception, which a signal's handler raised, leaves it as it is."""
+        go, leave, at = self._native.go, self._native.leave, self._at
+        span = SLICE if get_ident() == main_thread().ident else _NO_END  # others hear of no signals
+        try:
+            while go(at, span):
+                pass
+        except BaseException:
+            while True:
+                try:
+                    leave(at)
+                    break
+                except BaseException:  # one more Ctrl-C must not keep workers in memory that is about to go
+                    continue
+            raise
+
+    def __del__(self) -> None:
+        self._native.leave(self._at)
+
+
+_NO_END = 1 << 62
 
 
 VISIBLE = 32  # steps that threads look at; a step can wait for those that are less than that many before it
@@ -114,11 +168,12 @@ def _rows(launches: Sequence[Launch], parameters_at: int) -> tuple[Array, Array]
     first_place = 0
     for launch in launches:
         buffers = len(launch.buffers)
-        rows.append((launch.function, launch.blocks, first_place, buffers, parameters_at))
+        most = max(launch.blocks if launch.most is None else launch.most, 1)
+        rows.append((launch.function, launch.blocks, first_place, buffers, parameters_at, most))
         first_place += buffers
         parameters_at += 8 * len(launch.parameters)
     places = [(place.region, place.offset) for launch in launches for place in launch.buffers]
-    return np.array(rows, np.int64).reshape(-1, 5), np.array(places, np.int64).reshape(-1, 2)
+    return np.array(rows, np.int64).reshape(-1, 6), np.array(places, np.int64).reshape(-1, 2)
 
 
 def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) -> tuple[Array, Array]:

@@ -17,9 +17,11 @@ import numpy as np
 from weft.backends.reference import products, reductions
 from weft.backends.reference.host import HOST_FUNCTIONS
 from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, evaluate_scatter
+from weft.backends.reference.scalars import hold, wrap
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.graph import Graph
 from weft.ir.program import (
     ArgReduce,
     Branch,
@@ -49,6 +51,7 @@ from weft.ir.program import (
 from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType, Type
 from weft.ops import registry
+from weft.ops.lower import Scope, Subgraph
 from weft.ops.trace import Trace
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +78,8 @@ class Reference:
             case Map():
                 return [evaluate_map_symbolic(primitive, operands, _shape(types[0], {}))]
             case Reduce() | Reshape() | Concat():
-                return evaluate(primitive, [operand.astype(object) for operand in operands], types, {})
+                boxed = [operand.astype(object) for operand in operands]
+                return [hold(evaluate(primitive, boxed, types, {})[0], _tensor_type(types[0]).dtype)]
             case _:
                 raise InternalError(f"{type(primitive).__name__} of symbolic integers")
 
@@ -101,6 +105,16 @@ def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] 
         for value in last_use.get(number, ()):
             values.pop(value, None)
     return [values[output] for output in program.outputs]
+
+
+def in_order(content: Any) -> Any:
+    """An array whose elements follow each other in memory; numpy's sums depend on how they lie there."""
+    if not isinstance(content, np.ndarray) or (content.flags.c_contiguous and content.flags.aligned):
+        return content
+    try:
+        return np.array(content, order="C")
+    except MemoryError:  # one element repeated beyond all memory: whoever really needs it all says so
+        return content
 
 
 def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Guard, ...]:
@@ -149,7 +163,8 @@ def _evaluate(
         case Concat(axis):
             return [np.concatenate(operands, axis)]
         case Dims(values):
-            return [np.array([number(v) for v in values], _dtype(types[0])).reshape(_shape(types[0], sizes))]
+            dtype = _tensor_type(types[0]).dtype
+            return [np.array([wrap(number(v), dtype) for v in values], dtype.numpy).reshape(_shape(types[0], sizes))]
         case Reduce():
             return [reductions.reduce(primitive, operands[0])]
         case ArgReduce():
@@ -215,8 +230,12 @@ def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[An
     trace = Trace(Reference(), eager=True)
     given = iter(operands)
     inputs = [trace.constant(next(given)) if present else None for present in late.present]
+    scope: Scope = {name: trace.constant(next(given)) for name in late.captures}
+    attributes = {
+        n: Subgraph(value, scope) if isinstance(value, Graph) else value for n, value in late.attributes.items()
+    }
     with trace.active():
-        outputs = registry.call(definition, inputs, late.attributes, output_count, late.version)
+        outputs = registry.call(definition, inputs, attributes, output_count, late.version)
     return [None if output is None else trace.constants[output.value] for output in outputs]
 
 
@@ -328,9 +347,9 @@ def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _dtype(type: Type) -> np.dtype[Any]:
+def _tensor_type(type: Type) -> TensorType:
     assert isinstance(type, TensorType)
-    return type.dtype.numpy
+    return type
 
 
 def _check_memory(type: Type, sizes: Mapping[str, int]) -> None:

@@ -38,7 +38,7 @@ def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tupl
     """The same where operands may hold dims: an object array."""
     boxed = [operand if operand.dtype == object else operand.astype(object) for operand in operands]
     result = _SymbolicEvaluation(boxed, shape, {}).scalar(primitive.expression)
-    return np.broadcast_to(result, shape)
+    return np.broadcast_to(result.astype(object), shape)
 
 
 def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:

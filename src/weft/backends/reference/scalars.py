@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,40 @@ def apply_symbolic(name: str, arguments: list[Array], dtype: DType) -> Array:
         if not (dtype.is_integer or dtype is DType.bool):
             raise UndecidedError("sizes as floating-point numbers")
         convert = _to_bool if dtype is DType.bool else _to_integer
-        return _elementwise(convert, 1)(arguments[0])
+        return hold(_elementwise(convert, 1)(arguments[0]), dtype)
     function = _SYMBOLIC.get(name)
     if function is None:
         raise UndecidedError(f"{name} of sizes")
-    return _elementwise(function, len(arguments))(*arguments)
+    return hold(_elementwise(function, len(arguments))(*arguments), dtype)
+
+
+def hold(content: Array, dtype: DType) -> Array:
+    """Symbolic integers as a dtype holds them: numbers wrap around, and a size must be known to fit a narrow type.
+
+    Types of 32 and 64 bits are wide enough for what sizes are computed with, but not proven to be: see `Trace`.
+    """
+    if not dtype.is_integer:
+        return content
+    held = np.empty(content.shape, object)
+    held[...] = np.frompyfunc(partial(_held, dtype=dtype), 1, 1)(content)
+    return held
+
+
+def _held(value: Any, dtype: DType) -> Any:
+    if isinstance(value, Equality):
+        return value
+    low, high = dtype.limits
+    if isinstance(value, Expr):
+        if dtype.bits < 32 and not (dims.is_at_least(value, int(low)) and dims.is_at_least(int(high), value)):
+            raise UndecidedError(f"whether {value} fits {dtype}")
+        return value
+    return wrap(int(value), dtype)
+
+
+def wrap(number: int, dtype: DType) -> int:
+    """An integer as an integer type of fewer bits holds it."""
+    bits = number & ((1 << dtype.bits) - 1)
+    return bits - (1 << dtype.bits) if dtype.is_signed and bits >> (dtype.bits - 1) else bits
 
 
 def cast(x: Array, dtype: DType) -> Array:
@@ -239,6 +269,12 @@ def _symbolic_divide(a: Any, b: Any) -> Any:
     raise UndecidedError(f"{a} / {b} truncated")
 
 
+def _symbolic_remainder(a: Any, b: Any) -> Any:
+    if (isinstance(a, int) and isinstance(b, int)) or b == 0 or dims.is_at_least(b, 1):
+        return dims.mod(a, b)
+    raise UndecidedError(f"{a} % {b}")
+
+
 def _equal(negated: bool) -> Callable[[Any, Any], bool | Equality]:
     def compare(a: Any, b: Any) -> bool | Equality:
         try:
@@ -268,7 +304,7 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": _symbolic_divide,
-    "remainder": dims.mod,
+    "remainder": _symbolic_remainder,
     "minimum": dims.minimum,
     "maximum": dims.maximum,
     "negate": lambda a: -a,

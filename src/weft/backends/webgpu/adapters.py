@@ -1,19 +1,26 @@
-"""The GPUs that wgpu reaches, what they can do, and which of them a name means; wgpu itself comes in with first use."""
+"""The GPUs that wgpu reaches, what they can do, and which of them a name means; wgpu itself comes in with first use.
+
+Drivers have threads and locks that a forked child does not get, or gets in the middle of something. So GPUs belong to
+the process that first asked for them: in a child of it they are known, but whoever would use one gets a DeviceError,
+and what was made on one is forgotten there without a call of the driver.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from weft.backends.webgpu.kinds import Abilities
 from weft.backends.webgpu.type_names import quicken
 from weft.errors import DeviceError
+from weft.threads import once
 
 INSTALL = "pip install 'weft[webgpu]'"
 SOFTWARE = "software"
@@ -90,9 +97,15 @@ def is_installed() -> bool:
     return find_spec("wgpu") is not None
 
 
-@cache
+_owner: int | None = None  # the process that uses wgpu
+
+
+@once
 def adapters() -> tuple[Adapter, ...]:
     """All adapters, best first; one for each GPU. DeviceError where wgpu is not installed, or does not load."""
+    global _owner
+    check_process()
+    _owner = os.getpid()
     try:
         with _runtime_folder():
             import wgpu
@@ -107,6 +120,32 @@ def adapters() -> tuple[Adapter, ...]:
     kept = _without_duplicates([(dict(handle.info), handle) for handle in found])
     kept.sort(key=lambda entry: _BEST_FIRST.index(_kind(entry[0])))
     return tuple(_adapter(number, info, handle) for number, (info, handle) in enumerate(kept))
+
+
+def check_process() -> None:
+    """Raise DeviceError in a child of the process that uses GPUs."""
+    if _owner is not None and _owner != os.getpid():
+        hint = "start processes with 'spawn' or 'forkserver', or let only the children use webgpu"
+        raise DeviceError("a GPU cannot be used in a process that was forked from one that uses it", hint=hint)
+
+
+def _forget() -> None:
+    """In a forked child: nothing that is let go of there may reach a driver, whose locks others may have held."""
+    if _owner is None:
+        return
+    interface: Any = sys.modules.get("wgpu.backends.wgpu_native._api")
+    if hasattr(interface, "libf"):
+        interface.libf = None  # which wgpu takes for the end of the process
+    system = ctypes.CDLL(None)
+    if sys.platform == "linux" and hasattr(system, "on_exit") and hasattr(system, "fcloseall"):
+        # Mesa waits at exit for threads that are not here. The last to be registered is the first to be called: files
+        # are written, and that is the end, with the status that this is called with.
+        system.on_exit(system._exit, None)
+        system.on_exit(system.fcloseall, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def find_adapter(wanted: str = "") -> Adapter:
@@ -131,15 +170,19 @@ def find_adapter(wanted: str = "") -> Adapter:
 
 @contextmanager
 def _runtime_folder() -> Iterator[None]:
-    """Keeps Mesa's drivers, which look for a display, from printing that XDG_RUNTIME_DIR is not set."""
-    if "XDG_RUNTIME_DIR" in os.environ or os.name != "posix":
+    """Keeps Mesa's drivers, which look for a display, from printing that XDG_RUNTIME_DIR is not set.
+
+    It is set for libraries alone: other threads, which may read `os.environ` or hand it on, do not see it there.
+    """
+    if "XDG_RUNTIME_DIR" in os.environ or sys.platform != "linux":
         yield
         return
-    os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    system = ctypes.CDLL(None)
+    system.setenv(b"XDG_RUNTIME_DIR", os.fsencode(tempfile.gettempdir()), 0)
     try:
         yield
     finally:
-        del os.environ["XDG_RUNTIME_DIR"]
+        system.unsetenv(b"XDG_RUNTIME_DIR")
 
 
 def _without_duplicates(found: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, Any], Any]]:

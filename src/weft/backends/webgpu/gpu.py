@@ -1,7 +1,7 @@
 """An opened GPU: its buffers, shaders and queue, with failures as weft errors.
 
 There is one for each adapter and process, which all models share; after a loss `open_gpu` makes another. Several
-threads may use it at once.
+threads may use it at once. In a forked child it is of no use: see adapters.py.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from math import inf
 from typing import Any
 
 import numpy as np
 import wgpu
 
 from weft.backends.webgpu import native
-from weft.backends.webgpu.adapters import Adapter, Limits, find_adapter
+from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.native import QUIET
 from weft.backends.webgpu.reads import Part, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
+from weft.threads import Team, lock
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[Any], None]  # records commands with wgpu's encoder
@@ -78,10 +78,11 @@ class Dispatch:
 class Recording:
     """Dispatches in order, prepared so that encoding them costs as little as it can."""
 
-    __slots__ = ("count", "dispatches", "steps")
+    __slots__ = ("count", "dispatches", "seconds", "steps")
 
     def __init__(self, dispatches: Sequence[Dispatch]) -> None:
         self.dispatches = dispatches
+        self.seconds = inf  # that the last run took, for whoever wants to know what to expect
         self.count = len(dispatches)
         steps = []
         before: Dispatch | None = None
@@ -144,7 +145,8 @@ class Gpu:
         self.allocated = 0
         self.peak = 0
         self._lost: str | None = None
-        self._lock = Lock()  # of what follows
+        self._process = os.getpid()
+        self._lock = lock()  # of what follows
         self._in_flight = 0
         self._submissions: deque[Any] = deque()
         self._staging: list[Buffer] = []
@@ -224,8 +226,8 @@ class Gpu:
                 raise KernelError(f"{problem}: {self.name} has {self.limits.shared_bytes:,}")
             self._layout(shader, name)
         if len(missing) > 1:
-            with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-                made = list(pool.map(self._compile, missing.values(), missing))
+            with Team(min(len(missing), os.cpu_count() or 1)) as team:
+                made = list(team.map(self._compile, missing.values(), missing))
         else:
             made = [self._compile(name, shader) for shader, name in missing.items()]
         with self._lock:
@@ -283,14 +285,19 @@ class Gpu:
         """Run recorded commands after all that was submitted before; does not wait for them, or not much."""
         self._submit(encode)
 
-    def run(self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = ()) -> list[Array]:
-        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large."""
+    def run(
+        self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = (), long: bool = False
+    ) -> list[Array]:
+        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large.
+
+        Ctrl-C ends the wait for what may take `long`; the device goes on with it.
+        """
         results = [np.empty(size, np.uint8) for _, _, size in reads]
         batches = batches_of(reads)
         if not batches:
             self._wait(self._submit(encode))
         for number, batch in enumerate(batches):
-            self._read_batch(encode if number == 0 else None, batch, results)
+            self._read_batch(encode if number == 0 else None, batch, results, long and number == 0)
         return results
 
     def wait(self) -> None:
@@ -349,7 +356,7 @@ class Gpu:
     def _wait(self, submission: Any) -> None:
         self._call("waiting for kernels", native.wait, self._device, submission)
 
-    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array]) -> None:
+    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array], long: bool) -> None:
         """Read parts through one staging buffer, after other commands of the same submission."""
         starts, total = [], 0
         for part in batch:
@@ -364,7 +371,7 @@ class Gpu:
                 encoder.copy_buffer_to_buffer(part.buffer._live(), part.first, staging.handle, start, part.padded)
 
         submission = self._submit(record)
-        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission)
+        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission, long)
         content = mapped.content()
         for part, start in zip(batch, starts):
             begin = start + part.skipped
@@ -406,6 +413,8 @@ class Gpu:
             raise self._failure(what, error, raises) from error
 
     def _refuse_if_lost(self) -> None:
+        if self._process != os.getpid():
+            check_process()
         if self._lost is not None:
             raise DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
 
@@ -475,11 +484,12 @@ def _said(error: Exception) -> str:
 
 
 _open: dict[tuple[str, str, int], Gpu] = {}
-_opening = Lock()
+_opening = lock()
 
 
 def open_gpu(wanted: str = "") -> Gpu:
     """The GPU that a number or name means (see adapters.py), opened if it is not, or if it was lost."""
+    check_process()
     adapter = find_adapter(wanted)
     key = adapter.name, adapter.backend, adapter.number
     with _opening:

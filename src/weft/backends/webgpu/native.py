@@ -7,8 +7,10 @@ release of wgpu has hidden its library (`DIRECT`).
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,7 @@ class _Quiet(logging.Filter):
 
 QUIET = _Quiet()
 _callbacks: list[Any] = []
+_process = os.getpid()
 
 
 def keep_callbacks(device: Any) -> None:
@@ -161,7 +164,8 @@ class Encoder:
         return ffi.gc(commands, lib.wgpuCommandBufferRelease)
 
     def __del__(self) -> None:
-        lib.wgpuCommandEncoderRelease(self._internal)
+        if _process == os.getpid():
+            lib.wgpuCommandEncoderRelease(self._internal)
 
 
 class ComputePass:
@@ -176,7 +180,8 @@ class ComputePass:
         lib.wgpuComputePassEncoderEnd(self._internal)
 
     def __del__(self) -> None:
-        lib.wgpuComputePassEncoderRelease(self._internal)
+        if _process == os.getpid():
+            lib.wgpuComputePassEncoderRelease(self._internal)
 
 
 def encoder(device: Any) -> Any:
@@ -261,29 +266,56 @@ def _encode(compute_pass: Any, step: Step) -> None:
     compute_pass.dispatch_workgroups(step.x, step.y, step.z)
 
 
+_awaited: set[Mapping] = set()  # which the device refers to
+
+
 class Mapping:
     """A buffer that is mapped for reading once what fills it is done.
 
-    Whichever thread waits for the device calls all that has become ready, hence the event.
+    Whichever thread waits for the device calls all that has become ready, hence the event. For what may take `long`
+    another thread waits, so that Ctrl-C can end it here; then the device goes on, and the mapping is kept until it has
+    happened.
     """
 
-    def __init__(self, device: Any, buffer: Any, size: int, submission: Any) -> None:
+    def __init__(self, device: Any, buffer: Any, size: int, submission: Any, long: bool = False) -> None:
         self._buffer = buffer
         self._size = size
         if not DIRECT:
             buffer.map_sync(wgpu.MapMode.READ, 0, size)
             return
         self._status = 0
+        self._interrupt: BaseException | None = None
         self._done = threading.Event()
         self._self = ffi.new_handle(self)
         info = ffi.new("WGPUBufferMapCallbackInfo *")
         info.mode, info.callback, info.userdata1 = lib.WGPUCallbackMode_AllowProcessEvents, _mapped, self._self
+        _awaited.add(self)
         libf.wgpuBufferMapAsync(buffer._internal, lib.WGPUMapMode_Read, 0, size, info[0])
-        libf.wgpuDevicePoll(device._internal, True, submission)
+        if long and threading.get_ident() == threading.main_thread().ident:
+            self._await(device, submission)
+        else:
+            libf.wgpuDevicePoll(device._internal, True, submission)
         while not self._done.wait(0 if self._status else 0.001):
             libf.wgpuDevicePoll(device._internal, False, ffi.NULL)
+        if self._interrupt is not None:
+            raise self._interrupt
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise RuntimeError(f"a buffer cannot be read: status {self._status}")
+
+    def _await(self, device: Any, submission: Any) -> None:
+        """Have another thread wait, if one can be had."""
+
+        def poll() -> None:
+            with suppress(Exception), QUIET:  # that of a device that is lost comes again, here
+                lib.wgpuDevicePoll(device._internal, True, submission)
+
+        waiting = threading.Thread(target=poll, name="weft-wait", daemon=True)
+        try:
+            waiting.start()
+        except RuntimeError:
+            poll()
+        else:
+            waiting.join()
 
     def content(self) -> Array:
         """The bytes, until `close`."""
@@ -301,11 +333,23 @@ class Mapping:
 
 if DIRECT:
 
-    @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
+    def _interrupted(kind: Any, error: BaseException, at: Any) -> None:  # noqa: ARG001
+        """What a signal's handler raised in `_mapped`, before it could do anything: it is raised where one waits."""
+        given = at.tb_frame.f_locals
+        ffi.from_handle(given["mapping"])._interrupt = error
+        _happened(given["status"], given["mapping"])
+
+    @ffi.callback(  # type: ignore[untyped-decorator]
+        "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=_interrupted
+    )
     def _mapped(status: int, message: Any, mapping: Any, _: Any) -> None:  # noqa: ARG001
+        _happened(status, mapping)
+
+    def _happened(status: int, mapping: Any) -> None:
         waiting = ffi.from_handle(mapping)
         waiting._status = status
         waiting._done.set()
+        _awaited.discard(waiting)
 
 
 def timestamp_period(queue: Any) -> float:

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 from weft.backends.webgpu.gpu import READ, WRITE, Dispatch, Gpu, Recording, ShaderSource
 from weft.ir.target import Peak
+from weft.threads import lock
 
 ROUNDS = 5  # of which the best counts
 _LANES = 256
@@ -39,13 +40,16 @@ fn main(@builtin(global_invocation_id) i: vec3<u32>, @builtin(num_workgroups) n:
 }}
 """
 _known: WeakKeyDictionary[Gpu, Peak] = WeakKeyDictionary()
+_measuring = lock()
 
 
 def known_peak(gpu: Gpu) -> Peak:
     """The GPU's peak, measured when it is first asked for."""
-    if gpu not in _known:
-        _known[gpu] = measure_peak(gpu)
-    return _known[gpu]
+    with _measuring:
+        peak = _known.get(gpu)
+        if peak is None:
+            peak = _known[gpu] = measure_peak(gpu)
+        return peak
 
 
 def measure_peak(gpu: Gpu) -> Peak:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from threading import RLock
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,9 +30,11 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.limits import Room, check_fits
 from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan, make_plan
+from weft.threads import reentrant_lock
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its launches
+_LONG = 0.1  # seconds of a run that somebody may want to end before
 _APART = 256  # regions start at multiples of it, whatever an adapter asks for
 
 
@@ -51,7 +53,7 @@ class RunMemory:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.lock = RLock()
+        self.lock = reentrant_lock()
         self.buffer: Buffer | None = None
         self.recordings: WeakKeyDictionary[_Prepared, Recording] = WeakKeyDictionary()  # what is bound to the buffer
 
@@ -205,7 +207,10 @@ class SectionRunner:
             _copy(encoder, after)
 
         if reads:
-            return self._read(self.gpu.run(encode, reads), prepared.reports, results)
+            began = perf_counter()
+            content = self.gpu.run(encode, reads, long=recording.seconds > _LONG)
+            recording.seconds = perf_counter() - began
+            return self._read(content, prepared.reports, results)
         self.gpu.submit(encode)
         return results
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, Report, Status
 from weft.errors import InputError, InternalError
+from weft.threads import Team
 
 Progress = Callable[[CaseResult, int], None]
 
@@ -60,41 +60,46 @@ def run_suite(
     matches = _compile_pattern(pattern)
     command = _worker_command(device, _check_kinds(kinds), loader)
     team = [Worker(command, timeout) for _ in range(max(1, workers))]
-    pool = ThreadPoolExecutor(max_workers=len(team))
     try:
         for worker in team:
             worker.launch()
         catalogue = team[0].await_catalogue()
         selected = [case for case in catalogue.cases if matches.search(case.name)]
-        results = _run_cases(selected, team, pool, progress)
+        with Team(len(team)) as pool:
+            results = _run_cases(selected, team, pool, progress)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
         for worker in team:
             worker.kill()
-        pool.shutdown()
     return Report(device, catalogue.onnx_version, time.monotonic() - begin, results)
 
 
 def _run_cases(
-    selected: list[CaseInfo], team: list[Worker], pool: ThreadPoolExecutor, progress: Progress | None
+    selected: list[CaseInfo], team: list[Worker], pool: Team, progress: Progress | None
 ) -> tuple[CaseResult, ...]:
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in team:
         idle.put(worker)
 
+    ended: SimpleQueue[CaseResult | None] = SimpleQueue()
+
     def run_case(case: CaseInfo) -> CaseResult:
         worker = idle.get()
+        result = None
         try:
-            return worker.run_case(case)
+            result = worker.run_case(case)
+            return result
         finally:
             idle.put(worker)
+            ended.put(result)
 
-    futures = [pool.submit(run_case, case) for case in selected]
-    for future in as_completed(futures):
-        result = future.result()
+    tasks = [pool.submit(run_case, case) for case in selected]
+    for _ in tasks:
+        result = ended.get()
+        if result is None:  # a worker that does not start: whichever case it is, its task says why
+            break
         if progress is not None:
             progress(result, len(selected))
-    return tuple(future.result() for future in futures)
+    return tuple(task.result() for task in tasks)
 
 
 class Worker:
@@ -169,12 +174,14 @@ class Worker:
             process.kill()
 
         timer = Timer(seconds, expire)
-        timer.start()
+        with suppress(RuntimeError):  # no thread to be had: no limit
+            timer.start()
         try:
             line = process.stdout.readline()
         finally:
             timer.cancel()
-            timer.join()
+            if timer.ident is not None:
+                timer.join()
         if line.endswith("\n") and not overdue.is_set():
             answer: dict[str, Any] = json.loads(line)
             return answer, ""

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import onnx
 
+from weft.cli.process import orders
 from weft.compat.conformance.cases import Case, collect, data_sets
 from weft.compat.conformance.compare import difference
 from weft.compat.conformance.records import Status
@@ -57,10 +58,11 @@ def main() -> None:
     parser.add_argument("--kind", action="append", required=True)
     arguments = parser.parse_args()
     requests, answers = _take_over_pipes()
+    asked = orders(lambda: requests.readline() or None)
     load = find_loader(arguments.loader)
     cases = collect(arguments.kind)
     _write(answers, {"onnx_version": onnx.__version__, "cases": [asdict(case.info) for case in cases.values()]})
-    for line in requests:
+    for line in asked:
         status, reason = evaluate(cases[line.strip()], load, arguments.device)
         _write(answers, {"status": status, "reason": reason})
 

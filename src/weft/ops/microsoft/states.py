@@ -35,6 +35,8 @@ def causal_conv_with_state(
         x, past_state = _channels_second(x), None if past_state is None else _channels_second(past_state)
     require(x.rank == 3 and weight.rank == 3, f"shapes {x.type} and {weight.type} must have rank 3")
     batch, channels, length = x.shape
+    assume_equal(weight.shape[0], channels, "one kernel per channel")
+    channels = weight.shape[0] if isinstance(weight.shape[0], int) else channels
     kept = (weight.shape[2] - 1) * dilation
     past = full((batch, channels, kept), 0, x.dtype) if past_state is None else past_state
     assume_equal(past.shape[2], kept, "the state holds the positions that the kernel reaches back")

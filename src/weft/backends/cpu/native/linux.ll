@@ -13,6 +13,18 @@ define internal void @weft_wait(ptr %word, i32 %value) nounwind {
   ret void
 }
 
+; The same for at most 50 milliseconds.
+define internal void @weft_wait_briefly(ptr %word, i32 %value) nounwind {
+  %number = load i64, ptr @futex_number
+  %wide = zext i32 %value to i64
+  %time = alloca %Time
+  store i64 0, ptr %time
+  %rest.place = getelementptr %Time, ptr %time, i64 0, i32 1
+  store i64 50000000, ptr %rest.place
+  %result = call i64 (i64, ...) @syscall(i64 %number, ptr %word, i64 128, i64 %wide, ptr %time, ptr null, i64 0)
+  ret void
+}
+
 ; Wake at most `count` threads that sleep on the word.
 define internal void @weft_wake(ptr %word, i32 %count) nounwind {
   %number = load i64, ptr @futex_number

@@ -11,6 +11,13 @@ define internal void @weft_wait(ptr %word, i32 %value) nounwind {
   ret void
 }
 
+; The same for at most 50 milliseconds.
+define internal void @weft_wait_briefly(ptr %word, i32 %value) nounwind {
+  %wide = zext i32 %value to i64
+  %result = call i32 @__ulock_wait(i32 1, ptr %word, i64 %wide, i32 50000)
+  ret void
+}
+
 ; Wake the threads that sleep on the word, be they more than `count`.
 define internal void @weft_wake(ptr %word, i32 %count) nounwind {
   %result = call i32 @__ulock_wake(i32 257, ptr %word, i64 0)

@@ -72,7 +72,7 @@ yes:
   %run = getelementptr %Slot, ptr %slot, i64 0, i32 3
   %pauses.from = getelementptr %Pool, ptr %pool, i64 0, i32 8
   %pauses = load i64, ptr %pauses.from
-  %did = call i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 %number, i64 %pauses)
+  %did = call i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 %number, i64 %pauses, ptr null)
   %before = atomicrmw sub ptr %slot, i32 1 acq_rel
   %flags = and i32 %before, 268500991                        ; the caller sleeps, and this was the last inside
   %last = icmp eq i32 %flags, 268435457
@@ -150,6 +150,14 @@ woken:
   br label %look
 end:
   ret void
+}
+
+; Whether workers are to leave, be a run they help with done or not.
+define internal i1 @is_stopped(ptr %pool) alwaysinline nounwind {
+  %stop.place = getelementptr %Pool, ptr %pool, i64 0, i32 3
+  %stop = load atomic i32, ptr %stop.place monotonic, align 4
+  %stopped = icmp ne i32 %stop, 0
+  ret i1 %stopped
 }
 
 ; End all workers.
@@ -280,8 +288,8 @@ launch:
   %first = load i64, ptr %step
   %launches.from = getelementptr %Step, ptr %step, i64 0, i32 1
   %launches = load i64, ptr %launches.from
-  call void @in_order(ptr %tape, i64 %first, i64 %launches, ptr %regions, ptr %buffers, ptr %times,
-                      i64 %threads.asked, i64 0)
+  %whole = call i1 @in_order(ptr %tape, i64 %first, i64 %launches, i64 %first, i64 0, ptr %regions, ptr %buffers,
+                             ptr %times, i64 %threads.asked, i64 0, ptr null, ptr null)
   %index.next = add i64 %index, 1
   br label %visit
 together:
@@ -297,7 +305,164 @@ publish:
   call void @announce(ptr %pool)
   %pauses.from = getelementptr %Pool, ptr %pool, i64 0, i32 8
   %pauses = load i64, ptr %pauses.from
-  %did = call i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 0, i64 %pauses)
+  %did = call i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 0, i64 %pauses, ptr null)
+  %was = atomicrmw and ptr %slot, i32 -536870913 acq_rel
+  call void @drain(ptr %pool, ptr %slot)
+  call void @release(ptr %pool, ptr %slot, i32 %helpers)
+  br label %end
+end:
+  ret void
+}
+
+%Journey = type {
+  ptr,                                                  ; 0 tape
+  ptr,                                                  ; 1 regions
+  ptr,                                                  ; 2 pool
+  i64,                                                  ; 3 threads
+  ptr,                                                  ; 4 times
+  i64,                                                  ; 5 0 at first, 1 alone, 2 with a slot, 3 at its end
+  ptr,                                                  ; 6 slot
+  %Caller
+}
+
+; The same as `weft_run`, for so many nanoseconds: whether there is more to do. What a journey refers to must live until
+; there is not, or until it is left.
+define i32 @weft_go(ptr %journey, i64 %nanoseconds) nounwind {
+entry:
+  %tape = load ptr, ptr %journey
+  %regions.from = getelementptr %Journey, ptr %journey, i64 0, i32 1
+  %regions = load ptr, ptr %regions.from
+  %pool.from = getelementptr %Journey, ptr %journey, i64 0, i32 2
+  %pool = load ptr, ptr %pool.from
+  %threads.from = getelementptr %Journey, ptr %journey, i64 0, i32 3
+  %threads.asked = load i64, ptr %threads.from
+  %times.from = getelementptr %Journey, ptr %journey, i64 0, i32 4
+  %times = load ptr, ptr %times.from
+  %state.place = getelementptr %Journey, ptr %journey, i64 0, i32 5
+  %state = load i64, ptr %state.place
+  %slot.place = getelementptr %Journey, ptr %journey, i64 0, i32 6
+  %caller = getelementptr %Journey, ptr %journey, i64 0, i32 7
+  %step.place = getelementptr %Caller, ptr %caller, i64 0, i32 1
+  %threads = call i64 @llvm.smin.i64(i64 %threads.asked, i64 64)
+  %helpers.wide = sub i64 %threads, 1
+  %helpers = trunc i64 %helpers.wide to i32
+  %count.from = getelementptr %Tape, ptr %tape, i64 0, i32 1
+  %count = load i64, ptr %count.from
+  %now = call i64 @weft_clock()
+  %end.time = add i64 %now, %nanoseconds
+  store i64 %end.time, ptr %caller
+  switch i64 %state, label %ended [ i64 0, label %choose
+                                    i64 1, label %alone
+                                    i64 2, label %together ]
+choose:
+  %single = icmp slt i64 %threads, 2
+  br i1 %single, label %set.out, label %ask
+ask:
+  %claimed = call ptr @claim(ptr %pool, i32 %helpers)
+  %failed = icmp eq ptr %claimed, null
+  br i1 %failed, label %set.out, label %publish
+publish:
+  store i64 -1, ptr %step.place
+  store ptr %claimed, ptr %slot.place
+  %run.new = getelementptr %Slot, ptr %claimed, i64 0, i32 3
+  call void @begin(ptr %run.new, ptr %tape, ptr %regions, i64 %threads, ptr %times)
+  %wanted = shl i32 %helpers, 16
+  %open = or i32 %wanted, 536870912
+  store atomic i32 %open, ptr %claimed release, align 4
+  store i64 2, ptr %state.place
+  call void @announce(ptr %pool)
+  br label %together
+together:
+  %slot = load ptr, ptr %slot.place
+  %run = getelementptr %Slot, ptr %slot, i64 0, i32 3
+  %pauses.from = getelementptr %Pool, ptr %pool, i64 0, i32 8
+  %pauses = load i64, ptr %pauses.from
+  %did = call i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 0, i64 %pauses, ptr %caller)
+  %progress = load atomic i64, ptr %run acquire, align 8
+  %done = lshr i64 %progress, 32
+  %finished = icmp sge i64 %done, %count
+  br i1 %finished, label %close, label %undone
+close:
+  call void @weft_leave(ptr %journey)
+  ret i32 0
+
+set.out:
+  store i64 1, ptr %state.place
+  store i64 0, ptr %step.place
+  %launch.place = getelementptr %Caller, ptr %caller, i64 0, i32 2
+  store i64 0, ptr %launch.place
+  %block.place = getelementptr %Caller, ptr %caller, i64 0, i32 3
+  store i64 0, ptr %block.place
+  br label %alone
+alone:
+  %steps = load ptr, ptr %tape
+  %most.from = getelementptr %Tape, ptr %tape, i64 0, i32 4
+  %most = load i64, ptr %most.from
+  %buffers = alloca ptr, i64 %most, align 64
+  %step.first = load i64, ptr %step.place
+  %at.from = getelementptr %Caller, ptr %caller, i64 0, i32 2
+  %at.first = load i64, ptr %at.from
+  %block.from = getelementptr %Caller, ptr %caller, i64 0, i32 3
+  %block.first = load i64, ptr %block.from
+  br label %visit
+visit:
+  %index = phi i64 [ %step.first, %alone ], [ %index.next, %next ]
+  %at.known = phi i64 [ %at.first, %alone ], [ 0, %next ]
+  %block = phi i64 [ %block.first, %alone ], [ 0, %next ]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %launch, label %arrive
+launch:
+  %step = getelementptr %Step, ptr %steps, i64 %index
+  %first = load i64, ptr %step
+  %launches.from = getelementptr %Step, ptr %step, i64 0, i32 1
+  %launches = load i64, ptr %launches.from
+  %at = call i64 @llvm.smax.i64(i64 %at.known, i64 %first)
+  %whole = call i1 @in_order(ptr %tape, i64 %first, i64 %launches, i64 %at, i64 %block, ptr %regions, ptr %buffers,
+                             ptr %times, i64 %threads.asked, i64 0, ptr null, ptr %caller)
+  br i1 %whole, label %next, label %stop
+next:
+  %index.next = add i64 %index, 1
+  %over = call i1 @is_over(ptr null, ptr %caller)
+  %further = icmp slt i64 %index.next, %count
+  %leave = and i1 %over, %further
+  br i1 %leave, label %between, label %visit
+between:
+  store i64 0, ptr %at.from
+  store i64 0, ptr %block.from
+  br label %stop
+stop:
+  %index.now = phi i64 [ %index, %launch ], [ %index.next, %between ]
+  store i64 %index.now, ptr %step.place
+  br label %undone
+arrive:
+  store i64 3, ptr %state.place
+  ret i32 0
+undone:
+  ret i32 1
+ended:
+  ret i32 0
+}
+
+; Leave a journey, wherever it is: no thread touches what it refers to any more.
+define void @weft_leave(ptr %journey) nounwind {
+entry:
+  %state.place = getelementptr %Journey, ptr %journey, i64 0, i32 5
+  %state = load i64, ptr %state.place
+  store i64 3, ptr %state.place
+  %published = icmp eq i64 %state, 2
+  br i1 %published, label %close, label %end
+close:
+  %pool.from = getelementptr %Journey, ptr %journey, i64 0, i32 2
+  %pool = load ptr, ptr %pool.from
+  %threads.from = getelementptr %Journey, ptr %journey, i64 0, i32 3
+  %threads.asked = load i64, ptr %threads.from
+  %threads = call i64 @llvm.smin.i64(i64 %threads.asked, i64 64)
+  %helpers.wide = sub i64 %threads, 1
+  %helpers = trunc i64 %helpers.wide to i32
+  %slot.from = getelementptr %Journey, ptr %journey, i64 0, i32 6
+  %slot = load ptr, ptr %slot.from
+  %stop = getelementptr %Slot, ptr %slot, i64 0, i32 3, i32 11
+  store atomic i64 1, ptr %stop seq_cst, align 8
   %was = atomicrmw and ptr %slot, i32 -536870913 acq_rel
   call void @drain(ptr %pool, ptr %slot)
   call void @release(ptr %pool, ptr %slot, i32 %helpers)
@@ -322,6 +487,8 @@ entry:
   store ptr %times, ptr %times.place
   %threads.place = getelementptr %Run, ptr %run, i64 0, i32 8
   store i64 %threads, ptr %threads.place
+  %stop.place = getelementptr %Run, ptr %run, i64 0, i32 11
+  store atomic i64 0, ptr %stop.place monotonic, align 8
   %count.from = getelementptr %Tape, ptr %tape, i64 0, i32 1
   %count = load i64, ptr %count.from
   %sum = add i64 %first, %steps

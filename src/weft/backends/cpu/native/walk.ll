@@ -26,7 +26,8 @@
   i64,                                                  ; 4 parts that it may be divided into; 1: it is not shared
   i64                                                   ; 5 waits: bit 32 - n for the step that is n before this one
 }
-%Launch = type { ptr, i64, i64, i64, ptr }              ; kernel, blocks, first place, buffers, parameters
+%Launch = type { ptr, i64, i64, i64, ptr, i64 }         ; kernel, blocks, first place, buffers, parameters, most blocks
+                                                        ;   that are run in one go, so that a run can be left soon
 %Place = type { i64, i64 }                              ; region, byte offset
 
 %Seat = type { i64, [56 x i8] }                         ; tag << 32 | next block
@@ -43,14 +44,42 @@
   i64,                                                  ; 8 threads
   i64,                                                  ; 9 tag of the first step
   i64,                                                  ; 10 steps
-  [16 x i8],
+  [2 x i64],                                            ; 11 whether the caller has given up; unused
   [32 x %Entry]                                         ; 12 the ring
+}
+
+; How long a caller stays, and where it goes on with a row of launches that it has left in the middle.
+%Caller = type { i64, i64, i64, i64 }                   ; the clock's time to leave, step or -1, launch, block
+
+; Whether to leave: the caller has given up the run (at `stop`), or its own time is over. Both may be null.
+define internal i1 @is_over(ptr %stop, ptr %caller) alwaysinline nounwind {
+entry:
+  %shared = icmp ne ptr %stop, null
+  br i1 %shared, label %ask, label %mine
+ask:
+  %word = load atomic i64, ptr %stop monotonic, align 8
+  %stopped = icmp ne i64 %word, 0
+  br i1 %stopped, label %yes, label %mine
+mine:
+  %timed = icmp ne ptr %caller, null
+  br i1 %timed, label %look, label %no
+look:
+  %end = load i64, ptr %caller
+  %now = call i64 @weft_clock()
+  %late = icmp sgt i64 %now, %end
+  ret i1 %late
+yes:
+  ret i1 true
+no:
+  ret i1 false
 }
 
 ; -- one step ---------------------------------------------------------------------------------------------------------
 
-; A quarter of what is left of a seat's range, at least `grain`: [first, last), empty where nothing is left.
-define internal { i64, i64 } @take(ptr %seat, i64 %tag, i64 %start, i64 %end, i64 %grain) alwaysinline nounwind {
+; A quarter of what is left of a seat's range, at least `grain` and at most `most`: [first, last), empty where nothing is
+; left.
+define internal { i64, i64 } @take(ptr %seat, i64 %tag, i64 %start, i64 %end, i64 %grain,
+                                   i64 %most) alwaysinline nounwind {
 entry:
   %high = shl i64 %tag, 32
   br label %again
@@ -69,7 +98,8 @@ look:
 some:
   %quarter = lshr i64 %rest, 2
   %large = call i64 @llvm.smax.i64(i64 %quarter, i64 %grain)
-  %count = call i64 @llvm.smin.i64(i64 %large, i64 %rest)
+  %bounded = call i64 @llvm.smin.i64(i64 %large, i64 %most)
+  %count = call i64 @llvm.smin.i64(i64 %bounded, i64 %rest)
   %last = add i64 %first, %count
   %word.next = or i64 %high, %last
   %swap = cmpxchg ptr %seat, i64 %word, i64 %word.next monotonic monotonic
@@ -138,14 +168,17 @@ no:
   ret i64 0
 }
 
-; Note when a thread worked on a launch.
+; Note when a thread worked on a launch; one that it left and took up again began when it first did.
 define internal void @stamp(ptr %times, i64 %threads, i64 %launch, i64 %thread, i64 %start) nounwind {
   %now = call i64 @weft_clock()
   %row = mul i64 %launch, %threads
   %cell = add i64 %row, %thread
   %index = shl i64 %cell, 1
   %start.place = getelementptr i64, ptr %times, i64 %index
-  store i64 %start, ptr %start.place
+  %noted = load i64, ptr %start.place
+  %fresh = icmp eq i64 %noted, 0
+  %begun = select i1 %fresh, i64 %start, i64 %noted
+  store i64 %begun, ptr %start.place
   %end.place = getelementptr i64, ptr %start.place, i64 1
   store i64 %now, ptr %end.place
   ret void
@@ -180,9 +213,10 @@ end:
   ret void
 }
 
-; Run launches first..first+count-1 one after the other on the calling thread.
-define internal void @in_order(ptr %tape, i64 %begin, i64 %count, ptr %regions, ptr %buffers, ptr %times, i64 %threads,
-                               i64 %thread) nounwind {
+; Run launches `at`..begin+count-1 one after the other on the calling thread, the first from block `from` on. Whether all
+; are done; where not, the run is given up, or `caller` knows where to go on.
+define internal i1 @in_order(ptr %tape, i64 %begin, i64 %count, i64 %at, i64 %from, ptr %regions, ptr %buffers,
+                             ptr %times, i64 %threads, i64 %thread, ptr %stop, ptr %caller) nounwind {
 entry:
   %launches.from = getelementptr %Tape, ptr %tape, i64 0, i32 2
   %launches = load ptr, ptr %launches.from
@@ -192,7 +226,8 @@ entry:
   %end = add i64 %begin, %count
   br label %visit
 visit:
-  %number = phi i64 [ %begin, %entry ], [ %number.next, %next ]
+  %number = phi i64 [ %at, %entry ], [ %number.next, %next ]
+  %start.block = phi i64 [ %from, %entry ], [ 0, %next ]
   %more = icmp slt i64 %number, %end
   br i1 %more, label %launch, label %finish
 launch:
@@ -203,21 +238,59 @@ launch:
   %blocks = load i64, ptr %blocks.from
   %parameters.from = getelementptr %Launch, ptr %row, i64 0, i32 4
   %parameters = load ptr, ptr %parameters.from
+  %most.from = getelementptr %Launch, ptr %row, i64 0, i32 5
+  %most = load i64, ptr %most.from
   %start = call i64 @clock_if(i1 %timed)
-  call void %kernel(i64 0, i64 %blocks, ptr %buffers, ptr %parameters)
+  br label %piece
+piece:
+  %first = phi i64 [ %start.block, %launch ], [ %last, %rest ]
+  %left = sub i64 %blocks, %first
+  %some = call i64 @llvm.smin.i64(i64 %left, i64 %most)
+  %last = add i64 %first, %some
+  call void %kernel(i64 %first, i64 %last, ptr %buffers, ptr %parameters)
+  %part = icmp slt i64 %last, %blocks
+  br i1 %part, label %ask, label %ran
+ask:
+  %over.inside = call i1 @is_over(ptr %stop, ptr %caller)
+  br i1 %over.inside, label %pause, label %rest
+rest:
+  br label %piece
+ran:
   br i1 %timed, label %write, label %next
 write:
   call void @stamp(ptr %times, i64 %threads, i64 %number, i64 %thread, i64 %start)
   br label %next
 next:
   %number.next = add i64 %number, 1
-  br label %visit
+  %further = icmp slt i64 %number.next, %end
+  %over = call i1 @is_over(ptr %stop, ptr %caller)
+  %leave = and i1 %further, %over
+  br i1 %leave, label %suspend, label %visit
+pause:
+  br i1 %timed, label %note, label %suspend
+note:
+  call void @stamp(ptr %times, i64 %threads, i64 %number, i64 %thread, i64 %start)
+  br label %suspend
+suspend:
+  %launch.next = phi i64 [ %number.next, %next ], [ %number, %pause ], [ %number, %note ]
+  %block.next = phi i64 [ 0, %next ], [ %last, %pause ], [ %last, %note ]
+  %known = icmp ne ptr %caller, null
+  br i1 %known, label %keep, label %left.undone
+keep:
+  %launch.place = getelementptr %Caller, ptr %caller, i64 0, i32 2
+  store i64 %launch.next, ptr %launch.place
+  %block.place = getelementptr %Caller, ptr %caller, i64 0, i32 3
+  store i64 %block.next, ptr %block.place
+  br label %left.undone
+left.undone:
+  ret i1 false
 finish:
-  ret void
+  ret i1 true
 }
 
-; Run what is left of a step's blocks, beginning at the thread's own seat; how many these were.
-define internal i64 @work(ptr %run, i64 %number, i64 %tag, i64 %thread, ptr %buffers) nounwind {
+; Run what is left of a step's blocks, beginning at the thread's own seat; how many these were, or -1 for a row of
+; launches that it took and left in the middle.
+define internal i64 @work(ptr %run, i64 %number, i64 %tag, i64 %thread, ptr %buffers, ptr %caller) nounwind {
 entry:
   %step = call ptr @step_at(ptr %run, i64 %number)
   %place = call ptr @entry_of(ptr %run, i64 %number)
@@ -237,21 +310,23 @@ entry:
   %seats = call i64 @seats_of(ptr %run, ptr %step)
   %parts.from = getelementptr %Step, ptr %step, i64 0, i32 4
   %parts = load i64, ptr %parts.from
+  %stop = getelementptr %Run, ptr %run, i64 0, i32 11
   %shared = icmp sgt i64 %parts, 1
   br i1 %shared, label %share, label %alone
 
 alone:
   %all.place = getelementptr %Entry, ptr %place, i64 0, i32 2, i64 0
-  %all = call { i64, i64 } @take(ptr %all.place, i64 %tag, i64 0, i64 1, i64 1)
+  %all = call { i64, i64 } @take(ptr %all.place, i64 %tag, i64 0, i64 1, i64 1, i64 1)
   %all.last = extractvalue { i64, i64 } %all, 1
   %mine = icmp sgt i64 %all.last, 0
   br i1 %mine, label %row, label %nothing
 row:
   %launches.from = getelementptr %Step, ptr %step, i64 0, i32 1
   %launches = load i64, ptr %launches.from
-  call void @in_order(ptr %tape, i64 %first.launch, i64 %launches, ptr %regions, ptr %buffers, ptr %times,
-                      i64 %threads, i64 %thread)
-  ret i64 1
+  %all.done = call i1 @in_order(ptr %tape, i64 %first.launch, i64 %launches, i64 %first.launch, i64 0, ptr %regions,
+                                ptr %buffers, ptr %times, i64 %threads, i64 %thread, ptr %stop, ptr %caller)
+  %row.ran = select i1 %all.done, i64 1, i64 -1
+  ret i64 %row.ran
 nothing:
   ret i64 0
 
@@ -262,6 +337,8 @@ share:
   %kernel = load ptr, ptr %launch
   %parameters.from = getelementptr %Launch, ptr %launch, i64 0, i32 4
   %parameters = load ptr, ptr %parameters.from
+  %most.from = getelementptr %Launch, ptr %launch, i64 0, i32 5
+  %most = load i64, ptr %most.from
   %places.from = getelementptr %Tape, ptr %tape, i64 0, i32 3
   %places = load ptr, ptr %places.from
   %timed = icmp ne ptr %times, null
@@ -280,9 +357,9 @@ visit:
   %end = udiv i64 %product.next, %seats
   br label %again
 again:
-  %start = phi i64 [ %start.before, %visit ], [ %start.now, %blocks.run ]
-  %done = phi i64 [ %done.before, %visit ], [ %done.next, %blocks.run ]
-  %range = call { i64, i64 } @take(ptr %seat, i64 %tag, i64 %begin, i64 %end, i64 %grain)
+  %start = phi i64 [ %start.before, %visit ], [ %start.now, %go.on ]
+  %done = phi i64 [ %done.before, %visit ], [ %done.next, %go.on ]
+  %range = call { i64, i64 } @take(ptr %seat, i64 %tag, i64 %begin, i64 %end, i64 %grain, i64 %most)
   %first = extractvalue { i64, i64 } %range, 0
   %last = extractvalue { i64, i64 } %range, 1
   %any = icmp slt i64 %first, %last
@@ -299,20 +376,25 @@ blocks.run:
   call void %kernel(i64 %first, i64 %last, ptr %buffers, ptr %parameters)
   %count = sub i64 %last, %first
   %done.next = add i64 %done, %count
+  %over = call i1 @is_over(ptr %stop, ptr %caller)
+  br i1 %over, label %finish, label %go.on
+go.on:
   br label %again
 leave:
   %visited.next = add i64 %visited, 1
   %more = icmp slt i64 %visited.next, %seats
   br i1 %more, label %visit, label %finish
 finish:
-  %did = icmp sgt i64 %done, 0
+  %done.all = phi i64 [ %done, %leave ], [ %done.next, %blocks.run ]
+  %start.first = phi i64 [ %start, %leave ], [ %start.now, %blocks.run ]
+  %did = icmp sgt i64 %done.all, 0
   %record = and i1 %timed, %did
   br i1 %record, label %write, label %return
 write:
-  call void @stamp(ptr %times, i64 %threads, i64 %first.launch, i64 %thread, i64 %start)
+  call void @stamp(ptr %times, i64 %threads, i64 %first.launch, i64 %thread, i64 %start.first)
   br label %return
 return:
-  ret i64 %done
+  ret i64 %done.all
 }
 
 ; -- all steps --------------------------------------------------------------------------------------------------------
@@ -353,7 +435,8 @@ end:
   ret i64 %progress.next
 }
 
-; Wait for progress beyond what was seen, as a caller, which must not leave: awake for a while, then asleep.
+; Wait for progress beyond what was seen, as a caller, which must not leave: awake for a while, then asleep. May return
+; early, so that a caller whose time is over can leave.
 define internal void @wait_for_progress(ptr %run, i64 %seen, i64 %pauses) nounwind {
 entry:
   %sleeps.place = getelementptr %Run, ptr %run, i64 0, i32 3
@@ -367,7 +450,7 @@ mark:
   %same = icmp eq i64 %still, %seen
   br i1 %same, label %park, label %awake
 park:
-  call void @weft_wait(ptr %ticks.place, i32 %ticks)
+  call void @weft_wait_briefly(ptr %ticks.place, i32 %ticks)
   br label %awake
 awake:
   store atomic i32 0, ptr %sleeps.place seq_cst, align 4
@@ -396,9 +479,10 @@ no:
   ret i1 false
 }
 
-; Work on a run's steps: the caller (thread 0) until all are done, a worker as long as there is something to do.
-; Returns whether there was anything. `slot` is where the run is published, `pauses` how long to stay awake.
-define internal i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 %number, i64 %pauses) nounwind {
+; Work on a run's steps: the caller (thread 0) until all are done or its time is over, a worker as long as there is
+; something to do. Returns whether there was anything. `slot` is where the run is published, `pauses` how long to stay
+; awake, `caller` null for workers and for a caller with any amount of time.
+define internal i1 @walk(ptr %pool, ptr %slot, ptr %run, i64 %number, i64 %pauses, ptr %caller) nounwind {
 entry:
   %tape.from = getelementptr %Run, ptr %run, i64 0, i32 5
   %tape = load ptr, ptr %tape.from
@@ -414,16 +498,57 @@ entry:
   %tag.from = getelementptr %Run, ptr %run, i64 0, i32 9
   %tag.first = load i64, ptr %tag.from
   %is.caller = icmp eq i64 %number, 0
+  %stop = getelementptr %Run, ptr %run, i64 0, i32 11
+  %limited = icmp ne ptr %caller, null
+  br i1 %limited, label %resume, label %look
+
+resume:                                                 ; a row that this caller has left in the middle
+  %row.from = getelementptr %Caller, ptr %caller, i64 0, i32 1
+  %row = load i64, ptr %row.from
+  %any.row = icmp sge i64 %row, 0
+  br i1 %any.row, label %row.on, label %look
+row.on:
+  %row.step = getelementptr %Step, ptr %steps, i64 %row
+  %row.first = load i64, ptr %row.step
+  %row.count.from = getelementptr %Step, ptr %row.step, i64 0, i32 1
+  %row.count = load i64, ptr %row.count.from
+  %row.launch.from = getelementptr %Caller, ptr %caller, i64 0, i32 2
+  %row.launch = load i64, ptr %row.launch.from
+  %row.block.from = getelementptr %Caller, ptr %caller, i64 0, i32 3
+  %row.block = load i64, ptr %row.block.from
+  %regions.from = getelementptr %Run, ptr %run, i64 0, i32 6
+  %regions = load ptr, ptr %regions.from
+  %times.from = getelementptr %Run, ptr %run, i64 0, i32 7
+  %times = load ptr, ptr %times.from
+  %row.done = call i1 @in_order(ptr %tape, i64 %row.first, i64 %row.count, i64 %row.launch, i64 %row.block,
+                                ptr %regions, ptr %buffers, ptr %times, i64 %threads, i64 %thread, ptr %stop,
+                                ptr %caller)
+  br i1 %row.done, label %row.end, label %end.did
+row.end:
+  store i64 -1, ptr %row.from
+  %row.progress = call i64 @finish_step(ptr %run, i64 %row)
+  call void @call_absent(ptr %pool, ptr %slot, ptr %run, i64 %row.progress, i64 %count)
   br label %look
 
 look:                                                   ; spent: bit n for a step that has no blocks left
-  %did = phi i1 [ false, %entry ], [ true, %worked ], [ %did, %wait ], [ %did, %patience ]
-  %spent.before = phi i64 [ 0, %entry ], [ %spent.more, %worked ], [ %spent.same, %wait ], [ %spent.same, %patience ]
-  %base = phi i64 [ 0, %entry ], [ %first, %worked ], [ %first, %wait ], [ %first, %patience ]
+  %did = phi i1 [ false, %entry ], [ false, %resume ], [ true, %row.end ], [ true, %worked ], [ %did, %wait ],
+                [ %did, %patience ]
+  %spent.before = phi i64 [ 0, %entry ], [ 0, %resume ], [ 0, %row.end ], [ %spent.more, %worked ],
+                          [ %spent.same, %wait ], [ %spent.same, %patience ]
+  %base = phi i64 [ 0, %entry ], [ 0, %resume ], [ 0, %row.end ], [ %first, %worked ], [ %first, %wait ],
+                  [ %first, %patience ]
   %progress = load atomic i64, ptr %run acquire, align 8
   %first = lshr i64 %progress, 32
   %finished = icmp sge i64 %first, %count
-  br i1 %finished, label %end, label %search
+  br i1 %finished, label %end, label %stay
+stay:
+  %over = call i1 @is_over(ptr %stop, ptr %caller)
+  br i1 %over, label %end, label %work.on
+work.on:
+  br i1 %is.caller, label %search, label %serve
+serve:
+  %dismissed = call i1 @is_stopped(ptr %pool)
+  br i1 %dismissed, label %end, label %search
 search:
   %moved = sub i64 %first, %base
   %far = icmp ugt i64 %moved, 31
@@ -460,7 +585,16 @@ check:
   br i1 %free, label %try, label %next
 try:
   %tag = add i64 %tag.first, %current
-  %ran = call i64 @work(ptr %run, i64 %current, i64 %tag, i64 %thread, ptr %buffers)
+  %ran = call i64 @work(ptr %run, i64 %current, i64 %tag, i64 %thread, ptr %buffers, ptr %caller)
+  %row.left = icmp slt i64 %ran, 0
+  br i1 %row.left, label %remember, label %count.it
+remember:
+  br i1 %limited, label %note, label %end.did
+note:
+  %row.place = getelementptr %Caller, ptr %caller, i64 0, i32 1
+  store i64 %current, ptr %row.place
+  br label %end.did
+count.it:
   %here = shl i64 1, %index
   %spent.mark = or i64 %spent.same, %here
   %some = icmp sgt i64 %ran, 0
@@ -495,6 +629,8 @@ patience:
   br i1 %news, label %look, label %end
 end:
   ret i1 %did
+end.did:
+  ret i1 true
 }
 
 ; Wake workers that left a run, where there is a step for them to share.

@@ -13,6 +13,14 @@ define internal void @weft_wait(ptr %word, i32 %value) nounwind {
   ret void
 }
 
+; The same for at most 50 milliseconds.
+define internal void @weft_wait_briefly(ptr %word, i32 %value) nounwind {
+  %place = alloca i32
+  store i32 %value, ptr %place
+  %result = call i32 @WaitOnAddress(ptr %word, ptr %place, i64 4, i32 50)
+  ret void
+}
+
 ; Wake the threads that sleep on the word, be they more than `count`.
 define internal void @weft_wake(ptr %word, i32 %count) nounwind {
   call void @WakeByAddressAll(ptr %word)

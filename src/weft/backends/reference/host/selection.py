@@ -1,4 +1,4 @@
-"""Host functions whose result sizes depend on data."""
+"""Host functions whose result sizes depend on data, or whose operands have ranks that only the run knows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from weft.errors import ExecutionError
 
 Array = np.ndarray[Any, Any]
 
@@ -33,4 +35,11 @@ def unique(x: Array, *, axis: int, sorted: bool) -> tuple[Array, Array, Array, A
     return np.take(x, first, axis), first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
 
 
-SELECTION: dict[str, Callable[..., tuple[Any, ...]]] = {"nonzero": nonzero, "unique": unique}
+def scalar(x: Array) -> tuple[Array]:
+    """The one element of a tensor of any rank."""
+    if x.size != 1:
+        raise ExecutionError(f"one element is asked for where there is a tensor of shape {x.shape}")
+    return (x.reshape(()),)
+
+
+SELECTION: dict[str, Callable[..., tuple[Any, ...]]] = {"nonzero": nonzero, "scalar": scalar, "unique": unique}

@@ -1,0 +1,275 @@
+"""What threads share: things that are built once, locks, teams of helpers, and native work that must not be cut off.
+
+Threads meet two moments that nobody plans for. At a fork, the child has only the thread that forked: what others held
+stays held there, so every lock of weft's is made by `lock` and is free again in a child, and nobody is inside of an
+`Undivided` library. At the end of the process daemon threads stop wherever they are, so they are not inside of one
+then either. And where the system gives no more threads, work is done by fewer, at last by the one that asks for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import update_wrapper
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet, ref
+
+Made = TypeVar("Made")
+
+# -- locks -----------------------------------------------------------------------------------------------------------
+
+_locks: WeakSet[Any] = WeakSet()
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in a forked child, whoever held it.
+
+    What it protects must make sense whenever another thread may stop for good: it is changed by one operation of
+    Python's, after all that can take time.
+    """
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def reentrant_lock() -> Any:
+    """The same, for a thread that may hold it already."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def free_in_children(held: Any) -> None:
+    """See that a lock of somebody else's library is free in forked children too."""
+    _locks.add(held)
+
+
+def _free_locks() -> None:
+    for held in _locks:
+        held._at_fork_reinit()
+
+
+# -- built once ------------------------------------------------------------------------------------------------------
+
+
+class Once(Generic[Made]):
+    """A function that is called when its result is first wanted, by one thread while others wait; later calls get it.
+
+    The arguments of later calls do not matter. Who uses native memory that a result owns holds the result itself:
+    `cache_clear`, or another owner's end, then takes nothing from under him.
+    """
+
+    def __init__(self, make: Callable[..., Made]) -> None:
+        self._make = make
+        self._made: tuple[Made] | None = None
+        self._lock = reentrant_lock()  # a signal's handler may ask for what its own thread is about to build
+        update_wrapper(self, make)
+
+    def __call__(self, *arguments: Any) -> Made:
+        made = self._made
+        if made is None:
+            with self._lock:
+                made = self._made
+                if made is None:
+                    made = self._made = (self._make(*arguments),)
+        return made[0]
+
+    def cache_clear(self) -> None:
+        """Let go of the result; the next call builds another."""
+        self._made = None
+
+
+def once(make: Callable[..., Made]) -> Once[Made]:
+    """Have a function called once, however many threads want its result."""
+    return Once(make)
+
+
+# -- libraries that are not to be left in the middle -----------------------------------------------------------------
+
+
+_MOMENT = 0.002  # seconds between two looks at whether others have left
+
+
+class Undivided:
+    """Around calls of a native library with locks and threads of its own (`with`).
+
+    A fork waits until no other thread is inside, since in the child nobody would ever finish what they are at. The end
+    of the process waits for those inside, and of the threads that are there lets none in again: they would run on while
+    the library's own end has begun.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._close, after_in_parent=self._open, after_in_child=self._renew)
+        atexit.register(self._end)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: dict[int, int] = {}  # by thread, how often
+        self._closed = 0
+        self._barred: frozenset[int] | None = None  # once the process ends, threads that must not come in
+
+    def __enter__(self) -> None:
+        own = threading.get_ident()
+        while True:
+            with self._lock:
+                before = self._inside.get(own, 0)
+                if before or not (self._closed or self._is_barred(own)):
+                    self._inside[own] = before + 1
+                    return
+            time.sleep(_MOMENT)
+
+    def __exit__(self, *_: object) -> None:
+        own = threading.get_ident()
+        with self._lock:
+            depth = self._inside.pop(own, 1)
+            if depth > 1:
+                self._inside[own] = depth - 1
+
+    def _is_barred(self, thread: int) -> bool:
+        return self._barred is not None and (thread in self._barred or threading.current_thread().daemon)
+
+    def _await_others(self) -> None:
+        own = threading.get_ident()
+        while True:
+            with self._lock:
+                if all(thread == own for thread in self._inside):
+                    return
+            time.sleep(_MOMENT)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed += 1
+        self._await_others()
+
+    def _open(self) -> None:
+        with self._lock:
+            self._closed -= 1
+
+    def _end(self) -> None:
+        with self._lock:
+            own = threading.get_ident()
+            self._barred = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {own}
+        while True:
+            try:
+                return self._await_others()
+            except KeyboardInterrupt:  # it is about to end
+                continue
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------------
+
+
+class Task(Generic[Made]):
+    """A piece of work that another thread does.
+
+    All that they share is one lock, without code of Python's around it that Ctrl-C could leave half done.
+    """
+
+    def __init__(self, function: Callable[..., Made], arguments: tuple[Any, ...]) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._made: list[Made] = []
+        self._failed: BaseException | None = None
+        self._undone = threading.Lock()
+        self._undone.acquire()
+
+    def work(self) -> None:
+        try:
+            self._made.append(self._function(*self._arguments))
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._undone.release()
+
+    def result(self) -> Made:
+        """What the function returned, once it has; or what it raised."""
+        self._undone.acquire()
+        self._undone.release()
+        if self._failed is not None:
+            raise self._failed
+        return self._made[0]
+
+
+class Team:
+    """Threads that take pieces of work in order, at most `count` and as many as can be had (`with`).
+
+    The end of the block waits for all pieces. An exception that leaves it, Ctrl-C for one, waits for nothing: pieces
+    that nobody has begun are dropped. Helpers of a daemon thread are daemons, others are waited for at exit.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            with suppress(Empty):
+                while True:
+                    self._tasks.get_nowait()
+        for _ in self._threads:
+            self._tasks.put(None)
+        if kind is None:
+            for thread in self._threads:
+                thread.join()
+
+    def gather(self) -> int:
+        """Start all threads that can be had; how many, and where it is none, whoever submits a piece does it."""
+        while len(self._threads) < self._count:
+            self._grow()
+        return len(self._threads)
+
+    def submit(self, function: Callable[..., Made], *arguments: Any) -> Task[Made]:
+        """Have a function called by one of the team, or here and now where no thread can be had."""
+        task = Task(function, arguments)
+        self._grow()
+        if self._threads:
+            self._tasks.put(task)
+        else:
+            task.work()
+        return task
+
+    def map(self, function: Callable[..., Made], *arguments: Iterable[Any]) -> Iterator[Made]:
+        """Results of all calls, in order."""
+        tasks = [self.submit(function, *each) for each in zip(*arguments)]
+        return (task.result() for task in tasks)
+
+    def _grow(self) -> None:
+        if len(self._threads) < self._count:
+            given = self._tasks, ref(self), threading.current_thread()
+            thread = threading.Thread(target=_help, args=given, name="weft-helper")
+            try:
+                thread.start()
+                self._threads.append(thread)
+            except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+                self._count = len(self._threads)
+
+
+def _help(tasks: SimpleQueue[Task[Any] | None], team: ref[Team], owner: threading.Thread) -> None:
+    """A helper's life, which ends with the team's or the owner's if nobody says so: a signal may come in between."""
+    while True:
+        try:
+            task = tasks.get(timeout=1.0)
+        except Empty:
+            if team() is None or not owner.is_alive():
+                return
+            continue
+        if task is None:
+            return
+        task.work()
+        del task
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)

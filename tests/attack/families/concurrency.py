@@ -1,0 +1,80 @@
+"""Threads, forks, ends of processes and signals at bad moments: the same bits as alone, no crash, no hang.
+
+A case is the life of a process of its own (attack/scenarios.py). What its models must give is computed here, by one
+thread, and compared with onnxruntime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnxruntime
+from attack.scenarios import BATCHES, MODELS, SCENARIOS, digest, feed, layers
+from attack.verdict import Payload, Verdict, right, wrong
+
+import weft
+
+SECONDS = 150.0
+LIMIT = 90.0  # for a scenario
+SHARE = 11  # each scenario once
+THREADS = (2, 1, 4, 64)
+NOISE = ("terminate called", "Fatal Python error", "Exception ignored")
+ONLY_GPU, ONLY_CPU = ("forks_after_gpu",), ("forks_while_loading", "forks_while_running")
+
+
+def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
+    left_out = ONLY_GPU if device == "cpu" else ONLY_CPU
+    for turn in range(1 << 30):
+        for place, scenario in enumerate(SCENARIOS):
+            threads = THREADS[(turn + place) % len(THREADS)]
+            seed = int(random.integers(1 << 20))
+            if scenario not in left_out:
+                name = f"{scenario}, {threads} threads, seed {seed}"
+                yield {"name": name, "scenario": scenario, "threads": threads, "seed": seed}
+
+
+def attack(payload: Payload, device: str) -> Verdict:
+    expected = _expected(payload["seed"], device)
+    with TemporaryDirectory() as folder:
+        environment = {name: text for name, text in os.environ.items() if name != "XDG_RUNTIME_DIR"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "attack.scenarios", json.dumps({**payload, "device": device, "expected": expected})],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**environment, "WEFT_CACHE": folder},
+            text=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            return wrong(f"it did not end within {LIMIT:g} s: {said[-1000:]}")
+    lines = said.strip().splitlines()
+    if process.returncode or not lines or lines[-1] != "held" or any(noise in said for noise in NOISE):
+        return wrong(f"status {process.returncode}: {said[-1500:]}")
+    return right()
+
+
+@cache
+def _expected(seed: int, device: str) -> dict[str, str]:
+    """Digests of all results, alone; AssertionError where they are not onnxruntime's."""
+    found = {}
+    for number in range(MODELS):
+        source = layers(seed + number)
+        model = weft.load(source, device=device, threads=1)
+        judge = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+        for batch in BATCHES:
+            inputs = {"x": feed(seed + number, batch)}
+            result = model.run(inputs)["y"]
+            np.testing.assert_allclose(result, judge.run(None, inputs)[0], rtol=1e-4, atol=1e-6)
+            found[f"{number} {batch}"] = digest(result)
+    return found

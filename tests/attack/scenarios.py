@@ -1,0 +1,365 @@
+"""Threads, forks, ends and signals at bad moments: each scenario is the life of a process of its own.
+
+`python -m attack.scenarios '{"scenario": …, "seed": …, "threads": …, "device": …, "expected": …}'` ends with status 0
+and "held" as its last line, or says what did not hold. `expected` are digests of results that one thread computed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import weft
+import weft.compiler
+from weft.errors import DeviceError
+
+CALLERS = 8
+SIZE = 24
+ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp")
+PATIENCE = 40.0  # seconds that a child may take
+Payload = dict[str, Any]
+
+
+def layers(seed: int, count: int = 2, size: int = SIZE, batch: int | str = "n") -> bytes:
+    """Products with activations between them, and a softmax."""
+    rng = np.random.default_rng(seed)
+    nodes, weights, current = [], [], "x"
+    for number in range(count):
+        array = (rng.standard_normal((size, size)) / size**0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, f"w{number}"))
+        activation = ACTIVATIONS[(seed + number) % len(ACTIVATIONS)]
+        nodes.append(helper.make_node("MatMul", [current, f"w{number}"], [f"p{number}"]))
+        nodes.append(helper.make_node(activation, [f"p{number}"], [f"a{number}"]))
+        current = f"a{number}"
+    nodes.append(helper.make_node("Softmax", [current], ["y"], axis=-1))
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, size])],
+        weights,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = onnx.ModelProto.SerializeToString(made)
+    return content
+
+
+def feed(seed: int, batch: int = 3, size: int = SIZE) -> np.ndarray[Any, Any]:
+    return np.random.default_rng([seed, batch]).standard_normal((batch, size)).astype(np.float32)
+
+
+def digest(array: np.ndarray[Any, Any]) -> str:
+    return sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
+
+
+BATCHES = (1, 2, 3, 5, 8, 13, 30)
+MODELS = 3  # different ones that a scenario uses
+
+
+class Case:
+    """A scenario's numbers, and what the results of its models must be."""
+
+    def __init__(self, payload: Payload) -> None:
+        self.seed = int(payload["seed"])
+        self.threads = int(payload["threads"])
+        self.device = str(payload["device"])
+        self.expected: dict[str, str] = payload["expected"]
+        self.random = np.random.default_rng(self.seed)
+
+    def load(self, number: int, cache: bool = True) -> weft.Model:
+        return weft.load(layers(self.seed + number % MODELS), device=self.device, threads=self.threads, cache=cache)
+
+    def check(self, model: weft.Model, number: int, batch: int = 3) -> None:
+        number %= MODELS
+        result = model.run({"x": feed(self.seed + number, batch)})["y"]
+        if digest(result) != self.expected[f"{number} {batch}"]:
+            raise AssertionError(f"model {number} with a batch of {batch} has other bits than alone")
+
+
+def together(work: Callable[[int], None], count: int = CALLERS, daemon: bool = False) -> None:
+    """Call from so many threads; raise what the first of them raised."""
+    failed: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,), daemon=daemon) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+def first_runs(case: Case) -> None:
+    """The first runs of the process, all at once."""
+    sys.setswitchinterval(1e-6)
+    barrier = threading.Barrier(CALLERS)
+
+    def work(number: int) -> None:
+        model = case.load(number)
+        barrier.wait()
+        for _ in range(3):
+            case.check(model, number)
+
+    together(work)
+
+
+def first_loads(case: Case) -> None:
+    """The same and different models, by all threads, from an empty cache; then again."""
+    sys.setswitchinterval(1e-6)
+    for _ in range(2):
+        together(lambda number: case.check(case.load(number), number))
+
+
+def unloads(case: Case) -> None:
+    """Models go while others run."""
+
+    def work(number: int) -> None:
+        for turn in range(4):
+            model = case.load(number + turn, cache=turn % 2 == 0)
+            case.check(model, number + turn)
+            del model
+            gc.collect()
+
+    together(work)
+
+
+def shapes(case: Case) -> None:
+    """One model, all threads, other shapes each."""
+    model = case.load(0)
+    first = case.random.integers(len(BATCHES), size=CALLERS)
+
+    def work(number: int) -> None:
+        for turn in range(12):
+            case.check(model, 0, BATCHES[(int(first[number]) + turn) % len(BATCHES)])
+
+    together(work)
+
+
+def no_threads(case: Case) -> None:
+    """The system gives only a few threads, or none."""
+    left = [int(case.random.integers(3))]
+    start = threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if left[0] <= 0:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    threading.Thread.start = refusing  # type: ignore[method-assign]
+    try:
+        model = case.load(0, cache=False)
+    except DeviceError:
+        if case.device == "cpu":
+            raise
+        return  # wgpu needs one
+    case.check(model, 0)
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], None], leave: bool) -> int:
+    """Fork, do something there and end at once, or as a program does."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(f"in a child: {type(error).__name__}: {error}", flush=True)
+            os._exit(1)
+        if leave:
+            os._exit(0)
+        sys.exit(0)
+    return child
+
+
+def await_children(children: list[int]) -> None:
+    end = time.monotonic() + PATIENCE
+    for child in children:
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                assert status == 0, f"a child ended with {status}"
+                break
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                raise AssertionError("a child did not end")
+            time.sleep(0.01)
+
+
+def fork_while(case: Case, work: Callable[[], None], child: Callable[[], None]) -> None:
+    """Fork at random moments of some work of other threads."""
+    ends = threading.Event()
+
+    def repeat(_: int) -> None:
+        while not ends.is_set():
+            work()
+
+    busy = threading.Thread(target=together, args=(repeat, 2))
+    busy.start()
+    children = []
+    try:
+        for number in range(4):
+            time.sleep(case.random.random() * 0.2)
+            children.append(in_child(child, leave=number % 2 == 0))
+        await_children(children)
+    finally:
+        ends.set()
+        busy.join()
+
+
+def forks_while_loading(case: Case) -> None:
+    fork_while(
+        case,
+        lambda: case.check(case.load(0, cache=False), 0),
+        lambda: case.check(case.load(1, cache=False), 1),
+    )
+
+
+def forks_while_running(case: Case) -> None:
+    model = case.load(0)
+    case.check(model, 0)
+    fork_while(
+        case,
+        lambda: case.check(model, 0, BATCHES[threading.get_ident() % len(BATCHES)]),
+        lambda: [case.check(model, 0, batch) for batch in BATCHES] and None,
+    )
+
+
+def forks_after_gpu(case: Case) -> None:
+    """A child of a process that uses a GPU is told so, whatever it tries; the parent goes on."""
+    model = case.load(0)
+    case.check(model, 0)
+
+    def child() -> None:
+        attempts = (
+            lambda: case.check(model, 0),
+            lambda: model.run({"x": feed(0)}, keep=True),
+            lambda: case.load(1, cache=False),
+            lambda: model.to_device(feed(0)),
+        )
+        for attempt in attempts:
+            try:
+                attempt()
+            except DeviceError as error:
+                if "fork" in str(error):
+                    continue
+                raise
+            raise AssertionError("a GPU in a forked child")
+        host = weft.load(layers(case.seed), device="cpu")
+        host.run({"x": feed(case.seed)})
+        gc.collect()
+
+    await_children([in_child(child, leave=number % 2 == 0) for number in range(2)])
+    case.check(model, 0)
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def ends_while_loading(case: Case) -> None:
+    """The process ends while threads compile."""
+    daemon = bool(case.random.integers(2))
+    for number in range(2):
+        work = lambda number=number: case.check(case.load(number, cache=False), number)  # noqa: E731
+        threading.Thread(target=work, daemon=daemon).start()
+    time.sleep(case.random.random() * 0.5)
+
+
+def ends_while_running(case: Case) -> None:
+    model = case.load(0)
+    case.check(model, 0)
+    daemon = bool(case.random.integers(2))
+
+    def work() -> None:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            case.check(model, 0, BATCHES[threading.get_ident() % len(BATCHES)])
+
+    for _ in range(4):
+        threading.Thread(target=work, daemon=daemon).start()
+    time.sleep(case.random.random() * 0.5)
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+def interrupts(case: Case) -> None:
+    """Ctrl-C at random moments of loads and runs; afterwards all is as before."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    size = 256 if case.device != "cpu" else 768
+    long = weft.load(layers(case.seed, 4, size, size), device=case.device, threads=case.threads)
+    array = feed(case.seed, size, size)
+    alone = digest(long.run({"x": array})["y"])
+    for turn in range(6):
+        fired = threading.Event()
+
+        def fire(fired: threading.Event = fired, after: float = float(case.random.random()) * 0.4) -> None:
+            time.sleep(after)
+            fired.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        sender = threading.Thread(target=fire)
+        try:
+            sender.start()
+            while True:
+                if turn % 2:
+                    case.check(case.load(turn, cache=False), turn)
+                else:
+                    assert digest(long.run({"x": array})["y"]) == alone
+        except KeyboardInterrupt:
+            assert fired.is_set()
+        sender.join()
+    case.check(case.load(0, cache=False), 0)
+    assert digest(long.run({"x": array})["y"]) == alone, "other bits after Ctrl-C"
+
+
+SCENARIOS: dict[str, Callable[[Case], None]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        first_runs,
+        first_loads,
+        unloads,
+        shapes,
+        no_threads,
+        forks_while_loading,
+        forks_while_running,
+        forks_after_gpu,
+        ends_while_loading,
+        ends_while_running,
+        interrupts,
+    )
+}
+
+
+def main() -> None:
+    payload = json.loads(sys.argv[1])
+    SCENARIOS[payload["scenario"]](Case(payload))
+    print("held", flush=True)
+
+
+if __name__ == "__main__":
+    main()
