@@ -17,7 +17,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
-from weft.ops.language import Element, Tensor, assume_equal, build, index, literal, observe, reduce
+from weft.ops.language import Element, Tensor, assume_equal, build, full, index, literal, observe, reduce
 from weft.ops.ratio import Ratio, simplest
 from weft.ops.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.ops.tensor import NotStaticError
