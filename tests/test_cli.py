@@ -213,15 +213,13 @@ def test_a_pattern_that_no_case_matches(capsys: Capture) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
-@pytest.mark.parametrize(
-    ("redirection", "code"), [(">&-", 0), (">&- 2>&-", 0), (">/dev/full", 1), ("| head -c 1 >/dev/null", 141)]
-)
+@pytest.mark.parametrize(("redirection", "code"), [(">&-", 0), (">&- 2>&-", 0), (">/dev/full", 1)])
 def test_streams_that_take_nothing(redirection: str, code: int) -> None:
     if "/dev/full" in redirection and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": "1", "PYTHON": sys.executable}
-    script = f'"$PYTHON" -m weft ops {redirection}; exit ${{PIPESTATUS[0]}}'
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    script = f'"$PYTHON" -m weft ops {redirection}'
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert result.returncode == code
     assert "Traceback" not in result.stderr
     assert "unexpected" not in result.stderr

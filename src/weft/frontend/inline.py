@@ -107,7 +107,7 @@ def _expand_graph(
         key, body = found
         _check_calls(key, calls)
         nodes = instantiate(body, node, inliner.fresh, inliner.imports)
-        inliner.made += max(1, len(nodes))
+        inliner.made += max(1, sum(map(_count, nodes)))
         if inliner.made > MOST_NODES:
             raise UnsupportedModelError(
                 f"the model's functions expand to more than {MOST_NODES} nodes", node=node_label(node)
@@ -116,6 +116,11 @@ def _expand_graph(
     if inliner.made > before:
         del graph.node[:]
         graph.node.extend(result)
+
+
+def _count(node: onnx.NodeProto) -> int:
+    """The node and those in its subgraphs."""
+    return 1 + sum(_count(inner) for held in node.attribute for graph in graphs_in(held) for inner in graph.node)
 
 
 def _check_calls(key: Key, calls: tuple[Key, ...]) -> None:

@@ -31,8 +31,8 @@ MOST_PARTS = 1000
 MOST_TERMS = 8 * MOST_PARTS
 """How many terms a polynomial may have, of sizes or of places in a tensor."""
 
-LARGEST_FACTOR = 2**62
-"""No number in a size is larger: the 64 bits in which models compute with sizes would not hold it."""
+LARGEST_FACTOR = 2**32
+"""What a size is multiplied with is no larger: 64 bits, in which models compute with sizes, would not hold it."""
 
 
 class UndecidedError(Exception):
@@ -300,7 +300,7 @@ def _parts(dim: Expr) -> int:
     """Terms and atoms of the whole tree; more than there may be where a factor is too large."""
     count = 0
     for monomial, coefficient in dim.terms:
-        count += 1 + len(monomial) + (MOST_PARTS if abs(coefficient) > LARGEST_FACTOR else 0)
+        count += 1 + len(monomial) + (MOST_PARTS if monomial and abs(coefficient) > LARGEST_FACTOR else 0)
         for atom in monomial:
             if isinstance(atom, Compound):
                 count += sum(1 if isinstance(part, int) else _parts(part) for part in (atom.left, atom.right))

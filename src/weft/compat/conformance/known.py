@@ -23,6 +23,8 @@ def read_known_failures(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InputError(f"cannot read the known failures: {error.strerror}", file=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError("the known failures are no text", file=str(path)) from error
     known: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         name, _, reason = (part.strip() for part in line.partition("#"))
