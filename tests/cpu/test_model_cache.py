@@ -234,6 +234,19 @@ def test_damaged_entries_are_made_again(tmp_path: Path, made: list[str], folder:
     assert made == []
 
 
+def test_entries_belong_to_their_models(tmp_path: Path, folder: Path) -> None:
+    """Whoever copies files about: another model's entry is none."""
+    models = [written(tmp_path / f"{seed}.onnx", build(np.full((64, 40), seed, np.float32))) for seed in (1, 2)]
+    expected = [run(weft.load(model, device="cpu")) for model in models]
+    one, other = entries(folder)
+    content = one.read_bytes()
+    one.unlink()
+    other.rename(one)
+    other.write_bytes(content)
+    for model, result in zip(models, expected, strict=True):
+        np.testing.assert_array_equal(run(weft.load(model, device="cpu")), result)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.mkdir, ("was_here",)

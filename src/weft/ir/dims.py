@@ -26,7 +26,7 @@ LARGEST_POSITION = 2**31 - 1
 
 
 MOST_PARTS = 1000
-"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real models' have 60."""
+"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real ones have some 60."""
 
 MOST_TERMS = 8 * MOST_PARTS
 """How many terms a polynomial may have, of sizes or of places in a tensor."""

@@ -210,7 +210,9 @@ def fold(join: Callable[..., Element], arguments: Sequence[Tensor]) -> Tensor:
 
 
 def widened_fold(
-    join: Callable[..., Element], arguments: Sequence[Tensor], finish: Callable[[Element], Element] = lambda total: total
+    join: Callable[..., Element],
+    arguments: Sequence[Tensor],
+    finish: Callable[[Element], Element] = lambda total: total,
 ) -> Tensor:
     """`fold`, and what is made of its result, as `widened` computes them."""
     if len(arguments) <= AT_ONCE:

@@ -404,7 +404,9 @@ def _check_sizes(type: Type) -> None:
         raise InvalidModelError(f"the result would have sizes that no array has: {type}")
     shape = type.shape or ()
     if all(isinstance(size, int) for size in shape) and dims.product(shape) > MOST_ELEMENTS:
-        raise UnsupportedModelError(f"a tensor of {dims.product(shape):,} elements is more than any run could hold")
+        raise UnsupportedModelError(
+            f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}"
+        )
     if not dims.is_tractable(shape):
         raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 

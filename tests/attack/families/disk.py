@@ -36,10 +36,10 @@ import weft
 from weft.backends import own_files
 from weft.backends.cpu import code_cache
 
-SECONDS = 60.0
+SECONDS = 180.0
 SHARE = 24
 NOBODY = 54321  # another user, who need not exist
-GRACE = 30.0  # seconds that a process of ours may take beyond the delay of its end
+GRACE = 80.0  # seconds that a process of ours may take beyond the delay of its end
 
 CHANGES = ("cut", "zero length", "overwrite", "map", "grow", "unlink", "rename", "folder", "pipe", "touch")
 DAMAGES = ("cut", "zero length", "flip", "flip unseen", "longer", "folder", "pipe", "link", "remove", "foreign",
@@ -372,7 +372,7 @@ def poison(path: Path) -> None:
     arrays = hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).digest()
     tail = HEAD.pack(b"", b"", arrays, length, start, size)[40:]
     structure = bytes(data[HEAD.size : HEAD.size + length])
-    data[: HEAD.size] = magic + hashlib.sha256(tail + structure).digest() + tail
+    data[: HEAD.size] = magic + hashlib.sha256(path.stem.encode() + tail + structure).digest() + tail
     path.chmod(0o600)
     path.write_bytes(data)
     path.chmod(0o400)
