@@ -1,4 +1,4 @@
-"""Arguments that make no sense, to every entry point: each is refused with an error of weft's that says what is wrong."""
+"""Arguments that make no sense, to every entry point: each is refused with an error of weft's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def test_every_oddity(entry: str) -> None:
             continue
         try:
             ENTRIES[entry](make(), "reference")
-        except WeftError as error:
-            assert not isinstance(error, InternalError), name
+        except InternalError:
+            raise
+        except WeftError:
+            continue
         except Exception as error:
             pytest.fail(f"{name}: {type(error).__name__}: {error}")
 
