@@ -411,7 +411,7 @@ def test_devices() -> None:
     [
         ({"device": "nope"}, "no device 'nope'"),
         ({"device": ""}, "no device ''"),
-        ({"device": None}, "no device None"),
+        ({"device": None}, "by its name"),
         ({"threads": 0}, "threads must be a positive number"),
         ({"threads": -1}, "threads must be a positive number"),
         ({"threads": 1.5}, "threads must be a positive number"),

@@ -179,13 +179,63 @@ def test_unexpected_errors_ask_for_a_report(monkeypatch: pytest.MonkeyPatch, cap
     assert "--debug" in text
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "m.onnx", "--seed", "-1"],
+        ["run", "m.onnx", "--repeat", "0"],
+        ["profile", "m.onnx", "--repeat", "9" * 30],
+        ["plan", "m.onnx", "--threads", "-4"],
+        ["plan", "m.onnx", "--threads", "9" * 5000],
+        ["bench", "m.onnx", "--seconds", "nan"],
+        ["bench", "m.onnx", "--seconds", "inf"],
+        ["conformance", "--timeout", "nan"],
+        ["conformance", "--workers", "100000"],
+    ],
+)
+def test_numbers_that_mean_nothing(arguments: list[str], capsys: Capture) -> None:
+    assert main(arguments) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {arguments[-2]}" in last
+    assert len(last) < 200
+
+
+@pytest.mark.parametrize("size", ["99999999999999", "9" * 18, "9" * 40])
+def test_sizes_that_no_memory_holds(size: str, linear: Path, capsys: Capture) -> None:
+    text = run_error(capsys, "run", str(linear), "--shape", f"batch={size}")
+    assert "unexpected" not in text
+    assert "--shape" in text
+
+
+def test_a_pattern_that_no_case_matches(capsys: Capture) -> None:
+    text = run_error(capsys, "conformance", "-k", "no_such_case", "--kind", "simple")
+    assert "no case matches" in text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 0), (">&- 2>&-", 0), (">/dev/full", 1), ("| head -c 1 >/dev/null", 141)]
+)
+def test_streams_that_take_nothing(redirection: str, code: int) -> None:
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": "1", "PYTHON": sys.executable}
+    script = f'"$PYTHON" -m weft ops {redirection}; exit ${{PIPESTATUS[0]}}'
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
+    assert "unexpected" not in result.stderr
+    assert "Exception" not in result.stderr
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX pipe")
-def test_a_closed_pipe_is_quiet() -> None:
+@pytest.mark.parametrize("option", ["--json", "--missing"])
+def test_a_closed_pipe_is_quiet(option: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         environment = {**os.environ, "PYTHONPATH": SOURCE}
-        command = [sys.executable, "-m", "weft", "ops", "--json"]
+        command = [sys.executable, "-m", "weft", "ops", option]
         result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, env=environment, timeout=120)
     assert (result.returncode, result.stderr) == (141, "")
 

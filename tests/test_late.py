@@ -108,3 +108,42 @@ def test_late(name: str, device: str, tmp_path: Path, monkeypatch: pytest.Monkey
         found = list(weft.load(model, device=device).run(inputs).values())
         for array, wanted in zip(found, expected, strict=True):
             np.testing.assert_array_equal(array, wanted, strict=True)
+
+
+NOTHING = """
+agraph (float[n, 3] x) => (float[n, m] y) {
+  sizes = Shape<end = 1>(x)
+  none = Constant<value_ints = [0]>()
+  shape = Concat<axis = 0>(sizes, none)
+  empty = ConstantOfShape(shape)
+  y = Concat<axis = 1>(empty, x, empty)
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["reference", *DEVICES])
+def test_nothing_of_an_unknown_size_is_no_constant(device: str) -> None:
+    """n × 0 elements are none, but how many rows of none only the run knows."""
+    reason = missing(device) if device in DEVICES else None
+    if reason:
+        pytest.skip(reason)
+    loaded = weft.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{NOTHING}'), device=device)
+    for rows in (2, 5):
+        np.testing.assert_array_equal(loaded.run({"x": numbers(rows, 3)})["y"], numbers(rows, 3), strict=True)
+
+
+@pytest.mark.parametrize("device", ["reference", *DEVICES])
+def test_sums_do_not_depend_on_how_inputs_lie_in_memory(device: str) -> None:
+    """Also where numpy sums, which adds up what lies together first."""
+    reason = missing(device) if device in DEVICES else None
+    if reason:
+        pytest.skip(reason)
+    text = "agraph (float[7, 9, 11] x, int64[k] axes) => (float y) { y = ReduceMean<keepdims = 0>(x, axes) }"
+    loaded = weft.load(model_of(text), device=device)
+    x = np.random.default_rng(3).standard_normal((7, 9, 11)).astype(np.float32)
+    inputs = {"x": x, "axes": np.array([0, 1, 2])}
+    expected = loaded.run(inputs)["y"]
+    np.testing.assert_allclose(expected, x.astype(np.float64).mean(), rtol=1e-4)
+    backward = np.flip(np.ascontiguousarray(np.flip(x)))
+    for other in (np.asfortranarray(x), backward, np.repeat(x, 2, -1)[..., ::2]):
+        assert loaded.run({**inputs, "x": other})["y"].tobytes() == expected.tobytes()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from attack.devices import DEVICES, missing
 from frontend.samples import model, node, subgraph, tensor, value
 from onnx import TensorProto, helper
 from single_nodes import BOOL, INT64, floats, ints, refuse, save, single
@@ -265,6 +266,19 @@ def test_sizes_past_memory_that_arrive_with_the_data(tmp_path: Path, op: str, sh
         loaded(shape)
     assert "culprit" in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", ["ConstantOfShape", "Expand", "Tile"])
+def test_sizes_that_no_array_has_though_one_is_nothing(tmp_path: Path, op: str, device: str) -> None:
+    reason = missing(device)
+    if reason:
+        pytest.skip(reason)
+    shape = [HUGE, HUGE, 0]
+    given = [([3], INT64)] if op == "ConstantOfShape" else [floats(1, 1, 1), ([3], INT64)]
+    loaded = weft.load(save(tmp_path, single(op, given)), device=device)
+    with pytest.raises(ExecutionError, match="culprit"):
+        loaded(shape)
 
 
 # -- data that does not fit ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Random models mean the same to onnxruntime, to weft as traced, and to weft after each pass."""
+"""Random models mean the same to onnxruntime, to weft as traced, after each pass, and after maps are fused."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from peers import onnxruntime_run, traced
 import weft
 from weft.backends.reference.interpret import GuardError, Reference, run
 from weft.ir.verify import verify
+from weft.kernels.inline import inline_maps
 from weft.passes import PIPELINE
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -215,6 +216,7 @@ def test_random_graphs(made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> N
             program = apply(program, Reference())
             verify(program)
             by_stage[apply.__name__] = run(program, [feeds[entry.name] for entry in program.inputs])
+        by_stage["inline_maps"] = run(inline_maps(program), [feeds[entry.name] for entry in program.inputs])
     except GuardError:  # sizes that the trace took for equal; `loaded` answers for those
         pass
     steps = any(entry.op_type in ("Floor", "Cast") for entry in built.graph.node)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import (
     CacheWarning,
+    ChangedFileError,
     DeviceError,
     DeviceLostError,
     ExecutionError,
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "ChangedFileError",
     "Device",
     "DeviceError",
     "DeviceLostError",

@@ -62,8 +62,10 @@ def load(
         its number, "webgpu:geforce" by a part of its name. If a GPU that "auto" chose fails, at load or in a run, the
         next best device takes over, and a FallbackWarning tells.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
-    precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd);
-        "strict" allows nothing less accurate than a blocked dot product. The reference device computes both alike.
+    precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
+        values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
+        they are seen; "strict" allows nothing less accurate than a blocked dot product. The reference device computes
+        both alike.
     memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
@@ -152,8 +154,7 @@ def _load_as(
         kept = (made if shelf is None else shelf.put(made)) or make(progress)
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
-        else:
-            reading.forget()
+    reading.end_loading(keep=isinstance(kept.program, TensorProgram))
     whole = _start(engine, wishes, kept.program)
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)

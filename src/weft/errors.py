@@ -57,6 +57,10 @@ class UnsupportedModelError(ModelError):
     """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
 
 
+class ChangedFileError(WeftError):
+    """A file of the model is not what it was when the model was loaded, and what is asked for needs it again."""
+
+
 class InputError(WeftError, ValueError):
     """What was passed to `run` does not fit the model's inputs or outputs."""
 

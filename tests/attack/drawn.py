@@ -1,4 +1,4 @@
-"""Models and inputs as JSON: a graph in base64, and in place of large arrays how to draw them, the same on every machine.
+"""Models and inputs as JSON: a graph in base64, and in place of large arrays how to draw them, the same everywhere.
 
 A draw is a dict: dtype and shape, and either the values themselves, or a seed with the mean, spread and range of the
 numbers. Weights are drawn too: an initializer whose doc_string is a draw has no data of its own.
@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 Draw = dict[str, Any]
 SMALL = 64
 """Arrays of at most so many elements are given in full."""
+LARGE = 1e5
+"""Numbers beyond it are not like those of a trained model."""
 
 
 def packed(model: onnx.ModelProto) -> str:
@@ -67,11 +69,15 @@ def described(array: Array, seed: int) -> Draw:
     if array.dtype == object or array.dtype.kind in "US":
         return made | {"dtype": "str", "values": [str(text) for text in array.ravel()]}
     if array.size <= SMALL:
-        exact = array.astype(np.float64) if is_float(array) else array
-        return made | {"values": exact.ravel().tolist()}
+        flat = array.ravel().tolist()
+        return made | {"values": [float(f"{number:.5g}") for number in flat] if is_float(array) else flat}
     wide = array.astype(np.float64)
     wide = wide[np.isfinite(wide)]
     if not wide.size:
+        return made | {"seed": seed, "mean": 0.0, "std": 1.0}
+    if is_float(array) and (
+        wide.std() == 0 or np.abs(wide).max() > LARGE
+    ):  # weights that are one number, and what follows
         return made | {"seed": seed, "mean": 0.0, "std": 1.0}
     facts = {"mean": wide.mean(), "std": wide.std(), "low": wide.min(), "high": wide.max()}
     return made | {"seed": seed} | {name: float(f"{number:.4g}") for name, number in facts.items()}

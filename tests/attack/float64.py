@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import weft
@@ -31,9 +31,25 @@ _SINGLE: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 """Inputs and outputs that are no double by definition."""
 
 
+_STAGES_OF_SINGLES = ("Attention", "RotaryEmbedding", "LayerNormalization", "RMSNormalization", "GroupNormalization")
+"""Ops that ONNX defines with float32 numbers in between, whatever their inputs are."""
+
+
 def unit(model: onnx.ModelProto) -> float:
     """The rounding of the narrowest type that a model computes in."""
-    return max((UNITS[kind] for kind in _kinds(model) if kind in UNITS), default=2.0**-53)
+    units = [UNITS[kind] for kind in _kinds(model) if kind in UNITS]
+    units += [UNITS[TensorProto.FLOAT] for node in nodes_of(model) if node.op_type in _STAGES_OF_SINGLES]
+    return max(units, default=2.0**-53)
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of inner graphs and functions as well."""
+    pending = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while pending:
+        node = pending.pop()
+        yield node
+        for attribute in node.attribute:
+            pending.extend(attribute.g.node)
 
 
 class Exact:
@@ -42,6 +58,7 @@ class Exact:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
+        self.fixed = {name for node in nodes_of(model) if node.op_type in _SINGLE for name in node.input[1:]}
         _widen(self.model.graph)
         for function in self.model.functions:
             _widen_nodes(function.node)
@@ -56,13 +73,13 @@ class Exact:
             model = onnx.ModelProto()
             model.CopyFrom(self.model)
             for tensor in model.graph.initializer:
-                if tensor.data_type == DOUBLE:
+                if tensor.data_type == DOUBLE and tensor.name not in self.fixed:
                     moved = _shake(numpy_helper.to_array(tensor), shaken, by)
                     tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
         if self.by_onnxruntime:
             try:
-                return peer.run(model, wide)
-            except peer.PeerError:  # a kernel for doubles that it lacks
+                return rival.run(model, wide)
+            except rival.RivalError:  # a kernel for doubles that it lacks
                 self.by_onnxruntime = False
         with np.errstate(all="ignore"):
             return list(weft.load(model, device="reference").run(wide).values())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from attack.drawn import Draw, as_initializer, described, draw, draw_of, filled, packed, unpacked
 from attack.regions import declaration, reads
 from attack.verdict import Payload
@@ -80,8 +80,8 @@ def _cuts(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
     del probe.graph.output[:]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        values = [peer.run(probe, {name: draw(given) for name, given in run.items()}) for run in payload["runs"]]
-    except peer.PeerError:
+        values = [rival.run(probe, {name: draw(given) for name, given in run.items()}) for run in payload["runs"]]
+    except rival.RivalError:
         return
     for number, name in enumerate(names):
         arrays = [value[number] for value in values]

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from attack.drawn import SMALL, Draw, as_initializer, described, draw_of, dtype_of, packed, tensors, unpacked
 from models.catalog import CatalogModel, dim_groups, load_catalog, random_inputs
 from onnx import helper, numpy_helper
-
-from attack.drawn import SMALL, Draw, as_initializer, described, dtype_of, packed, tensors, unpacked
 
 Array = np.ndarray[Any, Any]
 CORPUS = Path(__file__).with_name("regions.jsonl")
@@ -116,14 +115,38 @@ def cut(whole: Anatomy, random: np.random.Generator, count: int) -> Case | None:
     model.graph.name = "region"
     model.graph.node.extend(nodes)
     for node in model.graph.node:
-        node.doc_string = ""
         del node.metadata_props[:]
     model.graph.initializer.extend(kept)
     model.graph.input.extend(declaration(name, given) for name, given in inputs.items())
     model.graph.output.extend(declaration(name, whole.draws[name]) for name in outputs)
     known = {name: whole.draws[name] for node in nodes for name in node.output if name in whole.draws}
     known |= {tensor.name: whole.weights.get(tensor.name) or whole.draws[tensor.name] for tensor in kept} | inputs
-    return Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), known)
+    return renamed(Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), known))
+
+
+def renamed(case: Case) -> Case:
+    """Short names for all values, none for nodes."""
+    names = {"": ""}
+
+    def short(name: str) -> str:
+        return names.setdefault(name, f"x{len(names)}")
+
+    def rename(graph: onnx.GraphProto) -> None:
+        for entry in (*graph.input, *graph.output, *graph.initializer):
+            entry.name = short(entry.name)
+        for node in graph.node:
+            node.name = node.doc_string = ""
+            node.input[:] = [short(name) for name in node.input]
+            node.output[:] = [short(name) for name in node.output]
+            for attribute in node.attribute:
+                attribute.doc_string = ""
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    rename(attribute.g)
+                    del attribute.g.value_info[:]
+
+    rename(case.graph)
+    feeds, draws = ({short(name): given for name, given in old.items()} for old in (case.feeds, case.draws))
+    return Case(case.name, case.model, feeds, draws)
 
 
 def declaration(name: str, given: Draw, shape: Any = ...) -> onnx.ValueInfoProto:
@@ -144,6 +167,7 @@ def smaller_sizes(case: Case, budget: int) -> Case | None:
 
 def halved(case: Case) -> Case:
     """Every size beyond 16 that is even, halved, wherever it stands: shapes, weights, constant shapes, groups."""
+
     def half(size: int) -> int:
         return size // 2 if size > 16 and size % 2 == 0 else size
 
@@ -210,12 +234,16 @@ def _connected(graph: onnx.GraphProto, random: np.random.Generator, count: int) 
     look(next(iter(chosen)))
     while border and len(chosen) < count:
         # the newest neighbours first, mostly: long chains are where fusion happens
-        place = len(border) - 1 - int(random.integers(min(3, len(border)))) if random.random() < 0.7 else int(random.integers(len(border)))
+        place = (
+            len(border) - 1 - int(random.integers(min(3, len(border))))
+            if random.random() < 0.7
+            else int(random.integers(len(border)))
+        )
         number = border.pop(place)
         if number not in chosen:
             chosen.add(number)
             look(number)
-    for number in list(chosen):  # constants come along
+    for number in sorted(chosen):  # constants come along
         for name in reads(graph.node[number]):
             if name in maker and graph.node[maker[name]].op_type == "Constant":
                 chosen.add(maker[name])
@@ -223,11 +251,21 @@ def _connected(graph: onnx.GraphProto, random: np.random.Generator, count: int) 
 
 
 def as_json(case: Case) -> dict[str, Any]:
-    return {"name": case.name, "model": packed(case.model), "feeds": case.feeds, "draws": case.draws}
+    """Of inner values the type and shape; what weights are, the model says."""
+    held = {tensor.name for tensor in case.graph.initializer}
+    inner = {
+        name: [given["dtype"], given["shape"]]
+        for name, given in case.draws.items()
+        if name not in held and name not in case.feeds
+    }
+    return {"name": case.name, "model": packed(case.model), "feeds": case.feeds, "inner": inner}
 
 
 def from_json(fields: Mapping[str, Any]) -> Case:
-    return Case(fields["name"], unpacked(fields["model"]), dict(fields["feeds"]), dict(fields["draws"]))
+    model = unpacked(fields["model"])
+    draws = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in fields["inner"].items()}
+    draws |= {tensor.name: draw_of(tensor) for tensor in model.graph.initializer} | fields["feeds"]
+    return Case(fields["name"], model, dict(fields["feeds"]), draws)
 
 
 def corpus() -> list[dict[str, Any]]:

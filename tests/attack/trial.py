@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack import peer
+from attack import rival
 from attack.drawn import Draw, draw, filled, unpacked
 from attack.judge import difference, has_steps
 from attack.limits import documented, onnxruntime_is_wrong
@@ -82,8 +82,8 @@ def _refusal(error: weft.WeftError, model: onnx.ModelProto, wanted: list[Any], k
 def _onnxruntime(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Any:
     """Its results, or why it has none."""
     try:
-        return peer.run(model, feed)
-    except peer.PeerError as error:
+        return rival.run(model, feed)
+    except rival.RivalError as error:
         return error
 
 
@@ -103,6 +103,8 @@ def _redrawn(run: Mapping[str, Draw], attempt: int) -> dict[str, Draw]:
         if "seed" in given:
             other["seed"] = given["seed"] + 1000 * attempt
         elif "float" in given["dtype"]:
-            other["values"] = [value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(given["values"])]
+            other["values"] = [
+                value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(given["values"])
+            ]
         made[name] = other
     return made

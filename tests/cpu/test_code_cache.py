@@ -28,6 +28,14 @@ def test_keys_know_where_parts_end() -> None:
     assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("abc", "")}) == 4
 
 
+def test_entries_belong_to_their_names(tmp_path: Path) -> None:
+    cache = CodeCache(tmp_path)
+    cache.put("a", b"first")
+    cache.put("b", b"second")
+    (tmp_path / "b.weft").replace(tmp_path / "a.weft")
+    assert cache.get("a") is None
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "magic", "longer"])
 def test_damaged_entries_are_missing_ones(tmp_path: Path, damage: str) -> None:
     cache = CodeCache(tmp_path)

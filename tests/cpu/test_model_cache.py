@@ -125,7 +125,7 @@ def test_whatever_else_is_asked_of_a_kept_model(tmp_path: Path, made: list[str])
     second = weft.load(path, device="cpu")
     made.clear()
     assert [node.op for node in second.source.graph.nodes] == [node.op for node in first.source.graph.nodes]
-    assert made == ["read_model", "read_model"]  # neither keeps a copy of the file
+    assert made == ["read_model"]
     assert str(second.program) == str(first.program)
     with pytest.raises(weft.InputError):
         second.run({"x": np.zeros((2, 63), np.float32)})
@@ -232,6 +232,19 @@ def test_damaged_entries_are_made_again(tmp_path: Path, made: list[str], folder:
     made.clear()
     np.testing.assert_array_equal(run(weft.load(path, device="cpu")), expected)
     assert made == []
+
+
+def test_entries_belong_to_their_models(tmp_path: Path, folder: Path) -> None:
+    """Whoever copies files about: another model's entry is none."""
+    models = [written(tmp_path / f"{seed}.onnx", build(np.full((64, 40), seed, np.float32))) for seed in (1, 2)]
+    expected = [run(weft.load(model, device="cpu")) for model in models]
+    one, other = entries(folder)
+    content = one.read_bytes()
+    one.unlink()
+    other.rename(one)
+    other.write_bytes(content)
+    for model, result in zip(models, expected, strict=True):
+        np.testing.assert_array_equal(run(weft.load(model, device="cpu")), result)
 
 
 class Evil:

@@ -197,3 +197,25 @@ def test_bitcasts(group: tuple[DType, ...], abilities: Abilities) -> None:
         expressions: list[tuple[Expression, DType]] = [(call("bitcast", [source], target), target) for target in group]
         for target, got in zip(group, run(abilities, expressions, [given], [source])):
             assert_same(f"{source} as {target}", got, given.view(target.numpy), given)
+
+
+@pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "plain"])
+@pytest.mark.parametrize("source", [DType.bool, DType.int8, DType.int32, DType.uint32, DType.int64, DType.uint64])
+def test_casts_of_numbers(source: DType, abilities: Abilities) -> None:
+    """What is known when a shader is compiled: not all conversions are constants of WGSL."""
+    targets = [DType.float32, DType.float64, DType.float16, DType.int32, DType.int64, DType.uint8, DType.uint64]
+    targets = [target for target in targets if target in known(abilities)]
+    values = [False, True] if source is DType.bool else [0, 1, 3, *(int(limit) for limit in source.limits)]
+    if source.bits == 64:
+        values.append(9007199791611905)  # more than once between numbers of float32
+
+    def converted(value: int, target: DType) -> Expression:
+        return lambda library, _: library.call("cast", [library.literal(value, source)], [source], target)
+
+    cases = [(value, target) for value in values for target in targets]
+    given = [np.zeros(1, np.float32)]
+    expressions: list[tuple[Expression, DType]] = [(converted(*case), case[1]) for case in cases]
+    with np.errstate(all="ignore"):
+        for (value, target), got in zip(cases, run(abilities, expressions, given, [DType.float32])):
+            expected = np.array(value, source.numpy).astype(target.numpy)
+            assert got[0] == expected.astype(got.dtype), (value, target)

@@ -178,3 +178,11 @@ def test_it_cannot_be_profiled_without_timestamps(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gpu, "limits", replace(gpu.limits, timestamps=False))
     with pytest.raises(DeviceError, match="cannot time its kernels"):
         loaded.profile({"x": np.ones((100, 1), np.float32)})
+
+
+def test_more_elements_than_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = weft.load(outer(), device=DEVICE, cache=False)
+    monkeypatch.setattr(launches, "MOST_ELEMENTS", 2500)
+    with pytest.raises(ExecutionError, match=r"3,0\d\d elements.*count up to 2,500"):
+        loaded.run({"x": np.ones((3, 1), np.float32)})
+    assert loaded.run({"x": np.ones((2, 1), np.float32)})["y"].shape == (2, 1000)

@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 import weft
 from weft.backends.webgpu.gpu import Gpu, open_gpu
+from weft.errors import OutOfMemoryError
 
 GPU = "webgpu:llvmpipe"
 Array = np.ndarray[Any, Any]
@@ -65,6 +66,15 @@ def test_no_more_is_allocated_than_planned(gpu: Gpu, name: str) -> None:
     planned = loaded.memory({key: array.shape for key, array in inputs.items()}).peak
     spare = staging(gpu)
     assert gpu.allocated - before - spare <= 1.05 * planned
+
+
+def test_a_kernel_sees_no_more_than_its_bindings(narrow: Gpu) -> None:
+    """A model with dynamic sizes loads, and only inputs that are too large are refused."""
+    loaded = weft.load(model([node("Exp", ["x"], ["y"])], [value("x", ["a", "b", "c"])]), device=GPU)
+    x = made((2, 3, 5))
+    np.testing.assert_allclose(loaded.run({"x": x})["y"], np.exp(x), rtol=1e-5)
+    with pytest.raises(OutOfMemoryError, match=r"needs? \d+ bindings; .* has"):
+        loaded.run({"x": made((narrow.limits.max_bindings, 32, 32))})
 
 
 def test_memory_goes_with_the_model(gpu: Gpu) -> None:

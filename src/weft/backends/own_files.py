@@ -16,9 +16,9 @@ from contextlib import suppress
 from errno import EINVAL, ELOOP, ENOTDIR
 from pathlib import Path
 from tempfile import mkstemp
-from threading import Lock
 
 from weft.errors import CacheWarning
+from weft.threads import lock
 
 UNFINISHED = ".part"
 _MOST_LINKS = 40
@@ -27,7 +27,7 @@ _ROOT = 0
 GOOD_FOR = 1.0  # seconds in which a folder is not looked at again: only its owner could open it to others
 _checked: dict[Path, float] = {}  # when a folder was found good
 _warned: set[str] = set()
-_lock = Lock()
+_telling = lock()
 
 
 class ForeignFileError(OSError):
@@ -103,7 +103,7 @@ def _check_rights(place: Path, status: os.stat_result) -> None:
 
 def _foreign(problem: str) -> ForeignFileError:
     """The error for what cannot be trusted, of which a CacheWarning tells once."""
-    with _lock:
+    with _telling:
         fresh = problem not in _warned
         _warned.add(problem)
     if fresh:

@@ -35,30 +35,45 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 failed, 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = False
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
+    _open_streams()
     try:
-        args = _parser(arguments).parse_args(arguments)
-        debug = args.debug
-        if args.command is None:
-            _parser([]).print_help()
-            return 0
-        code: int = _module(args.command).run(args)
+        try:
+            code = _run(arguments)
+        except SystemExit as stop:  # argparse leaves this way after --help, --version and wrong usage
+            code = stop.code if isinstance(stop.code, int) else 1
         sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse leaves this way after --help, --version and wrong usage
-        return stop.code if isinstance(stop.code, int) else 1
     except KeyboardInterrupt:
+        _silence_stdout()
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return BROKEN_PIPE
     except Exception as error:
-        if debug:
+        if "--debug" in arguments:
             raise
-        _report(error)
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed, too
+            _report(error)
+        _flush_or_silence()
         return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
+    args = _parser(arguments).parse_args(arguments)
+    if args.command is None:
+        _parser([]).print_help()
+        return 0
+    code: int = _module(args.command).run(args)
+    return code
+
+
+def _open_streams() -> None:
+    """Streams that were closed before the start are nothing, and not the next file that is opened."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -113,6 +128,14 @@ def _report(error: Exception) -> None:
     console.print(Text.assemble(("error:", "bold red"), (f" {line}", "red")))
     if hint:
         console.print(Text(f"  hint: {hint}", "dim"))
+
+
+def _flush_or_silence() -> None:
+    """What was printed before an error, where it can be."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _silence_stdout()
 
 
 def _silence_stdout() -> None:

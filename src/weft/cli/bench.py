@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.cli import values
+
 if TYPE_CHECKING:
     from weft.bench.engines import Engine
     from weft.bench.measure import Case, Options
@@ -44,10 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"other engines, with commas between, of {', '.join(NAMES)}; none for weft alone "
         f"(default: {','.join(USUAL)})",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of every engine (default: all cores)")
+    parser.add_argument(
+        "--threads", type=values.count, metavar="N", help="threads of every engine (default: all cores)"
+    )
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
     parser.add_argument(
-        "--seconds", type=float, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
+        "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the results there as JSON; - prints them instead")
     parser.add_argument("--kernels", action="store_true", help="time each kernel of weft's, against the roofline")
@@ -76,10 +80,6 @@ def run(args: argparse.Namespace, find: Find = find_file) -> int:
         return _diff(args)
     if not args.models:
         raise InputError("no model to time", hint="weft bench MODEL..., or weft bench --diff A B")
-    if args.seconds <= 0:
-        raise InputError(f"--seconds {args.seconds:g}: must be more than nothing")
-    if args.threads is not None and args.threads < 1:
-        raise InputError(f"--threads {args.threads}: must be at least 1")
     sizes = inputs.parse_sizes(args.shape)
     cases, left_out = _find_all(args.models, sizes, find)
     return _kernels(args, cases) if args.kernels else _bench(args, cases, left_out)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from weft.cli import output
+from weft.cli import output, values
 from weft.compat.conformance import (
     KINDS,
     CaseResult,
@@ -24,6 +24,7 @@ from weft.compat.conformance import (
     run_suite,
     stale_entries,
 )
+from weft.errors import InputError
 from weft.runtime.devices import choose
 
 
@@ -41,10 +42,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-k", dest="pattern", default="", metavar="PATTERN", help="only cases whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; '-' is standard output")
     parser.add_argument(
-        "--workers", type=_count, default=2, metavar="N", help="worker processes (default: %(default)s)"
+        "--workers", type=values.few, default=2, metavar="N", help="worker processes (default: %(default)s)"
     )
     parser.add_argument(
-        "--timeout", type=_duration, default=120.0, metavar="S", help="seconds for one case (default: %(default)g)"
+        "--timeout", type=values.seconds, default=120.0, metavar="S", help="seconds for one case (default: %(default)g)"
     )
     parser.add_argument(
         "--known-failures",
@@ -64,6 +65,11 @@ def run(args: argparse.Namespace) -> int:
     device = choose(args.device).name  # one that is not here would make every case fail for the same reason
     kinds = [kind.strip() for kind in args.kind.split(",") if kind.strip()]
     report = _run_with_progress(device, args, kinds)
+    if not report.cases:
+        raise InputError(
+            f"no case matches -k {args.pattern!r} among those of --kind {args.kind!r}",
+            hint="cases are named like test_relu; a pattern may be any part of a name",
+        )
     console = _error_console() if args.json == "-" else output.console()
     _print_report(console, report, known, verbose=args.verbose)
     stale = stale_entries(report, known, whole=not args.pattern and set(kinds) == set(KINDS))
@@ -123,17 +129,3 @@ def _write_json(target: str, report: Report) -> None:
         output.print_json(report.to_json())
     else:
         Path(target).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _duration(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0 seconds")
-    return value

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ import numpy as np
 from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.types import OptionalType
+from weft.runtime.room import memory_left
 from weft.runtime.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
 
+MOST_DIGITS = 18  # of a size
 FILLS = ("@random", "@zeros", "@ones")
 
 
@@ -33,7 +38,7 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
     sizes = {}
     for text in texts:
         name, _, value = text.rpartition("=")
-        if not name or not value.isdecimal():
+        if not name or not value.isdecimal() or len(value) > MOST_DIGITS:
             raise InputError(f"--shape {text}: not of the form dim=size", hint="for instance --shape batch=4")
         sizes[name] = int(value)
     return sizes
@@ -114,7 +119,7 @@ def _open(path: str) -> Any:
         raise InputError(f"{path}: no such file")
     try:
         return np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # numpy, zipfile, zlib and pickle each have errors of their own for damaged files
         raise InputError(f"{path}: not a readable .npy or .npz file: {error}") from error
 
 
@@ -130,7 +135,10 @@ def _read(spec: TensorSpec, source: str) -> Array:
             )
             if wanted not in archive.files:
                 raise InputError(f"{path}: holds no array {wanted!r}", hint=f"it has {', '.join(archive.files)}")
-            content = archive[wanted]
+            try:
+                content = archive[wanted]
+            except Exception as error:
+                raise InputError(f"{path}: its array {wanted!r} cannot be read: {error}") from error
     dtype = spec.dtype
     if dtype is not None and _is_foreign(dtype.numpy) and content.dtype != dtype.numpy:
         same_width = content.dtype.kind == "V" and content.dtype.itemsize == dtype.numpy.itemsize
@@ -166,11 +174,29 @@ def _make(spec: TensorSpec, source: str, sizes: dict[str, int], random: np.rando
             hint=f"give a file: --input {spec.name}=file.npy",
         )
     extents = tuple(dim if isinstance(dim, int) else sizes.setdefault(dim, 1) for dim in shape)
-    if source == "@random":
-        return _random(dtype, extents, random)
-    if dtype is DType.string:
-        return np.full(extents, "" if source == "@zeros" else "one", object)
-    return np.full(extents, source == "@ones").astype(dtype.numpy)
+    try:
+        if math.prod(extents) * max(dtype.numpy.itemsize, 4) > _room():
+            raise MemoryError
+        if source == "@random":
+            return _random(dtype, extents, random)
+        if dtype is DType.string:
+            return np.full(extents, "" if source == "@zeros" else "one", object)
+        return np.full(extents, source == "@ones").astype(dtype.numpy)
+    except (MemoryError, ValueError, OverflowError) as error:
+        sizes_text = ", ".join(map(str, extents))
+        raise InputError(
+            f"input {spec.name!r}: there is no room for made-up data of shape ({sizes_text})",
+            hint="give smaller sizes with --shape",
+        ) from error
+
+
+def _room() -> float:
+    """Bytes that made-up data may take: asking for more could end this process, or another."""
+    left = memory_left()
+    if left is None and hasattr(os, "sysconf"):
+        with suppress(OSError, ValueError):
+            left = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf if left is None else left
 
 
 def _random(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:

@@ -14,10 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end as one whose reader has gone; rich would end the process itself."""
+        raise
+
+
 def console() -> Console:
     """A console on today's stdout; piped output keeps long lines whole."""
     terminal = sys.stdout.isatty()
-    return Console(highlight=False, markup=False, emoji=False, width=None if terminal else 160)
+    return _Console(highlight=False, markup=False, emoji=False, width=None if terminal else 160)
 
 
 def print_json(data: Any) -> None:

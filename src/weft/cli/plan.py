@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.cli import values
 from weft.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
     parser.add_argument("--device", default="auto", metavar="D", help="device to plan for (default: the best one here)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads to plan for (default: all cores)")
+    parser.add_argument("--threads", type=values.count, metavar="N", help="threads to plan for (default: all cores)")
     parser.add_argument("--verify", action="store_true", help="prove that no two values disturb each other")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the arena over time as .svg or .png")

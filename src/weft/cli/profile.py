@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.cli import values
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -30,10 +32,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random data (default 0)")
+    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
     parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads to use (default: all cores)")
-    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="runs that are timed (default 10)")
+    parser.add_argument("--threads", type=values.count, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("--repeat", type=values.count, default=10, metavar="N", help="runs that are timed (default 10)")
     parser.add_argument(
         "--top",
         type=int,

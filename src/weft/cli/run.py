@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.cli import values
+
 if TYPE_CHECKING:
     from weft.cli.inputs import Given
     from weft.runtime.explain import HostStep
@@ -39,10 +41,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the random data (default 0)")
+    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="save each output as a .npy file in this folder")
     parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times and give the median latency")
+    parser.add_argument(
+        "--repeat", type=values.count, default=1, metavar="N", help="run N times and give the median latency"
+    )
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write each stage of the compiler into this folder")
     parser.add_argument(
         "--explain", action="store_true", help="list the steps that did not become native code, and why"
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     load_seconds = time.perf_counter() - start
     asked = set(sizes)
     given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
-    results, times = _time_runs(model, {item.name: item.array for item in given}, max(args.repeat, 1))
+    results, times = _time_runs(model, {item.name: item.array for item in given}, args.repeat)
     saved = save_outputs(results, args.output) if args.output else {}
     record = {
         "model": args.model,

@@ -19,10 +19,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import IO
 
 from weft.errors import ModelError
+from weft.threads import lock
 
 SMALL = 1 << 20  # bytes that a copy in memory may take
 PIECE = 1 << 20  # bytes that are copied at once
@@ -40,7 +40,7 @@ class OpenFile:
         self.name = name
         self.descriptor = descriptor
         self._start = start
-        self._lock = Lock()
+        self._lock = lock()
         # Not when the interpreter ends: threads that nobody waits for may still read.
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.size = max(self.status().st_size - start, 0)

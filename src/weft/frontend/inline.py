@@ -25,7 +25,7 @@ Key = tuple[str, str, str]  # domain, name, overload
 Types = ChainMap[str, onnx.TypeProto]
 Schema = Any  # onnx.defs.OpSchema, whose stubs lack what is said about functions
 
-MOST_NODES = 500_000
+MOST_NODES = 100_000
 """How many nodes all calls together may become: functions that call each other twice double with every level."""
 
 DEEPEST_CALLS = 256

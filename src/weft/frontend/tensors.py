@@ -1,6 +1,6 @@
 """TensorProto and SparseTensorProto to numpy arrays, for every ONNX element type.
 
-Data in raw form becomes a read-only view of the mapped file. Sub-byte types are unpacked to one element a byte.
+Data in raw form becomes a read-only view of the file's private copy. Sub-byte types are unpacked, one element a byte.
 Strings become object arrays of `str`: UTF-8, in which bytes that are not UTF-8 survive as lone surrogates
 (`surrogateescape`), so that the original bytes can always be had back.
 """

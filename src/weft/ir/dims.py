@@ -21,9 +21,12 @@ Interval = tuple["int | None", "int | None"]
 LARGEST_SIZE = 10**9 - 1
 """What a named size is assumed not to exceed, so that "to the end" in a slice is recognised as such."""
 
+LARGEST_POSITION = 2**31 - 1
+"""The largest size along which 32 bits hold a position."""
+
 
 MOST_PARTS = 1000
-"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real models' have 60."""
+"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real ones have some 60."""
 
 MOST_TERMS = 8 * MOST_PARTS
 """How many terms a polynomial may have, of sizes or of places in a tensor."""

@@ -1,8 +1,8 @@
 """The model as its file says it: nodes are ONNX ops, values have names and declared types.
 
 What the frontend promises: nodes are in topological order, every name is defined exactly once before its use (in
-this graph or an enclosing one), initializers match their declared dtype and dims, and weights are views of the mapped
-file wherever their encoding allows it.
+this graph or an enclosing one), initializers match their declared dtype and dims, and weights are views of a private
+copy of the file wherever their encoding allows it.
 """
 
 from __future__ import annotations

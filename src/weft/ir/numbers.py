@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.ir.dims import Compound, Dim, Expr, Symbol
 
@@ -30,6 +30,10 @@ class Numbers:
         if known is None:
             known = self._known[dim] = self._compute(dim)
         return known
+
+    def parameters(self, values: Sequence[Dim], blocks: int) -> tuple[int, ...]:
+        """Those of a launch: 0 if it has no blocks to read them, since a size of 0 may be what they divide by."""
+        return tuple(map(self, values)) if blocks else (0,) * len(values)
 
     def _compute(self, dim: Expr) -> int:
         total = 0

@@ -15,13 +15,16 @@ from typing import Any
 from weft.ir.program import Contract, Convolve, Step, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.winograd import SIZES, applies, tile_sides
+from weft.kernels.winograd import applies, tile_sides
+from weft.kernels.winograd_guard import are_tame
+from weft.kernels.winograd_transforms import SIZES
 
 _SHARE = 2  # transformed weights may add one part in so many to the bytes of all weights
 _ALWAYS = 4 << 20  # bytes that they may add in any case
 _WORTH = 0.9  # of the time that it took before, at most, or a choice is not worth its memory
 _WEIGHT_BYTE = 9  # operations that take as long as reading a byte of weights from memory, which goes on beside them
 _TILE_BYTE = 6  # and as moving a byte of transformed elements, which does not
+_LARGEST_IMAGE = 1 << 34  # bytes of inputs and results, about: tiles are listed in parts that fit into a cache
 _USUAL = (1, 56, 56)  # batch, height and width where they are not known
 
 
@@ -55,7 +58,7 @@ def spend(layers: Mapping[Value, Sequence[Way]], room: int) -> dict[Value, Way]:
         for layer, now in chosen.items():
             for way in layers[layer]:
                 added = way.bytes - now.bytes
-                if way.cost <= _WORTH * now.cost and added <= room:
+                if way.cost < now.cost and way.cost <= _WORTH * now.cost and added <= room:
                     gain = (now.cost - way.cost) / max(added, 1)
                     if best is None or gain > best[0]:
                         best = gain, layer, way
@@ -72,7 +75,9 @@ def _can_be_transformed(step: Step, constants: Mapping[Value, Any]) -> bool:
     x, w = (value.type for value in step.operands)
     if not isinstance(x, TensorType) or not isinstance(w, TensorType) or w.shape is None or x.dtype is not w.dtype:
         return False
-    return all(isinstance(size, int) for size in w.shape) and applies(step.primitive, x.dtype, w.shape[2:])
+    if not all(isinstance(size, int) for size in w.shape) or not applies(step.primitive, x.dtype, w.shape[2:]):
+        return False
+    return are_tame(constants[step.operands[1]])
 
 
 def _ways(step: Step) -> list[Way]:
@@ -83,7 +88,8 @@ def _ways(step: Step) -> list[Way]:
     image = result.shape[:1] + result.shape[2:]
     sizes = [size if isinstance(size, int) else usual for size, usual in zip(image, _USUAL)]
     ways = [_way(1, sizes, [(1, taps) for taps in kernel], features, channels)]
-    ways += [_way(size, sizes, tile_sides(kernel, size), features, channels) for size in SIZES]
+    if 4 * prod(sizes) * (features + channels) <= _LARGEST_IMAGE:
+        ways += [_way(size, sizes, tile_sides(kernel, size), features, channels) for size in SIZES]
     return ways
 
 

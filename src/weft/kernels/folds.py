@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Assign, Call, Code, Define, Integer, Number, Register, Statement, is_varying, lane
+from weft.ir.kernel import Across, Assign, Call, Code, Define, Number, Register, Statement, is_varying, lane
 from weft.ir.scalar import Scalar
+from weft.kernels.positions import as_position
 
 COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
-_INT32_MAX = 2**31 - 1  # no dimension is as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Fold:
     element: Scalar
     dtype: DType
     position: str | None = None  # first, last
+    positions: DType = DType.int32  # what holds one
 
 
 def neutral(kind: str, dtype: DType) -> Number:
@@ -62,7 +63,7 @@ class Folding:
         self.kind = kind
         self.lanes = lanes
         self.total = Register(name, wide_dtype(kind, element), True)
-        self.place = Register(f"{name}_place", DType.int32, True)
+        self.place = Register(f"{name}_place", fold.positions, True)
         alone = lanes is None and kind == "sum" and self.total.dtype.is_float
         self.taking = Register(f"{name}_stretch", self.total.dtype, True) if alone else self.total
         self.taken = 0
@@ -81,9 +82,9 @@ class Folding:
     def start(self) -> list[Statement]:
         begin: list[Statement] = [Define(self.total.name, neutral(self.kind, self.total.dtype), True)]
         if self.fold.position is not None:
-            first: Code = Number(0 if self.fold.position == "first" else -1, DType.int32)
+            first: Code = Number(0 if self.fold.position == "first" else -1, self.place.dtype)
             if self.fold.position == "first" and self.lanes is not None:
-                first = Call("cast", (Integer(self.member()),), DType.int32)
+                first = as_position(self.member(), self.place.dtype)
             begin.append(Define(self.place.name, first, True))
         return begin
 
@@ -108,13 +109,13 @@ class Folding:
         better = self._better(value)
         if mask is not None:
             better = Call("logical_and", (mask, better), DType.bool)
-        here = Call("cast", (Integer(reduced[-1] if reduced else 0),), DType.int32)
+        here = as_position(reduced[-1] if reduced else 0, self.place.dtype)
         name = f"{self.total.name}_better{self.taken}"
         self.taken += 1
         register = Register(name, DType.bool, True)
         return [
             Define(name, better, True),
-            Assign(self.place.name, Call("select", (register, here, self.place), DType.int32)),
+            Assign(self.place.name, Call("select", (register, here, self.place), here.dtype)),
             Assign(self.total.name, Call("select", (register, value, self.total), dtype)),
         ]
 
@@ -159,6 +160,7 @@ class Folding:
             nan = Call("is_nan", (best,), DType.bool)
             has = Call("select", (nan, Call("is_nan", (self.total,), DType.bool), has), DType.bool)
         first = self.fold.position == "first"
-        other = Number(_INT32_MAX if first else -1, DType.int32)
-        places = Call("select", (has, self.place, other), DType.int32)
+        kind = self.place.dtype
+        other = Number(int(kind.limits[1]) if first else -1, kind)
+        places = Call("select", (has, self.place, other), kind)
         return self.combined("minimum" if first else "maximum", places, statements)

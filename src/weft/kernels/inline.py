@@ -149,8 +149,9 @@ def _inline(outer: _Known, inner: _Known) -> Step:
         return number(load, inner.step.operands)
 
     def keeps_numbers() -> bool:
-        """Whether the inner map's operands have their numbers in the result as well."""
-        if tuple(order) != inner.step.operands[: len(order)]:
+        """Whether the inner map's operands have their numbers in the result as well; one that it has twice has two."""
+        twice = len(set(inner.step.operands)) < len(inner.step.operands)
+        if twice or tuple(order) != inner.step.operands[: len(order)]:
             return False
         order.update((operand, place) for place, operand in enumerate(inner.step.operands))
         return True

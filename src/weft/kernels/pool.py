@@ -40,6 +40,7 @@ from weft.kernels.layout import offset
 from weft.kernels.nest import Body, choose_lanes, estimate, lane_loop, loops, spread
 from weft.kernels.parameters import Parameters
 from weft.kernels.pool_lines import pooled_lines
+from weft.kernels.positions import as_position, position_dtype
 
 SMALL_WINDOW = 16  # elements
 MOST_VECTORS = 4
@@ -80,7 +81,7 @@ class _Pooling:
         self.window = [self._number(size) for size in primitive.window]
         self.free = [self._never_leaves(number) for number in range(len(self.window))]
         self.best = Register("best", self.wide, True)
-        self.place = Register("place", DType.int32, True)
+        self.place = Register("place", position_dtype(dims.product(operand.shape[2:])), True)
 
     def _stride(self, stride: Dim) -> Dim:
         return stride if stride == 1 else self.parameters.size(stride)
@@ -122,7 +123,7 @@ class _Pooling:
         ]
         begin: list[Statement] = [Define("best", neutral(self.kind, self.wide), True)]
         if self.primitive.kind == "argmax":
-            begin.append(Define("place", Number(-1, DType.int32), True))
+            begin.append(Define("place", Number(-1, self.place.dtype), True))
             value: Code = Call("cast", (self.place,), DType.int64)
         else:
             value = self.best
@@ -239,19 +240,19 @@ class _Pooling:
         for size, position in zip(self.operand.shape[2:], positions, strict=True):
             here = here * self.parameters.size(size) + position
         new, better = Register("new", self.wide, True), Register("better", DType.bool, True)
-        first = Call("less", (self.place, Number(0, DType.int32)), DType.bool)
+        first = Call("less", (self.place, Number(0, self.place.dtype)), DType.bool)
         left, right = (
             (Call("cast", (each,), DType.uint8) if self.wide is DType.bool else each) for each in (new, self.best)
         )
         test: Code = Call("logical_or", (first, Call("greater", (left, right), DType.bool)), DType.bool)
         if mask is not None:
             test = Call("logical_and", (mask, test), DType.bool)
-        number = Call("cast", (Integer(here),), DType.int32)
+        number = as_position(here, self.place.dtype)
         return (
             Define("new", value, True),
             Define("better", test, True),
             Assign("best", Call("select", (better, new, self.best), self.wide)),
-            Assign("place", Call("select", (better, number, self.place), DType.int32)),
+            Assign("place", Call("select", (better, number, self.place), number.dtype)),
         )
 
 

@@ -24,6 +24,7 @@ from weft.kernels.layout import row_major
 from weft.kernels.maps import is_checked
 from weft.kernels.merge import move_axes
 from weft.kernels.nest import PIECE, estimate
+from weft.kernels.positions import position_dtype
 from weft.kernels.sweep import ROW_VALUES, Cut, Pass, Result, Sweep, Write, sweep_buffers, sweep_launch
 
 PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
@@ -49,7 +50,9 @@ def reduce_work(
         fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)
     else:
         reduced = frozenset({primitive.axis})
-        fold = Fold(ROW_VALUES, primitive.kind, element, DType.int64, "last" if primitive.last else "first")
+        which = "last" if primitive.last else "first"
+        positions = position_dtype(domain[primitive.axis])
+        fold = Fold(ROW_VALUES, primitive.kind, element, DType.int64, which, positions)
     kept = [axis for axis in range(len(domain)) if axis not in reduced]
     written = Write(0, _finished(epilogue, len(operands), fold, domain, kept))
     strides: list[Dim] = [0] * len(domain)

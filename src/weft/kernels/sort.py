@@ -32,9 +32,10 @@ from weft.kernels.launch import Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import offset
 from weft.kernels.nest import Body, estimate, loops, spread
 from weft.kernels.parameters import Parameters
+from weft.kernels.positions import as_position, position_dtype
 
 SHORT_LIST = 32
-MOST_DOUBLINGS = 31  # no dimension is larger than 2 ** 31
+MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
 
 INT64, BOOL = DType.int64, DType.bool
 
@@ -54,6 +55,7 @@ class _Sorting:
         self.kept = [axis for axis in values.layout.order if axis != primitive.axis]
         size = operand.shape[primitive.axis]
         self.size = size
+        self.runs = position_dtype(size)
         self.length = self.parameters.size(size)
         self.count = self.parameters.size(primitive.count)
         self.strides = {
@@ -80,9 +82,9 @@ class _Sorting:
             length = max(estimate(self.primitive.count), 1)
             buffers += [Buffer("best", dtype, True, length), Buffer("where", INT64, True, length)]
         else:
-            buffers.append(Buffer("runs", DType.int32, True))
+            buffers.append(Buffer("runs", self.runs, True))
             references.append(Reference("workspace", 0))
-            spaces = (Workspace(DType.int32, 2 * self.size * dims.product(self.sizes)),)
+            spaces = (Workspace(self.runs, 2 * self.size * dims.product(self.sizes)),)
         kernel = Kernel("sort", tuple(buffers), tuple(self.parameters.values), 1, body)
         launch = Launch(kernel, blocks, tuple(self.parameters.values.values()))
         return Work(((launch, tuple(references)),), spaces)
@@ -180,7 +182,7 @@ class _Sorting:
         passes = Repeat(
             "p",
             0,
-            MOST_DOUBLINGS,
+            MOST_DOUBLINGS[self.runs],
             1,
             (
                 When(
@@ -195,11 +197,11 @@ class _Sorting:
         )
         chosen = Register("chosen", INT64, False)
         copy = (
-            Define("chosen", _wide(Fetch("runs", base + i, DType.int32, source)), False),
+            Define("chosen", _wide(Fetch("runs", base + i, self.runs, source)), False),
             Put("values", self.place("values", places, i), self.key(places, chosen)),
             Put("positions", self.place("positions", places, i), chosen),
         )
-        number = Call("cast", (Integer(i),), DType.int32)
+        number = as_position(i, self.runs)
         return (
             Repeat("i", 0, self.length, 1, (Put("runs", base + i, number),)),
             Define("width", Number(1, INT64), False),
@@ -223,7 +225,7 @@ class _Sorting:
         def entry(name: str, register: Register) -> Define:
             """A run's next position; beyond its end whatever is there, which is not taken."""
             place = Call("add", (source, Call("minimum", (register, Integer(self.length - 1)), INT64)), INT64)
-            return Define(name, _wide(Fetch("runs", base, DType.int32, place)), False)
+            return Define(name, _wide(Fetch("runs", base, self.runs, place)), False)
 
         has_left, has_right = Call("less", (left, middle), BOOL), Call("less", (right, end), BOOL)
         a, b = Register("a", INT64, False), Register("b", INT64, False)
@@ -245,12 +247,16 @@ class _Sorting:
             entry("a", left),
             entry("b", right),
             Define("from_right", Call("logical_and", (has_right, _or(no_left, sooner)), BOOL), False),
-            Put("runs", base + i, Call("cast", (Call("select", (from_right, b, a), INT64),), DType.int32), target),
+            Put("runs", base + i, self._narrow(Call("select", (from_right, b, a), INT64)), target),
             Assign("right", Call("add", (right, one), INT64)),
             Assign("left", Call("add", (left, Call("subtract", (Number(1, INT64), one), INT64)), INT64)),
         )
         begin = [Define(name, Number(0, INT64), False) for name in ("left", "right", "middle", "end")]
         return [*begin, Repeat("i", 0, self.length, 1, step)]
+
+    def _narrow(self, value: Code) -> Code:
+        """A position as runs have it."""
+        return value if self.runs is INT64 else Call("cast", (value,), self.runs)
 
 
 def _or(a: Code, b: Code) -> Code:
@@ -258,7 +264,7 @@ def _or(a: Code, b: Code) -> Code:
 
 
 def _wide(value: Code) -> Code:
-    return Call("cast", (value,), INT64)
+    return value if value.dtype is INT64 else Call("cast", (value,), INT64)
 
 
 def _zero(dtype: DType) -> Number:

@@ -3,15 +3,16 @@ transformed back.
 
 Along an axis, m outputs need m + 2 products for each pair of channels instead of 3 m: polynomials are multiplied by
 their values at m + 1 points and at infinity. Axes with one tap are left as they are. The products of all tiles at one
-combination of points are a matrix product.
+combination of points are a matrix product. Tiles that transforms would spoil (`winograd_guard.py`) are found on the
+way, and computed as plain sums instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
+    Assign,
     Buffer,
     Call,
     Code,
@@ -45,38 +47,35 @@ from weft.ir.target import Target
 from weft.kernels.ending import Ending, ending_references
 from weft.kernels.launch import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.layout import channels_last, offset, row_major
+from weft.kernels.lowering import both
 from weft.kernels.multiply import multiply_add
 from weft.kernels.panels import panels_for
 from weft.kernels.parameters import Parameters
 from weft.kernels.remember import remembered
 from weft.kernels.tiles import Product, product_kernel
 from weft.kernels.walks import Walk, split_index
+from weft.kernels.winograd_guard import Watch
+from weft.kernels.winograd_transforms import SAME, TAPS, Lines, recovering, transforms
 
 Array = np.ndarray[Any, Any]
-Matrix = tuple[tuple[Fraction, ...], ...]
-# opposite points follow each other; these give a third of the error that 1 and 2 give
-_POINTS: dict[int, tuple[Fraction, ...]] = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
-}
-_TAPS = 3
 _MOST_STRIPS = 8  # where only a run will tell how many tiles there are; the last ones are empty where these are few
 _USUAL_COUNT = 32  # tiles along an axis of unknown size
 _LINE_WORK = 32768  # elements that a block transforms, about
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
-SIZES = tuple(_POINTS)  # of tiles, along an axis
+_CHANNELS_EACH = 64  # of a tile that lie side by side while plain sums are computed; whole vectors
+_NOTHING = 2.0**-22  # of what a tap is recovered from that may be left of one that is 0
 
 
 def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
     """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
     plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
     unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
-    return plain and unit and dtype is DType.float32 and _TAPS in kernel and all(k in (1, _TAPS) for k in kernel)
+    return plain and unit and dtype is DType.float32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
 
 
 def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:
     """Outputs and inputs of a tile, along each axis."""
-    return [(size, size + _TAPS - 1) if taps == _TAPS else (1, 1) for taps in kernel]
+    return [(size, size + TAPS - 1) if taps == TAPS else (1, 1) for taps in kernel]
 
 
 def winograd_work(
@@ -105,122 +104,6 @@ def _built(
     return builder, builder.work()
 
 
-# -- the transforms --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Transforms:
-    """y = output . ((kernel . g) * (input . d)) along an axis, for `size` outputs."""
-
-    size: int
-    input: Matrix
-    kernel: Matrix
-    output: Matrix
-
-
-def transforms(size: int) -> Transforms:
-    """Interpolation at some points and at infinity, in exact arithmetic."""
-    points = _POINTS[size]
-    values, kernel = [], []
-    for point in points:
-        others = _polynomial([other for other in points if other != point])
-        scale = sum(c * point**power for power, c in enumerate(others))
-        values.append((*others, Fraction(0)))
-        kernel.append(tuple(point**power / scale for power in range(_TAPS)))
-    values.append(_polynomial(points))
-    kernel.append((*[Fraction(0)] * (_TAPS - 1), Fraction(1)))
-    output = [(*(point**power for point in points), Fraction(int(power == size - 1))) for power in range(size)]
-    return Transforms(size, tuple(values), tuple(kernel), tuple(output))
-
-
-_SAME = Transforms(1, ((Fraction(1),),), ((Fraction(1),),), ((Fraction(1),),))
-
-
-def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Coefficients of the product of (x - root), the constant one first."""
-    found = [Fraction(1)]
-    for root in roots:
-        found = [low - root * high for low, high in zip([Fraction(0), *found], [*found, Fraction(0)])]
-    return tuple(found)
-
-
-class _Lines:
-    """Statements for linear combinations of vectors, each in a register of its own."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.dtype = DType.float32
-        self.statements: list[Statement] = []
-
-    def keep(self, value: Code) -> Code:
-        name = f"v{len(self.statements)}"
-        self.statements.append(Define(name, value, True))
-        return Register(name, self.dtype, True)
-
-    def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
-        """A tile with every line along an axis changed."""
-        lines = np.moveaxis(tile, axis, -1)
-        changed = [change(list(lines[place])) for place in np.ndindex(lines.shape[:-1])]
-        found = np.empty((*lines.shape[:-1], len(changed[0])), object)
-        for place, line in zip(np.ndindex(lines.shape[:-1]), changed):
-            for number, value in enumerate(line):
-                at = (*place, number)
-                found[at] = value
-        return np.moveaxis(found, -1, axis)
-
-    def apply(self, matrix: Matrix, values: list[Code]) -> list[Code]:
-        """matrix . values; rows of opposite points by way of what they have in common."""
-        found: dict[int, Code] = {}
-        for number, row in enumerate(matrix):
-            if number in found:
-                continue
-            partner = next((n for n in range(number + 1, len(matrix)) if _is_mirrored(row, matrix[n])), None)
-            if partner is None:
-                found[number] = self.combine(row, values)
-            else:
-                even = self.combine([c if power % 2 == 0 else Fraction(0) for power, c in enumerate(row)], values)
-                odd = self.combine([c if power % 2 else Fraction(0) for power, c in enumerate(row)], values)
-                found[number] = self.keep(Call("add", (even, odd), self.dtype))
-                found[partner] = self.keep(Call("subtract", (even, odd), self.dtype))
-        return [found[number] for number in range(len(matrix))]
-
-    def paired(self, matrix: Matrix, values: list[Code]) -> tuple[Matrix, list[Code]]:
-        """The same product with sums and differences of the values that belong to opposite points."""
-        taken = list(values)
-        columns = [list(column) for column in zip(*matrix)]
-        for first in range(1, len(columns) - 2, 2):
-            plus = self.keep(Call("add", (values[first], values[first + 1]), self.dtype))
-            minus = self.keep(Call("subtract", (values[first], values[first + 1]), self.dtype))
-            taken[first], taken[first + 1] = plus, minus
-            point = columns[first]
-            columns[first] = [c if power % 2 == 0 else Fraction(0) for power, c in enumerate(point)]
-            columns[first + 1] = [c if power % 2 else Fraction(0) for power, c in enumerate(point)]
-        return tuple(zip(*columns)), taken
-
-    def back(self, matrix: Matrix, values: list[Code]) -> list[Code]:
-        """matrix . values, for values at points that come in opposite pairs."""
-        return self.apply(*self.paired(matrix, values))
-
-    def combine(self, factors: Sequence[Fraction], values: Sequence[Code]) -> Code:
-        """The sum of products, starting from a value that is taken as it is where there is one."""
-        terms = sorted(((f, v) for f, v in zip(factors, values) if f), key=lambda term: term[0] != 1)
-        (first, start), *rest = terms
-        total = start if first == 1 else self.keep(Call("multiply", (self.number(first), start), self.dtype))
-        for factor, value in rest:
-            if abs(factor) == 1:
-                total = self.keep(Call("add" if factor == 1 else "subtract", (total, value), self.dtype))
-            else:
-                total = self.keep(multiply_add(self.target, self.number(factor), value, total))
-        return total
-
-    def number(self, value: Fraction) -> Number:
-        return Number(float(value), self.dtype)
-
-
-def _is_mirrored(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
-    return all(b == (a if power % 2 == 0 else -a) for power, (a, b) in enumerate(zip(row, other)))
-
-
 # -- the kernels -----------------------------------------------------------------------------------------------------
 
 
@@ -246,7 +129,8 @@ class _Builder:
         self.x, self.result, self.epilogue, self.target = x, result, epilogue, target
         self.features, self.channels, *kernel = weights
         self.pads = tuple(before for before, _ in primitive.pads)
-        self.transforms = [transforms(size) if taps == _TAPS else _SAME for taps in kernel]
+        self.taps = kernel
+        self.transforms = [transforms(size) if taps == TAPS else SAME for taps in kernel]
         sides = tile_sides(kernel, size)
         self.sizes, self.sides = [outputs for outputs, _ in sides], [inputs for _, inputs in sides]
         self.points = prod(self.sides)
@@ -262,16 +146,19 @@ class _Builder:
 
     def work(self) -> Work:
         """Without the weights."""
-        taken, products = Reference("workspace", 0), Reference("workspace", 1)
+        taken, products, flags = (Reference("workspace", number) for number in range(3))
         strips = self.strips()
         pitches = self.pitch(self.channels), self.pitch(self.features)
         spaces = [Workspace(DType.float32, strips[0].count * self.points * pitch) for pitch in pitches]
+        spaces.append(Workspace(DType.bool, strips[0].count))
         before, after = self.transform_input(), self.transform_output()
+        x, weights = Reference("operand", 0), Reference("constant", 0)
         launches: list[tuple[Launch, tuple[Reference, ...]]] = []
         for strip in strips:
-            launches.append((_for_strip(before, strip), (Reference("operand", 0), taken)))
-            launches.append((self.product(strip), (taken, Reference("constant", 0), products)))
-            launches.append((_for_strip(after, strip), (products, *ending_references(self.epilogue))))
+            launches.append((_for_strip(before, strip), (x, taken, flags)))
+            launches.append((self.product(strip), (taken, weights, products)))
+            ends = products, x, weights, flags, *ending_references(self.epilogue)
+            launches.append((_for_strip(after, strip), ends))
         return Work(tuple(launches), tuple(spaces))
 
     def strips(self) -> list[Strip]:
@@ -337,23 +224,21 @@ class _Builder:
         return product_kernel("winograd_product", product, self.target)
 
     def transform_input(self) -> Launch:
-        kernel = _Loops(self, self.channels)
-        strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
-        sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
-        pads = [kernel.parameters.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
-        corner = [variable(f"y{axis + 1}") * self.sizes[axis] - pad for axis, pad in enumerate(pads)]
+        kernel, watch = _Loops(self, self.channels), Watch(self.target, self.sizes, self.sides)
+        strides, sizes, corner = self.source(kernel)
 
         def body(inside: bool) -> list[Statement]:
             def load(place: tuple[int, ...]) -> Code:
                 places = [first + further for first, further in zip(corner, place)]
                 mask = kernel.mask()
                 for at, size in zip(places, sizes) if not inside else ():
-                    mask = _and(mask, _and(_less(-1, at), _less(at, size)))
+                    mask = both(mask, both(_less(-1, at), _less(at, size)))
                 at = offset(strides, [variable("y0"), kernel.channel(), *places])
                 return Fetch("x", at, DType.float32, mask=mask)
 
-            lines = _Lines(self.target)
+            lines = Lines(self.target)
             tile = _tile(self.sides, lambda place: lines.keep(load(place)))
+            lines.statements.extend(watch.take(tile))
             for axis, transform in enumerate(self.transforms):
                 tile = lines.along(axis, partial(lines.apply, transform.input), tile)
             places = [kernel.at(number) for number in range(self.points)]
@@ -363,25 +248,37 @@ class _Builder:
 
         whole = _all([_less(-1, place) for place in corner])
         for place, side, size in zip(corner, self.sides, sizes):
-            whole = _and(whole, _less(place + side - 1, size))
+            whole = both(whole, _less(place + side - 1, size))
         assert whole is not None
-        buffers = (Buffer("x", DType.float32, False), Buffer("out", DType.float32, True))
-        return kernel.launch("winograd_input", buffers, [When(whole, tuple(body(True)), tuple(body(False)))])
+        outputs = [kernel.parameters.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
+        found = watch.end([variable(f"y{axis + 1}") * size for axis, size in enumerate(self.sizes)], outputs)
+        names = (("x", DType.float32, False), ("out", DType.float32, True), ("flags", DType.bool, True))
+        buffers = tuple(Buffer(*name) for name in names)
+        panels = kernel.over_panels([When(whole, tuple(body(True)), tuple(body(False)))])
+        return kernel.launch("winograd_input", buffers, [*watch.begin(), panels, *found])
+
+    def source(self, kernel: _Loops) -> tuple[list[Dim], list[Dim], list[Dim]]:
+        """The input's strides and spatial sizes, and where the present tile starts in it."""
+        strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
+        sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
+        pads = [kernel.parameters.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
+        corner = [variable(f"y{axis + 1}") * self.sizes[axis] - pad for axis, pad in enumerate(pads)]
+        return strides, sizes, corner
 
     def transform_output(self) -> Launch:
         kernel = _Loops(self, self.features)
         ending = Ending(self.result, self.epilogue, kernel.parameters)
-        sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
+        sizes = [kernel.parameters.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
         corner = [variable(f"y{axis + 1}") * size for axis, size in enumerate(self.sizes)]
 
         def write(value: Code, place: Sequence[Dim], inside: bool, prefix: str) -> tuple[Statement, ...]:
             places = [first + further for first, further in zip(corner, place)]
             mask = kernel.mask()
             for at, size in zip(places, sizes) if not inside else ():
-                mask = _and(mask, _less(at, size))
+                mask = both(mask, _less(at, size))
             return ending.write(value, dict(enumerate((variable("y0"), kernel.channel(), *places))), mask, prefix)
 
-        lines = _Lines(self.target)
+        lines = Lines(self.target)
         points = [kernel.at(number) for number in range(self.points)]
         flat = [lines.keep(Fetch("in", place, DType.float32, mask=kernel.mask())) for place in points]
         values = _tile(self.sides, lambda place: flat[int(np.ravel_multi_index(place, self.sides))])
@@ -390,10 +287,99 @@ class _Builder:
         ends = self.endings(values, ending, write)
         whole = _all([_less(at + side - 1, size) for at, side, size in zip(corner, self.sizes, sizes)])
         assert whole is not None
-        local = (Buffer("tile", DType.float32, True, prod(self.sizes) * self.lanes),) if ending.is_long else ()
-        buffers = (Buffer("in", DType.float32, False), *ending.buffers, *local)
-        body = [*lines.statements, When(whole, ends(True), ends(False))]
-        return kernel.launch("winograd_output", buffers, body)
+        names = (("in", DType.float32), ("x", DType.float32), ("weights", DType.float32), ("flags", DType.bool))
+        local = {"tile": prod(self.sizes) * self.lanes, "patch": self.points * _CHANNELS_EACH}
+        own = (Buffer(name, DType.float32, True, size) for name, size in local.items())
+        buffers = (*(Buffer(*name, False) for name in names), *ending.buffers, *own)
+        usual = kernel.over_panels([*lines.statements, When(whole, ends(True), ends(False))])
+        instead = kernel.over_panels([*self.plain_sums(kernel), self.ending_loop(write, False)])
+        flag = Fetch("flags", variable("number"), DType.bool)
+        return kernel.launch("winograd_output", buffers, [When(flag, (instead,), (usual,))])
+
+    def plain_sums(self, kernel: _Loops) -> list[Statement]:
+        """The present tile's outputs for a vector of features as sums of products, in the buffer `tile`.
+
+        The taps are recovered from the transformed weights, so that no others have to be kept.
+        """
+        numbers = np.arange(prod(self.sizes)).reshape(self.sizes)
+        sums = [Register(f"sum{number}", DType.float32, True) for number in range(numbers.size)]
+        statements: list[Statement] = [Define(total.name, Number(0.0, DType.float32), True) for total in sums]
+        lines = Lines(self.target, "w")
+        taps = self.recovered(kernel, lines, statements)
+        for number, place in enumerate(np.ndindex(*self.sides)):
+            element = Register(f"x{number}", DType.float32, False)
+            fetched = Fetch("patch", number * _CHANNELS_EACH + variable("c"), DType.float32)
+            lines.statements.append(Define(element.name, fetched, False))
+            for tap in np.ndindex(*self.taps):
+                output = tuple(at - before for at, before in zip(place, tap))
+                if all(0 <= at < size for at, size in zip(output, self.sizes)):
+                    total = sums[int(numbers[output])]
+                    added = multiply_add(self.target, taps[tap], element, total)
+                    lines.statements.append(Assign(total.name, added))
+        channels = kernel.parameters.named("inputs", self.channels)
+        more = dims.minimum(channels - variable("channel"), _CHANNELS_EACH)
+        step = (*self.patch(kernel, more), Repeat("c", 0, more, 1, tuple(lines.statements)))
+        statements.append(Repeat("channel", 0, channels, _CHANNELS_EACH, step))
+        for number, total in enumerate(sums):
+            statements.append(Put("tile", number * self.lanes + lane(self.lanes), total))
+        return statements
+
+    def patch(self, kernel: _Loops, channels: Dim) -> list[Statement]:
+        """Some channels of the present tile's input, from channel `channel` on, in the buffer `patch`."""
+        strides, sizes, corner = self.source(kernel)
+        near = variable("near") * self.lanes + lane(self.lanes)
+        mask: Code | None = _less(near, channels)
+        places = [start + further for start, further in zip(corner, split_index(variable("position"), self.sides))]
+        for at, size in zip(places, sizes):
+            mask = both(mask, both(_less(-1, at), _less(at, size)))
+        fetched = Fetch(
+            "x", offset(strides, [variable("y0"), variable("channel") + near, *places]), DType.float32, mask=mask
+        )
+        put = Put("patch", variable("position") * _CHANNELS_EACH + near, fetched)
+        vectors = Repeat("near", 0, dims.ceildiv(channels, self.lanes), 1, (put,))
+        return [Repeat("position", 0, self.points, 1, (vectors,))]
+
+    def recovered(self, kernel: _Loops, lines: Lines, statements: list[Statement]) -> Array:
+        """The taps between the channel `channel` + `c` and the present vector of features.
+
+        `statements` takes what tells where they lie: in a panel, or in a single vector after the panels.
+        """
+        named, panels = kernel.parameters.named, self.panels
+        channels = named("inputs", self.channels)
+        width, lanes = named("vectors", panels.width), named("single", panels.lanes)
+        together = named("together", panels.whole * panels.width)
+        among = dims.minimum(variable("panel"), together)
+        start = dims.floordiv(among, width) * width * lanes * channels + dims.mod(among, width) * lanes
+        start = start + (variable("panel") - among) * lanes * channels
+        step = lanes + (width - 1) * lanes * dims.minimum(together - among, 1)
+        statements += [Let("start", start), Let("step", step)]
+        point = named("point", self.channels * panels.stored(packed=True))
+        place = variable("start") + (variable("channel") + variable("c")) * variable("step") + lane(self.lanes)
+
+        def fetched(number: int) -> Code:
+            return lines.keep(Fetch("weights", number * point + place, DType.float32, mask=kernel.mask()))
+
+        points = [recovering(transform) for transform in self.transforms]
+        places = np.arange(self.points).reshape(self.sides)[np.ix_(*points)]
+        tile = _tile(places.shape, lambda at: fetched(int(places[at])))
+        taps = tile
+        for axis, transform in enumerate(self.transforms):
+            taps = lines.along(axis, partial(lines.taps, transform), taps)
+        if self.taps == [TAPS, TAPS]:
+            taps[1, 1] = self.cleaned(lines, taps[1, 1], tile)
+        return taps
+
+    def cleaned(self, lines: Lines, middle: Code, tile: Array) -> Code:
+        """The tap in the middle, 0 where it may be no more than what rounding left of other taps."""
+        scale = prod(abs(1 / transform.kernel[1][1] / 2) for transform in self.transforms)
+        parts = [Call("absolute", (tile[at],), DType.float32) for at in product((1, 2), (1, 2))]
+        total: Code = parts[0]
+        for part in parts[1:]:
+            total = Call("add", (total, part), DType.float32)
+        least = Call("multiply", (Number(_NOTHING * float(scale), DType.float32), total), DType.float32)
+        size = Call("absolute", (middle,), DType.float32)
+        small = Call("less_equal", (size, least), DType.bool)
+        return lines.keep(Call("select", (small, Number(0.0, DType.float32), middle), DType.float32))
 
     def endings(
         self, values: Array, ending: Ending, write: Callable[..., tuple[Statement, ...]]
@@ -409,13 +395,16 @@ class _Builder:
                 else:
                     statements.extend(write(value, place, inside, f"e{number}_"))
             if ending.is_long:
-                at = variable("e")
-                value = Fetch("tile", at * self.lanes + lane(self.lanes), DType.float32)
-                loop = write(value, split_index(at, self.sizes), inside, "e_")
-                statements.append(Repeat("e", 0, values.size, 1, loop))
+                statements.append(self.ending_loop(write, inside))
             return tuple(statements)
 
         return ends
+
+    def ending_loop(self, write: Callable[..., tuple[Statement, ...]], inside: bool) -> Statement:
+        """What writes the outputs that lie in the buffer `tile`."""
+        at = variable("e")
+        value = Fetch("tile", at * self.lanes + lane(self.lanes), DType.float32)
+        return Repeat("e", 0, prod(self.sizes), 1, write(value, split_index(at, self.sizes), inside, "e_"))
 
 
 def _tile(sides: Sequence[int], make: Callable[[tuple[int, ...]], Code]) -> Array:
@@ -451,7 +440,13 @@ class _Loops:
         pitch = self.parameters.named("pitch", self.builder.pitch(self.channels))
         return (variable("number") * self.builder.points + point) * pitch + self.channel()
 
-    def launch(self, name: str, buffers: tuple[Buffer, ...], body: list[Statement]) -> Launch:
+    def over_panels(self, body: Sequence[Statement]) -> Statement:
+        """A loop over all channels of a tile, a vector at a time."""
+        panels = self.parameters.named("panels", -(-self.channels // self.lanes))
+        return Repeat("panel", 0, panels, 1, tuple(body))
+
+    def launch(self, name: str, buffers: tuple[Buffer, ...], body: Sequence[Statement]) -> Launch:
+        """`body` for all tiles."""
         named = self.parameters.named
         tiles = self.builder.tiles
         each = max(1, _LINE_WORK // (self.builder.points * self.channels))
@@ -462,8 +457,7 @@ class _Loops:
         ]
         places = split_index(variable("number") + named("first", 0), sizes)
         lets = [Let(f"y{number}", place) for number, place in enumerate(places)]
-        panels = named("panels", -(-self.channels // self.lanes))
-        statements = (Repeat("number", start, stop, 1, (*lets, Repeat("panel", 0, panels, 1, tuple(body)))),)
+        statements = (Repeat("number", start, stop, 1, (*lets, *body)),)
         kernel = Kernel(name, buffers, tuple(self.parameters.values), self.lanes, statements)
         return Launch(kernel, dims.ceildiv(tiles, each), tuple(self.parameters.values.values()))
 
@@ -479,14 +473,8 @@ def _less(left: Dim, right: Dim) -> Code:
     return Call("less", (Integer(left), Integer(right)), DType.bool)
 
 
-def _and(left: Code | None, right: Code | None) -> Code | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return Call("logical_and", (left, right), DType.bool)
-
-
 def _all(conditions: Sequence[Code]) -> Code | None:
     found: Code | None = None
     for condition in conditions:
-        found = _and(found, condition)
+        found = both(found, condition)
     return found

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import operator
-from functools import reduce
 
 from weft.ir.dtypes import DType
 from weft.ops import functions
-from weft.ops.functions import cast, maximum, minimum, widened
+from weft.ops.functions import cast, fold, maximum, minimum, widened_fold
 from weft.ops.language import Element, Tensor, elementwise, reshape
 from weft.ops.registry import op, require
 
@@ -60,25 +59,25 @@ def _power_type(base: DType, exponent: DType) -> DType:
 @op("Sum", since=6)
 def sum_(*terms: Tensor) -> Tensor:
     require(bool(terms), "a sum needs at least one input")
-    return widened(lambda *v: reduce(operator.add, v), *terms)
+    return widened_fold(operator.add, terms)
 
 
 @op("Mean", since=6)
 def mean(*terms: Tensor) -> Tensor:
     require(bool(terms), "a mean needs at least one input")
-    return widened(lambda *v: reduce(operator.add, v) / len(v), *terms)
+    return widened_fold(operator.add, terms, lambda total: total / len(terms))
 
 
 @op("Max", since=6)
 def max_(*candidates: Tensor) -> Tensor:
     require(bool(candidates), "a maximum needs at least one input")
-    return elementwise(lambda *v: reduce(maximum, v), *candidates)
+    return fold(maximum, candidates)
 
 
 @op("Min", since=6)
 def min_(*candidates: Tensor) -> Tensor:
     require(bool(candidates), "a minimum needs at least one input")
-    return elementwise(lambda *v: reduce(minimum, v), *candidates)
+    return fold(minimum, candidates)
 
 
 @op("Clip", since=6)

@@ -18,6 +18,7 @@ from weft.ops.language import (
     assume_equal,
     broadcast_shapes,
     build,
+    check_range,
     concat,
     contract,
     elementwise,
@@ -145,6 +146,9 @@ def attention_25(
         require(nonpad_kv_seqlen is None, "nonpad_kv_seqlen is not for use with a past")
         offset = past_key.shape[2]
         key, value = concat([past_key, key], 2), concat([past_value, value], 2)
+    if nonpad_kv_seqlen is not None:
+        assume_equal(nonpad_kv_seqlen.shape[0], key.shape[0], "nonpad_kv_seqlen has one length for each of the batch")
+        nonpad_kv_seqlen = check_range(nonpad_kv_seqlen, 0, key.shape[2], "nonpad_kv_seqlen")
     rules = Mask(mask, bool(is_causal), left_window_size, right_window_size, offset, nonpad_kv_seqlen)
     products = multiply_heads(query, key)
     factor = default_scale(query.shape[3], products.dtype) if scale is None else scale
@@ -191,16 +195,24 @@ def multiply_heads(query: Tensor, key: Tensor) -> Tensor:
     wide = wide_dtype(query.dtype)
     batch, heads, queries, size = query.shape
     shared = key.shape[1]
-    grouped = reshape(cast(query, wide), (batch, shared, dims.floordiv(heads, shared), queries, size))
+    grouped = reshape(cast(query, wide), (batch, shared, heads_for_each(heads, shared), queries, size))
     products = contract(grouped, cast(key, wide), "bhgqd", "bhkd", "bhgqk")
     return reshape(products, (batch, heads, queries, key.shape[2]))
+
+
+def heads_for_each(heads: Dim, shared: Dim) -> Dim:
+    """How many query heads share one of keys and values."""
+    if shared == 0:
+        require(heads == 0, f"{heads} heads cannot share none")
+        return 1
+    return dims.floordiv(heads, shared)
 
 
 def weigh_values(weights: Tensor, value: Tensor, *, merge: bool) -> Tensor:
     """The values' weighted sums, [batch, heads, queries, size] or, merged, [batch, queries, heads * size]."""
     batch, heads, queries, keys = weights.shape
     shared, size = value.shape[1], value.shape[3]
-    grouped = reshape(weights, (batch, shared, dims.floordiv(heads, shared), queries, keys))
+    grouped = reshape(weights, (batch, shared, heads_for_each(heads, shared), queries, keys))
     result = contract(grouped, cast(value, weights.dtype), "bhgqk", "bhkv", "bqhgv" if merge else "bhgqv")
     return reshape(result, (batch, queries, heads * size) if merge else (batch, heads, queries, size))
 

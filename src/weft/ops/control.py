@@ -10,7 +10,7 @@ from weft.ir.dtypes import DType
 from weft.ir.types import AnyType, SequenceType, TensorType
 from weft.ops.flow import branch, loop, scan
 from weft.ops.functions import cast, where
-from weft.ops.language import Tensor, build, dims_tensor, expand, flip, host, reshape, transpose
+from weft.ops.language import Tensor, build, check_range, dims_tensor, expand, flip, host, reshape, transpose
 from weft.ops.registry import REQUIRED, normalize_axis, op, require
 from weft.ops.sequences import construct, empty_sequence, sequence_at, sequence_insert, sequence_length
 
@@ -88,7 +88,7 @@ def scan_8(
     require(0 < num_scan_inputs <= len(inputs), f"num_scan_inputs is {num_scan_inputs} with {len(inputs)} inputs")
     count = len(inputs) - num_scan_inputs
     batch, longest = inputs[-1].shape[:2]
-    ends = dims_tensor([longest], ()) if lengths is None else cast(lengths, DType.int64)
+    ends = dims_tensor([longest], ()) if lengths is None else check_range(lengths, 0, longest, "sequence_lens")
     ends = expand(ends, (batch,))
     times = build((longest,), lambda t: t)
 

@@ -17,7 +17,9 @@ from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
 from weft.ops.counting import Counted, Counts, Stays, count_iterations
 from weft.ops.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
 from weft.ops.tensor import Tensor, apply, build, current_trace
-from weft.ops.trace import Trace
+from weft.ops.trace import Trace, TracedBody
+
+DEEPEST_COUNTED = 4  # loops within this many bodies are not traced a second time, as scans: every level would double it
 
 
 def scan(
@@ -143,9 +145,19 @@ def loop(
         if joined == types:
             break
         types = joined
+    if trace.depth() >= DEEPEST_COUNTED:
+        return _emit_loop(trace, traced, trips, condition, carries, types)
     counted = count_iterations(trace, trips, condition, carries, traced)
     if counted is not None and not loose:
         return _counted_loop(counted, carries, body)
+    return _emit_loop(trace, traced, trips, condition, carries, types)
+
+
+def _emit_loop(
+    trace: Trace, traced: TracedBody, trips: Tensor, condition: Tensor, carries: Sequence[Tensor], types: Sequence[Type]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop that goes on until its body says so."""
+    count = len(carries)
     result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
     primitive = Loop(traced.program, count)
     results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)

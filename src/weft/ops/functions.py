@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from weft.ir.dtypes import DType
 from weft.ops.tensor import Element, Tensor, apply, elementwise
+
+AT_ONCE = 64  # arguments of one map
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -194,3 +197,27 @@ def widened(function: Callable[..., Element], *arguments: Tensor) -> Tensor:
     if not dtype.is_float or dtype.bits >= 32:
         return elementwise(function, *arguments)
     return elementwise(lambda *v: cast(function(*(cast(e, DType.float32) for e in v)), dtype), *arguments)
+
+
+def fold(join: Callable[..., Element], arguments: Sequence[Tensor]) -> Tensor:
+    """join(join(a, b), c) … for every element, in maps of some arguments each: no expression becomes too deep."""
+    total, *rest = arguments
+    while True:
+        some, rest = rest[: AT_ONCE - 1], rest[AT_ONCE - 1 :]
+        total = elementwise(lambda *v: reduce(join, v), total, *some)
+        if not rest:
+            return total
+
+
+def widened_fold(
+    join: Callable[..., Element],
+    arguments: Sequence[Tensor],
+    finish: Callable[[Element], Element] = lambda total: total,
+) -> Tensor:
+    """`fold`, and what is made of its result, as `widened` computes them."""
+    if len(arguments) <= AT_ONCE:
+        return widened(lambda *v: finish(reduce(join, v)), *arguments)
+    dtype = arguments[0].dtype
+    wide = DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
+    total = fold(join, [elementwise(lambda e: cast(e, wide), argument) for argument in arguments])
+    return elementwise(lambda e: cast(finish(e), dtype), total)

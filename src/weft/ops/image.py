@@ -14,6 +14,7 @@ from weft.ir.types import TensorType
 from weft.ops.language import (
     Element,
     Tensor,
+    assume_at_least,
     assume_equal,
     constant,
     fresh_symbol,
@@ -57,6 +58,10 @@ def non_max_suppression(
         constant(np.float32(0)) if iou_threshold is None else iou_threshold,
         constant(np.float32(-inf)) if score_threshold is None else score_threshold,
     ]
+    for operand, name in zip(operands[2:], ("max_output_boxes_per_class", "iou_threshold", "score_threshold")):
+        require(operand.rank <= 1 and operand.size != 0, f"{name} must hold one number, not {operand.type}")
+        if operand.rank == 1:
+            assume_at_least(operand.shape[0], 1, f"{name} must hold one number")
     types = [TensorType(DType.int64, (fresh_symbol("selected"), 3))]
     return host("suppress_boxes", operands, types, centers=bool(center_point_box))[0]
 

@@ -44,11 +44,12 @@ from weft.ops.tensor import (
     index,
     literal,
 )
+from weft.ops.trace import is_symbolic
 
 __all__ = [
     "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes",
-    "build", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
-    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
+    "build", "check_range", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise",
+    "expand", "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
     "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "settle", "slice_axis", "sort", "split",
     "squeeze", "stack", "transpose",
 ]  # fmt: skip
@@ -247,6 +248,25 @@ def wrap_index(position: Element, size: Dim) -> Element:
     return where(position < 0, position + index(size), position)  # type: ignore[no-any-return]
 
 
+def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
+    """The integers of x as int64, each of which must lie in low..high: others are a fault of the data."""
+    if not x.dtype.is_integer:
+        raise InvalidModelError(f"{name} must hold integers, not {x.dtype}")
+    if x.known is not None and not is_symbolic(x) and isinstance(low, int) and isinstance(high, int):
+        outside = x.known[(x.known < low) | (x.known > high)]
+        if outside.size:
+            raise InvalidModelError(f"{name} must lie between {low} and {high}, which {outside.flat[0]} does not")
+        return cast(x, DType.int64)  # type: ignore[no-any-return]
+    nothing = constant(np.zeros(1, np.int64))
+
+    def element(v: Element) -> Element:
+        wide = cast(v, DType.int64)
+        outside = cast((wide < index(low)) | (wide > index(high)), DType.int64)
+        return wide + nothing.at(outside, checked=True)  # type: ignore[no-any-return]
+
+    return elementwise(element, x)
+
+
 # -- reductions and heavy primitives ---------------------------------------------------------------------------------
 
 
@@ -277,8 +297,15 @@ def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool =
     """int64 position of the `maximum` or `minimum` along an axis."""
     axis = normalize_axis(axis, x.rank)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    _assume_countable(x.shape[axis])
     result = _emit(ArgReduce(kind, axis, last), [x], DType.int64, shape)
     return expand_dims(result, [axis]) if keep else result
+
+
+def _assume_countable(size: Dim) -> None:
+    """Record that 32 bits hold the positions along an axis, where that depends on sizes; a number says it itself."""
+    if not isinstance(size, int):
+        assume_at_least(dims.LARGEST_POSITION, size, "more elements than a position can tell")
 
 
 def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, output_labels: str) -> Tensor:
@@ -361,6 +388,9 @@ def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[
     """How many windows fit into a padded axis; that at least one does is assumed where it depends on sizes."""
     room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
     if isinstance(room, int):
+        if room < 0 and size != 0:
+            problem = f"a window of {window} elements is larger than the padded input of {size + pad[0] + pad[1]}"
+            raise InvalidModelError(problem + (f", with dilations of {dilation}" if dilation > 1 else ""))
         return max(room // stride + 1, 0)
     assume_at_least(room, 0, "a window as large as the padded input")
     return dims.floordiv(room, stride) + 1
@@ -379,6 +409,8 @@ def pool(
     """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S."""
     if spatial is None:
         spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
+    if kind == "argmax":
+        _assume_countable(dims.product(x.shape[2:]))
     primitive = Pool(kind, tuple(window), tuple(strides), tuple(dilations), tuple(pads))
     return _emit(primitive, [x], DType.int64 if kind == "argmax" else x.dtype, (*x.shape[:2], *spatial))
 
@@ -392,6 +424,7 @@ def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = F
     """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
+    _assume_countable(x.shape[axis])
     assume_at_least(x.shape[axis], count, "there are not as many elements to choose from")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]

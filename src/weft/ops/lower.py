@@ -28,6 +28,9 @@ from weft.ops.type_rules import TypeRuleError
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
 
+TRACED_AGAIN = 32  # how often a node may be traced on average, where bodies of control flow need it, and some more
+MOST_TRACED = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
@@ -89,7 +92,7 @@ def lower(
 
     `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
     """
-    trace = Trace(evaluator)
+    trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
@@ -131,6 +134,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
     last_use = _last_uses(graph) if trace.eager else {}
     for number, node in enumerate(graph.nodes):
         trace.origin = node.name
+        trace.count_node()
         _trace_node(node, scope, graph)
         if progress is not None:
             progress((number + 1) / len(graph.nodes))
@@ -138,6 +142,11 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
             _forget(trace, scope, name)
     trace.origin = enclosing
     return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
+
+
+def _count_nodes(graph: Graph) -> int:
+    inner = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return len(graph.nodes) + sum(map(_count_nodes, inner))
 
 
 def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:

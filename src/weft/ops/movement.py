@@ -15,6 +15,7 @@ from weft.ops.language import (
     assume_equal,
     broadcast_shapes,
     build,
+    check_range,
     concat,
     dims_tensor,
     expand,
@@ -31,6 +32,7 @@ from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axes, normalize
 
 LARGEST_SHAPE = 8  # numbers in what may be taken for a shape
 FAR = 2**31 - 1  # a start or end at least this far out means "as far as it goes"
+FARTHEST = 2**63 - 1
 
 
 @op("Transpose")
@@ -128,15 +130,26 @@ def _slice(
 def slice_bounds(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, Dim]:
     """(first, count) of a slice over `size` elements, without asking for signs of starts and ends.
 
-    Like Python's, but a start before the front is the front, and a far end is the end that the step heads for.
+    Like Python's, but a start before the front is the front, and the greatest integers are no end at all.
     """
     require(step != 0, "the step of a slice is 0")
     low, high = (0, size) if step > 0 else (-1, size - 1)
     first = _clamp(_from_front(start, size), 0, high)
     last = _clamp(_from_front(end, size), low, high)
     if step < 0:
-        last = last - dims.minimum(dims.maximum(end - (FAR - 1), 0), 1) * (last + 1)
+        last = last - _is_open(end) * (last + 1)
     return first, dims.maximum(dims.ceildiv(last - first, step), 0)
+
+
+def _is_open(end: Dim) -> Dim:
+    """1 if an end is one of the two greatest integers, by which models say that there is none; else 0."""
+    if isinstance(end, int):
+        return int(end in (FAR, FARTHEST))
+
+    def reaches(place: int) -> Dim:
+        return dims.minimum(dims.maximum(end - (place - 1), 0), 1)
+
+    return reaches(FAR) - reaches(FAR + 1) + reaches(FARTHEST)
 
 
 def _from_front(position: Dim, size: Dim) -> Dim:
@@ -295,9 +308,10 @@ def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, t
     batch_axis, time_axis = normalize_axes((batch_axis, time_axis), x.rank)
     require(sequence_lens.rank == 1, f"sequence_lens must have one dimension, not {sequence_lens.rank}")
     assume_equal(sequence_lens.shape[0], x.shape[batch_axis], "one length for each sequence")
+    sequence_lens = check_range(sequence_lens, 0, x.shape[time_axis], "sequence_lens")
 
     def element(*i: Element) -> Element:
-        length, time = cast(sequence_lens.at(i[batch_axis]), DType.int64), i[time_axis]
+        length, time = sequence_lens.at(i[batch_axis]), i[time_axis]
         source = where(time < length, length - 1 - time, time)
         return x.at(*i[:time_axis], source, *i[time_axis + 1 :])
 

@@ -10,7 +10,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.flow import scan
 from weft.ops.functions import absolute, cast, clamp, exp, log1p, maximum, sigmoid, tanh, where, wide_dtype
-from weft.ops.language import Element, Tensor, assume_equal, build, contract, flip, full, stack, transpose
+from weft.ops.language import Element, Tensor, assume_equal, build, check_range, contract, flip, full, stack, transpose
 from weft.ops.registry import op, require
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -61,6 +61,10 @@ def make_layer(
     hidden = r.shape[2] if hidden_size is None else hidden_size
     wide = wide_dtype(x.dtype)
     x = transpose(x, (1, 0, 2)) if layout else x
+    if lengths is not None:
+        require(lengths.rank == 1, f"sequence_lens must have one dimension, not {lengths.rank}")
+        assume_equal(lengths.shape[0], x.shape[1], "one length for each sequence")
+        lengths = check_range(lengths, 0, x.shape[0], "sequence_lens")
     widened = None if b is None else cast(b, wide)
     layer = Layer(
         cast(x, wide), cast(w, wide), cast(r, wide), widened, lengths, hidden, gates, direction, bool(layout), x.dtype

@@ -9,7 +9,19 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import absolute, cast, equal, exp, is_inf, log, sqrt, where
-from weft.ops.language import Tensor, arg_reduce, build, cumulate, elementwise, full, mean, reduce, reshape, sort
+from weft.ops.language import (
+    Tensor,
+    arg_reduce,
+    assume_at_least,
+    build,
+    cumulate,
+    elementwise,
+    full,
+    mean,
+    reduce,
+    reshape,
+    sort,
+)
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axes, normalize_axis, op, require
 
 Reduction = Callable[[Tensor, Sequence[int], bool], Tensor]
@@ -136,6 +148,8 @@ def _position(kind: str, x: Tensor, axis: int, keepdims: int, select_last_index:
     axis = normalize_axis(axis, x.rank)
     if x.rank == 0:
         return full((), 0, DType.int64)
+    if 0 not in (*x.shape[:axis], *x.shape[axis + 1 :]):
+        assume_at_least(x.shape[axis], 1, f"there is no {kind} along an axis without elements")
     return arg_reduce(kind, x, axis, keep=bool(keepdims), last=bool(select_last_index))
 
 

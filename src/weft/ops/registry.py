@@ -123,15 +123,16 @@ def call(
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
         if definition.sees_graph:
             raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
-            raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
-        if definition.sees_graph or any(callable(value) for value in attributes.values()):
-            raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
         del trace.guards[guards:]
         return _put_off(definition, inputs, attributes, output_count, version)
     except WeftError:
         raise
     except RecursionError:
         raise
+    except ZeroDivisionError as error:
+        shapes = ", ".join(str(tensor.type) for tensor in inputs if tensor is not None)
+        problem = f"{definition.qualified_name} has no meaning for these sizes, one of which is 0: {shapes}"
+        raise InvalidModelError(problem) from error
     except Exception as error:  # a definition may trip over attributes and shapes that no valid model has
         raise InvalidModelError(
             f"{definition.qualified_name} cannot be applied here: {type(error).__name__}: {error}"

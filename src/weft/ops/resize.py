@@ -17,7 +17,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
-from weft.ops.language import Element, Tensor, assume_equal, build, index, literal, observe, reduce
+from weft.ops.language import Element, Tensor, assume_equal, build, full, index, literal, observe, reduce
 from weft.ops.ratio import Ratio, simplest
 from weft.ops.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.ops.tensor import NotStaticError
@@ -299,6 +299,9 @@ ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
 
 
 def _resize(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
+    if any(line.wanted == 0 for line in lines):
+        wanted = {line.axis: line.wanted for line in lines}
+        return full([wanted.get(axis, size) for axis, size in enumerate(x.shape)], 0, x.dtype)
     crops = sampling.transformation == "tf_crop_and_resize"
     lines = [line for line in lines if crops or not _is_identity(line)]
     if not lines:

@@ -18,6 +18,7 @@ from weft.ops.language import (
     Tensor,
     assume_equal,
     build,
+    check_range,
     contract,
     elementwise,
     full,
@@ -260,6 +261,7 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
     require(x.rank == 4 and regions.rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {regions.rois.rank}")
     assume_equal(regions.rois.shape[1], 4, "a region has four coordinates")
     assume_equal(batch_indices.shape[0], regions.rois.shape[0], "one image for each region")
+    batch_indices = check_range(batch_indices, 0, x.shape[0] - 1, "batch_indices")
     wide = regions.rois.dtype
     grids = regions.grids(ratio)
     taps = [ratio if ratio > 0 else _largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
@@ -274,7 +276,7 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
             found = clamp(found, 0.0, _number(size - 1, wide))
             part, first = found - floor(found), cast(floor(found), DType.int64)
             ends.append([(first, 1.0 - part), (minimum(first + 1, size - 1), part)])
-        image = cast(batch_indices.at(roi), DType.int64)
+        image = batch_indices.at(roi)
         corners = [
             cast(x.at(image, channel, row, column), wide) * (down * across)
             for (row, down), (column, across) in product(*ends)
@@ -338,9 +340,11 @@ def max_roi_pool(
             position = first + cast(place[2 + axis], wide)
             taken = position < last if taken is None else taken & (position < last)
             positions.append(cast(position, DType.int64))
-        image = cast(rois.at(roi, 0), DType.int64)
-        return where(taken, cast(x.at(image, channel, *positions), wide), -inf)  # type: ignore[no-any-return]
+        return where(taken, cast(x.at(images.at(roi), channel, *positions), wide), -inf)  # type: ignore[no-any-return]
 
+    images = check_range(
+        build((count,), lambda roi: cast(rois.at(roi, 0), DType.int64)), 0, x.shape[0] - 1, "images of rois"
+    )
     windows = build((count, x.shape[1], *pooled_shape, *reaches), pixel)
     return _without_empty(reduce("maximum", windows, [4, 5]), x.dtype)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ops.language import Tensor, dims_tensor, expand_dims, reshape, squeeze
+from weft.ops.language import Tensor, assume_at_least, dims_tensor, expand_dims, reshape, squeeze
 from weft.ops.registry import REQUIRED, Sizes, Static, normalize_axis, op, require
 
 
@@ -29,13 +29,26 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
             sizes[axis] = x.shape[axis]
     if allowzero and 0 in sizes and not isinstance(x.size, int):
         raise dims.UndecidedError(f"whether {x.size} elements are none")
+    for size in sizes:
+        if not isinstance(size, int):  # a computed 0 or -1 would stand for another size
+            assume_at_least(size, 1, "a size of its own")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:
-        rest = dims.product(size for axis, size in enumerate(sizes) if axis != unknown[0])
-        require(rest != 0, "a dimension of -1 cannot be told beside one of size 0")
-        sizes[unknown[0]] = dims.floordiv(x.size, rest)
+        others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]
+        sizes[unknown[0]] = _inferred(x, others)
     return reshape(x, sizes)
+
+
+def _inferred(x: Tensor, others: Sequence[Dim]) -> Dim:
+    """The size beside `others`; where one of them is 0, what it would be if that were another number."""
+    rest = dims.product(others)
+    if rest != 0:
+        return dims.floordiv(x.size, rest)
+    whole = dims.product(size for size in x.shape if size != 0)
+    rest = dims.product(size for size in others if size != 0)
+    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be told beside one of size 0")
+    return dims.floordiv(whole, rest)
 
 
 @op("Squeeze")

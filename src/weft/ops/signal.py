@@ -12,6 +12,7 @@ from weft.ops.functions import cast, cos, equal, exp, floor, log1p, where
 from weft.ops.language import (
     Element,
     Tensor,
+    assume_at_least,
     assume_equal,
     build,
     expand_dims,
@@ -80,6 +81,7 @@ def stft(
     batch, length, parts = signal.shape
     step = frame_step[0]
     require(not isinstance(step, int) or step > 0, f"frame_step must be positive, not {step}")
+    assume_at_least(step, 1, "a frame_step")
     size = frame_length[0] if frame_length else length if window is None else window.shape[0]
     if window is not None:
         assume_equal(window.shape[0], size, "the window must be as long as a frame")
@@ -144,6 +146,8 @@ def mel_weight_matrix(
     output_datatype: int = 1,
 ) -> Tensor:
     bands, length = num_mel_bins[0], dft_length[0]
+    require(not isinstance(length, int) or length >= 0, f"dft_length must not be negative, not {length}")
+    assume_at_least(length, 0, "a dft_length")
     edges = _mel_edges(bands, length, *(_scalar(x) for x in (sample_rate, lower_edge_hertz, upper_edge_hertz)))
 
     def element(j: Element, band: Element) -> Element:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 
-from weft.errors import InvalidModelError
+from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Equality, Expr, Symbol, UndecidedError
 from weft.ir.dtypes import DType, from_numpy
@@ -43,6 +44,7 @@ from weft.ops.type_rules import check_primitive
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512
+MOST_ELEMENTS = 1 << 40  # of a tensor
 
 
 class Evaluator(Protocol):
@@ -69,6 +71,7 @@ class Trace:
     tensors: dict[int, Tensor] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     symbol_names: set[str] = field(default_factory=set)
+    budget: float = inf  # how many nodes may still be traced
     is_void: bool = (
         False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
     )
@@ -76,6 +79,7 @@ class Trace:
     # -- making tensors ----------------------------------------------------------------------------------------------
 
     def input(self, type: Type, name: str, known: Any = None) -> Tensor:
+        _check_sizes(type)
         value = Value(next(self.numbers), type, name)
         self.inputs.append(value)
         return self._register(Tensor(self, value, known))
@@ -171,6 +175,19 @@ class Trace:
         self.is_void = True
         self.guards.append(Guard(left, right, self.origin))
 
+    def depth(self) -> int:
+        """How many bodies it stands in."""
+        return 0 if self.parent is None else 1 + self.parent.depth()
+
+    def count_node(self) -> None:
+        """One more node is traced, for the first time or again: bodies of control flow may be traced several times."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        root.budget -= 1
+        if root.budget < 0:
+            raise UnsupportedModelError("loops and branches nest too deeply: their bodies would be traced too often")
+
     def _runs_never(self) -> bool:
         """Whether a contradiction says nothing of the model, since there was one before it."""
         return self.is_void or (self.parent is not None and self.parent._runs_never())
@@ -234,9 +251,16 @@ class Trace:
         limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
         if not all(isinstance(size, int) and size <= limit for size in sizes):
             return None
+        if not all(
+            isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
+        ):
+            return None
         contents = [operand.known for operand in operands]
         if not symbolic:
-            return self.evaluator.evaluate(primitive, contents, types)
+            try:
+                return self.evaluator.evaluate(primitive, contents, types)
+            except KeyError:  # a size inside of the primitive that only the run reveals
+                return None
         if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
             return None
         try:
@@ -378,7 +402,12 @@ def _check_sizes(type: Type) -> None:
         count *= size if isinstance(size, int) and size else 1
     if count >= 1 << 63:  # even if another size is 0
         raise InvalidModelError(f"the result would have sizes that no array has: {type}")
-    if not dims.is_tractable(type.shape or ()):
+    shape = type.shape or ()
+    if all(isinstance(size, int) for size in shape) and dims.product(shape) > MOST_ELEMENTS:
+        raise UnsupportedModelError(
+            f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}"
+        )
+    if not dims.is_tractable(shape):
         raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
 

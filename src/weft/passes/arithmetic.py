@@ -2,7 +2,8 @@
 
 Integers that depend on sizes and positions alone become one index each, so that loads at computed places (a gather at a
 loop's counter) are seen to be slices, and checks of indices that are always in range vanish. Results stay the same to
-the bit: integers are only joined where they provably stay within their type.
+the bit: integers are only joined where they provably stay within their type. No arithmetic on integers alone is
+left to a device's compiler, which may refuse to (WGSL has neither constants that overflow nor all conversions of them).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from weft.ir.types import Shape, TensorType
 from weft.ops.trace import Evaluator
 from weft.passes.rewrite import compact, everywhere
 
+_WRAPPING = frozenset({"cast", "negate", "add", "subtract", "multiply"})
+
 
 def simplify_arithmetic(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     """Work out what is plain in every map, through maps that are only numbers or positions."""
@@ -31,7 +34,7 @@ def simplify_arithmetic(program: TensorProgram, evaluator: Evaluator) -> TensorP
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
-            simplifier = _Simplifier(step.operands, numbers, plain)
+            simplifier = _Simplifier(step.operands, numbers, plain, evaluator)
             expression = simplifier.copy(step.primitive.expression)
             if expression is not step.primitive.expression:
                 step = compact(replace(step, primitive=Map(expression)))
@@ -56,8 +59,13 @@ class _Simplifier:
     """One expression's simpler copy; parts that stay the same stay the same objects."""
 
     def __init__(
-        self, operands: Sequence[Value], numbers: Mapping[Value, Literal], plain: Mapping[Value, Scalar]
+        self,
+        operands: Sequence[Value],
+        numbers: Mapping[Value, Literal],
+        plain: Mapping[Value, Scalar],
+        evaluator: Evaluator,
     ) -> None:
+        self.evaluator = evaluator
         self.operands = operands
         self.numbers = numbers
         self.plain = plain
@@ -82,6 +90,7 @@ class _Simplifier:
             case Apply(function, arguments, dtype):
                 new = tuple(map(self.copy, arguments))
                 found = self._neutral(function, new, dtype) or _integer(function, new, dtype)
+                found = found or self._number_of(function, new, dtype)
                 if found is not None:
                     return found
                 return node if _same(new, arguments) else Apply(function, new, dtype)
@@ -108,6 +117,14 @@ class _Simplifier:
             case "add" if dtype.is_integer and first == 0:
                 return right
         return None
+
+    def _number_of(self, function: str, arguments: Sequence[Scalar], dtype: DType) -> Literal | None:
+        """The outcome of integers that are all numbers, whatever it is in their type."""
+        exact = _WRAPPING if dtype.is_integer else {"cast"} if dtype in (DType.float32, DType.float64) else ()
+        if function not in exact or not all(isinstance(a, Literal) and a.dtype.is_integer for a in arguments):
+            return None
+        (result,) = self.evaluator.evaluate(Map(Apply(function, tuple(arguments), dtype)), [], [TensorType(dtype, ())])
+        return Literal(int(result) if dtype.is_integer else float(result), dtype)
 
     def _number(self, scalar: Scalar) -> Any:
         if isinstance(scalar, Load) and not scalar.checked:

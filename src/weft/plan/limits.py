@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from weft.errors import OutOfMemoryError
+from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.work import Allocation
 from weft.plan.sections import Plan
 
+LARGEST_ARRAY = 2**63 - 1  # bytes that numpy can count
 _NAMED = 4  # tensors that an error names
 
 
@@ -31,6 +32,9 @@ def output_bytes(plan: Plan) -> int:
 
 def check_fits(plan: Plan, room: Room, physical: int, beside: int | None = None) -> None:
     """Raise OutOfMemoryError unless a section can run; `beside` are the arrays beside the arena, else its outputs."""
+    for shape, dtype in plan.outputs:
+        if prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_ARRAY:  # one of no elements may be, too
+            raise ExecutionError(f"a result would have sizes that no array has: {dtype.name}{list(shape)}")
     arrays = output_bytes(plan) if beside is None else beside
     if plan.arena_bytes + arrays > physical:
         raise OutOfMemoryError(

@@ -245,8 +245,7 @@ class _Planner:
         for number, ((launch, references), blocks) in enumerate(zip(work.launches, all_blocks)):
             if number not in skipped:
                 buffers = tuple(self.locate(reference, work, memory) for reference in references)
-                # without blocks nobody reads them, and a size of 0 that they divide by does no harm
-                parameters = tuple(map(self.number, launch.parameters)) if blocks else (0,) * len(launch.parameters)
+                parameters = self.number.parameters(launch.parameters, blocks)
                 flops, moved = share if blocks else (0.0, 0.0)
                 sizes = tuple(
                     self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0

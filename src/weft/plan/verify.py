@@ -179,7 +179,7 @@ class _Replay:
         same = planned.kernel is launch.kernel or planned.kernel == launch.kernel
         if not same or (task is not None and planned.task != task) or planned.blocks != self.number(launch.blocks):
             return None
-        if planned.parameters != tuple(map(self.number, launch.parameters)):
+        if planned.parameters != self.number.parameters(launch.parameters, planned.blocks):
             return None
         self.running = number
         return self.pending.pop()[1]
@@ -307,7 +307,9 @@ class _Replay:
 
     def next_is(self, work: Work) -> bool:
         (_, planned), (launch, _) = self.pending[-1], work.launches[0]
-        return planned.kernel == launch.kernel and planned.parameters == tuple(map(self.number, launch.parameters))
+        return planned.kernel == launch.kernel and planned.parameters == self.number.parameters(
+            launch.parameters, planned.blocks
+        )
 
     def relabel(self, fresh: Mapping[Value, tuple[Content, ...]], made: Mapping[Value, tuple[Content, ...]]) -> None:
         """Give what an iteration made labels of its own, so that the next one's are told apart from them."""

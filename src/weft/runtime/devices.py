@@ -16,6 +16,7 @@ from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import Executable
 from weft.backends.cpu.peak import known_peak
+from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
 from weft.errors import DeviceError, ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
@@ -72,8 +73,8 @@ def choose(name: str) -> Device:
     "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
     """
     if not isinstance(name, str):
-        hint = 'for instance device="cpu"; see weft.devices()'
-        raise DeviceError(f"a device is chosen by its name, not by a {type(name).__name__}", hint=hint)
+        hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
+        raise DeviceError(f"there is no device {name!r:.60}", hint=hint)
     if name == "auto":
         return next(_automatic())
     kind, colon, wanted = name.partition(":")
@@ -227,13 +228,13 @@ def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: 
 
 def _run_on_cpu(program: Compiled, wishes: Wishes) -> Runner:
     assert isinstance(program, CompiledProgram)
-    threads = wishes.threads or machine.usable_cores()
+    threads = min(wishes.threads or machine.usable_cores(), MOST_THREADS)
     return Executable(program, threads, limit=wishes.limit, may_grow=wishes.prefer == "speed")
 
 
 def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:
     assert isinstance(program, CompiledProgram)
-    count = threads or machine.usable_cores()
+    count = min(threads or machine.usable_cores(), MOST_THREADS)
     return Recorder(recorder(program, count), count, known_peak(count))
 
 

@@ -87,7 +87,7 @@ def file_digest(file: OpenFile, path: Path | None, records: Path | None) -> str:
     if known is not None and known[0] == identity(file.status()):
         return known[1]
     before = identity(file.status())
-    settled = _settle(file)
+    settled = is_settled(file) and _is_on_disk(file)
     found = digest(file)
     if settled and identity(file.status()) == before:
         with suppress(OSError):
@@ -95,11 +95,14 @@ def file_digest(file: OpenFile, path: Path | None, records: Path | None) -> str:
     return found
 
 
-def _settle(file: OpenFile) -> bool:
-    """Whether any change of a file from now on will show in its times."""
+def is_settled(file: OpenFile) -> bool:
+    """Whether the last change of a file was some time ago."""
     status = file.status()
-    if time.time() - max(status.st_mtime, status.st_ctime) <= SETTLED:
-        return False
+    return time.time() - max(status.st_mtime, status.st_ctime) > SETTLED
+
+
+def _is_on_disk(file: OpenFile) -> bool:
+    """Bring to the disk what others have written to a file; the next write to any page of it shows in its times."""
     try:
         os.fsync(file.descriptor)
     except OSError:
@@ -109,7 +112,7 @@ def _settle(file: OpenFile) -> bool:
 
 def times_tell(file: OpenFile) -> bool:
     """Whether a file lies where its times tell of every write to it."""
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, LookupError):
         facts = dict(line.split(":", 1) for line in _lines(f"/proc/self/fdinfo/{file.descriptor}") if ":" in line)
         mount = facts["mnt_id"].strip()
         for line in _lines("/proc/self/mountinfo"):

@@ -228,12 +228,12 @@ def _strings(array: Array, dtype: DType, name: str, file: str) -> Array:
         texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
     except UnicodeDecodeError as error:
         raise InputError(f"input {name!r} holds bytes that are no UTF-8: {error}", file=file) from error
-    odd = next((item for item in texts if not isinstance(item, str)), None)
-    if odd is not None or None in texts:
-        raise InputError(f"input {name!r} must hold strings, not {odd!r:.60}", file=file)
-    result = np.empty(len(texts), object)
-    result[:] = texts
-    return result.reshape(array.shape)
+    odd = [item for item in texts if not isinstance(item, str)]
+    if odd:
+        raise InputError(f"input {name!r} must hold strings, not {odd[0]!r:.60}", file=file)
+    result = np.empty(array.shape, object)
+    result.reshape(-1)[:] = texts
+    return result
 
 
 def _from_python(content: Any, dtype: DType) -> Array:

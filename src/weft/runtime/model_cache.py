@@ -34,8 +34,8 @@ from weft.runtime.digests import digest, identity
 MOST_BYTES = 4 * 1024**3
 LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead
 MOST_RECORDS = 4096  # digests of files that are remembered
-_MAGIC = b"weft\x00m02"
-_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of what follows it in head and structure, the arrays', sizes
+_MAGIC = b"weft\x00m03"
+_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of key, rest of the head and structure, the arrays', sizes
 _CHECKED = 8 + 32  # bytes of the head that the first checksum does not cover
 _PAGE = 4096
 _LONG_AGO = 86_400  # seconds
@@ -117,7 +117,7 @@ class ModelCache:
         magic, checksum, array_digest, length, start, array_bytes = _HEAD.unpack_from(content)
         end = _HEAD.size + length
         whole = magic == _MAGIC and end <= start and start + array_bytes == len(content)
-        if not whole or sha256(content[_CHECKED:end]).digest() != checksum:
+        if not whole or _checksum(key, content[_CHECKED:end]) != checksum:
             raise ValueError("a damaged entry")
         arrays = content[start:]
         if not self._is_known(key, status):
@@ -145,10 +145,11 @@ class ModelCache:
                     view.release()
                 tail = _HEAD.pack(b"", b"", arrays, len(saved.structure), start, saved.array_bytes)[_CHECKED:]
                 file.seek(0)
-                file.write(_MAGIC + sha256(tail + saved.structure).digest() + tail + saved.structure)
+                file.write(_MAGIC + _checksum(path.stem, tail + saved.structure) + tail + saved.structure)
             past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
             os.utime(unfinished, (past, past))
-            unfinished.chmod(0o400)
+            if os.name != "nt":  # where it could not be replaced any more
+                unfinished.chmod(0o400)
             unfinished.replace(path)
         except BaseException:
             self._remove(unfinished)
@@ -208,6 +209,13 @@ class ModelCache:
         for file in (path, path.with_suffix(".used")):
             with suppress(OSError):
                 file.unlink()
+
+
+def _checksum(key: str, data: bytes | memoryview) -> bytes:
+    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    found = sha256(key.encode())
+    found.update(data)
+    return found.digest()
 
 
 def shared_models() -> ModelCache:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import RLock
 
 from weft.backends.own_files import usable
-from weft.errors import ModelError
+from weft.errors import ChangedFileError, ModelError
 from weft.frontend import OpenFile, Source, copy_model, open_external
 from weft.ir.graph import Model
-from weft.runtime.digests import digest, file_digest
+from weft.runtime.digests import digest, file_digest, is_settled
+from weft.threads import reentrant_lock
 
+KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
 Read = Callable[[Source, Sequence[Path]], Model]
 
 
@@ -32,7 +33,8 @@ class Reading:
         self._external: dict[str, str] = {}  # the names of external files' contents
         self._model: Model | None = None
         self._copy: Source | None = None
-        self._lock = RLock()
+        self._is_loaded = False
+        self._lock = reentrant_lock()
 
     @property
     def file(self) -> str:
@@ -59,30 +61,44 @@ class Reading:
             return [self._external[location] for location in locations]
 
     def model(self) -> Model:
-        """The model, its weights views of private copies; ModelError where a file has changed since it was seen."""
+        """The model, its weights views of private copies; ChangedFileError where a file is not what it was."""
         with self._lock:
             if self._model is None:
-                folders = [self._folder] if self._folder is not None and usable(self._folder) else []
-                self._copy = copy_model(self.opened, folders)
-                if isinstance(self.opened.content, OpenFile):
-                    self._name = _same(self._name, self._copy.view, self.file, self.file)
-                model = self._read(self._copy, folders)
-                for location, view in model.external.items():
-                    self._external[location] = _same(self._external.get(location), view, location, self.file)
-                self._model = model
+                try:
+                    self._copy, self._model = self._read_again()
+                except ModelError as error:
+                    if not self._is_loaded:
+                        raise
+                    hint = "load the model again"
+                    raise ChangedFileError(
+                        f"since it was loaded: {error.problem}", file=self.file, hint=hint
+                    ) from error
             return self._model
+
+    def _read_again(self) -> tuple[Source, Model]:
+        folders = [self._folder] if self._folder is not None and usable(self._folder) else []
+        if isinstance(self.opened.content, OpenFile) and not is_settled(self.opened.content):
+            self.name()  # whoever writes to it now shows in two looks at it
+        copy = copy_model(self.opened, folders)
+        if isinstance(self.opened.content, OpenFile):
+            self._name = _same(self._name, copy.view, "the file", self.file)
+        model = self._read(copy, folders)
+        for location, view in model.external.items():
+            self._external[location] = _same(self._external.get(location), view, location, self.file)
+        return copy, model
 
     def views(self) -> list[memoryview]:
         """The private copies in use."""
         with self._lock:
-            return (
-                [] if self._model is None or self._copy is None else [self._copy.view, *self._model.external.values()]
-            )
+            if self._model is None or self._copy is None:
+                return []
+            return [self._copy.view, *self._model.external.values()]
 
-    def forget(self) -> None:
-        """Let go of copies of files, as far as nobody else uses them; they are made again where they are needed."""
+    def end_loading(self, keep: bool) -> None:
+        """Let go of large copies of files, unless they are to be kept; who needs them again, makes them again."""
         with self._lock:
-            if isinstance(self.opened.content, OpenFile):
+            self._is_loaded = True
+            if not keep and sum(map(len, self.views())) > KEPT and isinstance(self.opened.content, OpenFile):
                 self._model = self._copy = None
 
 
@@ -90,5 +106,5 @@ def _same(known: str | None, view: memoryview, name: str, file: str) -> str:
     """The name of a file's content, which must be the known one if there is one."""
     found = digest(view)
     if known is not None and known != found:
-        raise ModelError(f"{name} has changed since it was loaded", file=file, hint="load the model again")
+        raise ChangedFileError(f"{name} has changed since it was first read", file=file, hint="load the model again")
     return found

@@ -177,8 +177,9 @@ class Model:
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
-        kinds = ExecutionError if self._workshop.has_memory else (ExecutionError, OutOfMemoryError)
-        return isinstance(error, kinds) and error.node is None
+        if isinstance(error, ExecutionError):
+            return True
+        return isinstance(error, OutOfMemoryError) and not self._workshop.has_memory and error.node is None
 
     def _stay(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:

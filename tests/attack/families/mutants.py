@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from attack.drawn import packed
 from attack.mutate import mutated
-from attack.regions import corpus, from_json
 from attack.reduce import smaller_models
+from attack.regions import corpus, from_json
 from attack.trial import attacked
 from attack.verdict import Payload, Verdict
 
 SECONDS = 60
-SHARE = 60
+SHARE = 30
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:

@@ -24,7 +24,7 @@ VARIABLE = "WEFT_CACHE"
 
 MOST_BYTES = 512 * 1024**2
 _SUFFIX = ".weft"
-_MAGIC = b"weft\x00001"
+_MAGIC = b"weft\x00002"
 STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
 
 
@@ -104,11 +104,7 @@ class CodeCache:
         except OSError:
             return None
         head = len(_MAGIC) + 32
-        if (
-            len(data) < head
-            or data[: len(_MAGIC)] != _MAGIC
-            or sha256(data[head:]).digest() != data[len(_MAGIC) : head]
-        ):
+        if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
             with suppress(OSError):
                 path.unlink()
             return None
@@ -122,7 +118,7 @@ class CodeCache:
         if self.folder is None:
             return
         with suppress(OSError):
-            write_file(self.folder / (key + _SUFFIX), _MAGIC + sha256(data).digest() + data)
+            write_file(self.folder / (key + _SUFFIX), _MAGIC + _checksum(key, data) + data)
             self._until_trim -= len(data)
             if self._until_trim < 0:
                 self._trim(self.folder)
@@ -140,6 +136,11 @@ class CodeCache:
             with suppress(OSError):
                 path.unlink()
             total -= size
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    return sha256(key.encode() + data).digest()
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:

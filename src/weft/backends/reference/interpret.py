@@ -111,7 +111,10 @@ def in_order(content: Any) -> Any:
     """An array whose elements follow each other in memory; numpy's sums depend on how they lie there."""
     if not isinstance(content, np.ndarray) or (content.flags.c_contiguous and content.flags.aligned):
         return content
-    return np.array(content, order="C")
+    try:
+        return np.array(content, order="C")
+    except MemoryError:  # one element repeated beyond all memory: whoever really needs it all says so
+        return content
 
 
 def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Guard, ...]:

@@ -133,6 +133,8 @@ def _fit(
 
 
 def cumulate(primitive: Cumulate, x: Array) -> Array:
+    if x.size == 0:
+        return np.array(x)
     function: Any = np.cumsum if primitive.kind == "sum" else np.cumprod
     axis = primitive.axis
     wide = x.astype(np.float32) if _is_narrow(x) else x

@@ -27,7 +27,7 @@ from weft.backends.webgpu.gpu import (
 from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.turns import MOST_TURNS, most_turns
 from weft.backends.webgpu.weights import Spot
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir import kernel as form
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.sections import ABSOLUTE
@@ -35,6 +35,7 @@ from weft.plan.sections import ABSOLUTE
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
 MOST = 2**31 - 1
+MOST_ELEMENTS = MOST - 2**16  # of a buffer: lanes beyond the last one, which do nothing, must have a number too
 
 
 Key = tuple[str, tuple[Binding, ...], bool]
@@ -106,6 +107,13 @@ class Binder:
                 spots[home] = max(spots[home], whole, key=lambda spot: spot.size)  # one may be a part of the other
             else:
                 spots[buffer.name] = whole
+            elements = whole.size // buffer.dtype.numpy.itemsize
+            if elements > MOST_ELEMENTS and launch.blocks:
+                raise ExecutionError(
+                    f"a tensor of {elements:,} elements: this device's kernels count up to {MOST_ELEMENTS:,}",
+                    node=launch.origin or None,
+                    hint="use a smaller batch, or device='cpu'",
+                )
         runs = self.shaders[launch.kernel.name].runs
         ways = []
         for buffer, place, own in zip(buffers, launch.buffers, bases):
@@ -115,7 +123,20 @@ class Binder:
             else:
                 constant = place.region == ABSOLUTE and not buffer.written
                 ways.append(self._way(buffer, spots[buffer.name], aligned, constant))
+        self._check_bindings(launch, ways, spots)
         return Bound(launch, tuple(ways), tuple(spots.values()), tuple(zip(*bases)) if bases else ((),) * count)
+
+    def _check_bindings(self, launch: PlannedLaunch, ways: Sequence[Binding], spots: Mapping[str, Spot]) -> None:
+        """OutOfMemoryError if tensors are so large that a kernel cannot see all of them at once."""
+        count = sum(way.segments for way in ways if way.alias is None)
+        most = self.gpu.limits.max_bindings
+        if count > most and any(way.segments > 1 for way in ways):
+            raise OutOfMemoryError(
+                f"a kernel works on {sum(spot.size for spot in spots.values()):,} bytes, for which it would need "
+                f"{count} bindings; {self.gpu.name} has {most}",
+                node=launch.origin or None,
+                hint="use smaller inputs, or another device: see weft.devices()",
+            )
 
     def _span(self, place: Place, shift: int, size: int, count: int) -> Spot:
         """All that a buffer is, each time a launch is repeated."""

@@ -72,8 +72,16 @@ class Library:
     def call(self, function: str, arguments: Sequence[str], dtypes: Sequence[DType], result: DType) -> str:
         """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
         constant = self._literals.get(arguments[-1])
+        if function == "cast" and constant is not None and dtypes[0].is_integer:
+            return self._converted(int(constant), dtypes[0], result)
         atoms = [_atom(argument) for argument in arguments]
         return self._noted(functions.apply(self._helpers, function, atoms, dtypes, result, constant))
+
+    def _converted(self, number: int, source: DType, target: DType) -> str:
+        """An integer as another type: naga has no constants of some of these conversions."""
+        if target.is_float:
+            return self.literal(float(np.array(number, source.numpy).astype(target.numpy)), target)
+        return self.literal(number != 0 if target is DType.bool else number, target)
 
     def combine(self, kind: str, dtype: DType, a: str, b: str) -> str:
         """The sum, product, maximum or minimum of two registers."""

@@ -18,6 +18,7 @@ from weft.ops.language import (
     Tensor,
     assume_equal,
     build,
+    check_range,
     elementwise,
     index,
     reduce,
@@ -106,7 +107,9 @@ def group_query_attention(
     require(kv_num_heads > 0 and num_heads % kv_num_heads == 0, f"{num_heads} heads cannot share {kv_num_heads}")
     _refuse(sliding_window_cache, kv_cache_bit_width)
     q, k, v = _projections(query, key, value, num_heads, kv_num_heads)
-    lengths = Lengths(q.shape[2], total_sequence_length[0], reshape(seqlens_k, (seqlens_k.size,)))
+    total = total_sequence_length[0]
+    last = check_range(reshape(seqlens_k, (seqlens_k.size,)), 0, total - 1, "seqlens_k")
+    lengths = Lengths(q.shape[2], total, last)
     if q_norm_weight is not None and k_norm_weight is not None:
         q, _ = simplified_layer_normalization(q, q_norm_weight, epsilon=qk_norm_epsilon)
         k, _ = simplified_layer_normalization(k, k_norm_weight, epsilon=qk_norm_epsilon)

@@ -9,10 +9,9 @@ from typing import Any
 
 from weft.errors import UnsupportedModelError
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
 from weft.ops.attention import default_scale, multiply_heads, softmax_of_visible, weigh_values
 from weft.ops.functions import cast, where
-from weft.ops.language import Element, Tensor, assume_equal, build, concat, slice_axis
+from weft.ops.language import Element, Tensor, assume_equal, build, check_range, concat, slice_axis
 from weft.ops.registry import require
 
 MASK_FILTER_VALUE = -10000.0
@@ -68,7 +67,7 @@ def masking(
 def _padding(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
     """Whether the key at (batch, head, query, key) is padding, by a mask in one of the forms that the ops take."""
     if mask.rank == 1:
-        return _padding_by_length(mask, batch)
+        return _padding_by_length(mask, batch, keys)
     assume_equal(mask.shape[0], batch, "a mask has a row for each sequence of the batch")
     match mask.rank:
         case 2:
@@ -82,13 +81,15 @@ def _padding(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tup
     raise UnsupportedModelError(f"a mask of {mask.type} has none of the forms that attention takes")
 
 
-def _padding_by_length(mask: Tensor, batch: Dim) -> Callable[[tuple[Element, ...]], Any]:
+def _padding_by_length(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
     """The ends of the sequences, and then perhaps their starts."""
     if mask.shape[0] == 3 * batch + 2:
         raise UnsupportedModelError("a mask of cumulated sequence lengths", hint="export with a mask of 0 and 1")
 
+    ends = check_range(mask, 0, keys, "mask_index")
+
     def bound(position: Any) -> Any:
-        return cast(mask.at(position), DType.int64)
+        return ends.at(position)
 
     if mask.shape[0] == 2 * batch:
         return lambda place: (place[3] >= bound(place[0])) | (place[3] < bound(place[0] + batch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ops.functions import cast
-from weft.ops.language import Tensor, build, cumulate, full, observe, pad, reduce, reshape, scatter, sort
+from weft.ops.language import Tensor, build, check_range, cumulate, full, observe, pad, reduce, reshape, scatter, sort
 from weft.ops.microsoft.domain import op
 from weft.ops.registry import require
 
@@ -15,9 +15,10 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
     """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
     require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
     batch, length, _ = x.shape
-    padded = build((batch, length), lambda b, s: cast(s >= cast(sequence_token_count.at(b), DType.int64), DType.int32))
+    counts = check_range(sequence_token_count, 0, length, "sequence_token_count")
+    padded = build((batch, length), lambda b, s: cast(s >= counts.at(b), DType.int32))
     _, places = sort(reshape(padded, (batch * length,)), 0)
-    total = reduce("sum", cast(sequence_token_count, DType.int64), [0])
+    total = reduce("sum", counts, [0])
     (tokens,) = observe(total, "tokens")
     offsets = cast(reshape(places, (batch, length)), DType.int32)
     packed = without_padding(x, offsets, tokens)
@@ -41,7 +42,7 @@ def without_padding(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
     """The first `tokens` rows that the offsets name, of [batch, sequence, hidden]."""
     batch, length, hidden = x.shape
     rows, places = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
-    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h))
+    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h, checked=True))
 
 
 def sequence_lengths(cumulated: Tensor) -> Tensor:

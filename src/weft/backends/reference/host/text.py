@@ -65,7 +65,7 @@ def tf_idf(
     pool: tuple[Any, ...],
 ) -> tuple[Array]:
     grams = _grams(starts, pool)
-    rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x.reshape(1, -1)
+    rows = x if x.ndim == 2 else x.reshape(1, -1)
     result = np.zeros((rows.shape[0], max(places) + 1), np.float32)
     for row, line in zip(rows.tolist(), result):
         for number in _occurrences(row, grams, lengths, skips):
@@ -76,7 +76,7 @@ def tf_idf(
         scale = np.zeros(result.shape[1], np.float32)
         scale[list(places)] = weights
         result = result * scale
-    return (result.reshape(*x.shape[:-1], result.shape[1]),)
+    return (result if x.ndim == 2 else result[0],)
 
 
 def _grams(starts: tuple[int, ...], pool: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:

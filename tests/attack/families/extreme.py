@@ -1,0 +1,92 @@
+"""Extreme numbers: NaN, infinities, zeros of either sign, the largest and smallest of each type, in each input.
+
+The result is onnxruntime's, or that of onnx's evaluator: each has faults of its own at the edges, so that one that agrees
+is enough; where a sum or a product leaves the type's range, any side of it will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from attack.node_cases import case_arrays, case_inputs, node_cases, reshaped_model
+from attack.peer import Peer
+from attack.verdict import Payload, Verdict, right, wrong
+
+import weft
+
+SECONDS = 60.0
+SHARE = 40
+LARGE = 1e-3  # of a type's largest number: beyond it sums may differ in whether they overflow
+_PEER = Peer()
+
+FLOATS = ("nan", "inf", "-inf", "-0.0", "largest", "-largest", "smallest", "subnormal")
+INTEGERS = ("largest", "-largest")
+
+
+def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
+    """All of them, in random order."""
+    assert device
+    made = list(_payloads())
+    for number in random.permutation(len(made)):
+        yield made[number]
+
+
+def _payloads() -> Iterator[Payload]:
+    for name in node_cases():
+        for key, array in case_arrays(name).items():
+            kind = array.dtype.kind
+            if not array.size or kind not in "fiu" or "loop" in name or (kind in "iu" and array.ndim < 2):
+                continue
+            for number in FLOATS if kind == "f" else INTEGERS:
+                yield {"name": f"{name} {key} with {number}", "case": name, "input": key, "number": number}
+
+
+def attack(payload: Payload, device: str) -> Verdict:
+    name, key = payload["case"], payload["input"]
+    arrays = case_arrays(name)
+    changed = np.array(arrays[key])
+    changed.flat[changed.size // 2] = _number(payload["number"], changed.dtype)
+    model = reshaped_model(name, arrays, symbolic=False)
+    inputs: dict[str, Any] = {**case_inputs(name), key: changed}
+    found = weft.load(model, device=device, cache=False).run(inputs)
+    answers = _PEER.ask(model, inputs)
+    if not answers:
+        return right()
+    told = [_difference(found, wanted) for wanted in answers]
+    return right() if None in told else wrong(str(told[0]))
+
+
+def _number(number: str, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return info.max if number == "largest" else info.min
+    limits = ml_dtypes.finfo(dtype)
+    known = {
+        "largest": limits.max,
+        "-largest": limits.min,
+        "smallest": limits.smallest_normal,
+        "subnormal": limits.smallest_subnormal,
+    }
+    return known[number] if number in known else float(number)
+
+
+def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
+    for name, expected in wanted.items():
+        actual = found[name]
+        if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fiub" or not expected.size:
+            continue
+        if actual.shape != expected.shape:
+            return f"{name} has shape {actual.shape}, not {expected.shape}"
+        ours, theirs = actual.astype(np.float64), expected.astype(np.float64)
+        loose = expected.dtype.kind == "f" and expected.dtype.itemsize < 4
+        close = np.isclose(ours, theirs, rtol=2e-2 if loose else 1e-3, atol=2e-2 if loose else 1e-4, equal_nan=True)
+        if expected.dtype.kind == "f":
+            limit = LARGE * float(np.finfo(expected.dtype).max)
+            close |= (np.abs(ours) > limit) & (np.abs(theirs) > limit)
+        if not close.all():
+            place = int(np.flatnonzero(~close)[0])
+            return f"{name} is {ours.flat[place]} at {place}, not {theirs.flat[place]}"
+    return None

@@ -1,0 +1,114 @@
+"""Integers that are indices, lengths, axes, counts or sizes, far out of range: right as others have it, or refused.
+
+Each integer input of each node case takes numbers at and beyond the edges. Where onnxruntime and onnx's evaluator both
+refuse and weft answers, it must have cut something into shape in silence; where it refuses, it names the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from attack.node_cases import case_arrays, case_inputs, node_cases, reshaped_model
+from attack.peer import Peer
+from attack.verdict import Payload, Verdict, refused, right, wrong
+from onnx import numpy_helper
+
+import weft
+from weft.errors import InputError, InternalError, OutOfMemoryError, WeftError
+
+SECONDS = 60.0
+SHARE = 60
+_PEER = Peer()
+
+STRICT = ("nllloss", "sce_")  # whose labels must not be negative: others count them from the end
+NUMBERS = ("-2**63", "-2**31", "-size-1", "-size", "-1", "0", "size", "size+1", "2**31", "2**63-1")
+
+
+def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
+    """All of them, in random order."""
+    assert device
+    made = list(_payloads())
+    for number in random.permutation(len(made)):
+        yield made[number]
+
+
+def _payloads() -> Iterator[Payload]:
+    for name in node_cases():
+        if "loop" in name:  # which would go on for as long as it is told to
+            continue
+        arrays = case_arrays(name)
+        sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1}) or [1]
+        for key, array in arrays.items():
+            if array.dtype not in (np.int32, np.int64) or not array.size:
+                continue
+            for number in NUMBERS:
+                for size in sizes[:3] if "size" in number else sizes[:1]:
+                    for form in ("static", "symbolic", "constant"):
+                        yield {
+                            "name": f"{name} {key}={number} {form} {size}",
+                            "case": name,
+                            "input": key,
+                            "number": number,
+                            "size": size,
+                            "form": form,
+                        }
+
+
+def attack(payload: Payload, device: str) -> Verdict:
+    name, key = payload["case"], payload["input"]
+    arrays = case_arrays(name)
+    changed = np.array(arrays[key])
+    edge = int(eval(payload["number"], {}, {"size": payload["size"]}))
+    info = np.iinfo(changed.dtype)
+    changed.flat[changed.size // 2] = min(max(edge, info.min), info.max)
+    arrays[key] = changed
+    model = reshaped_model(name, arrays, payload["form"] == "symbolic")
+    inputs: dict[str, Any] = {**case_inputs(name), key: changed}
+    if payload["form"] == "constant":
+        kept = [value for value in model.graph.input if value.name != key]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+        model.graph.initializer.append(numpy_helper.from_array(changed, key))
+        del inputs[key]
+    try:
+        found = weft.load(model, device=device, cache=False).run(inputs)
+    except (InternalError, OutOfMemoryError):
+        raise
+    except WeftError as error:
+        if error.node is None and not isinstance(error, InputError):
+            return wrong(f"an error that names no node: {error}")
+        answers = _PEER.ask(model, inputs) or ()
+        if len(answers) == 2 and _agrees(*answers) and not any(part in name for part in STRICT):
+            return wrong(f"refused, though others agree on {_shown(answers[0])}: {error}")
+        return refused(f"{type(error).__name__}: {error}")
+    answers = _PEER.ask(model, inputs)
+    if answers is None:
+        return right()
+    if not answers:
+        return wrong(f"answered, though nobody else does: {_shown(found)}")
+    if any(_agrees(found, wanted) for wanted in answers):
+        return right()
+    return wrong(f"{_shown(found)}, not {_shown(answers[0])}")
+
+
+def _agrees(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    for name, expected in wanted.items():
+        actual = found[name]
+        if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+            continue
+        if actual.shape != expected.shape:
+            return False
+        if expected.dtype.kind in "fiub" and expected.size:
+            numbers = actual.astype(np.float64), expected.astype(np.float64)
+            if not np.allclose(*numbers, rtol=1e-2, atol=1e-2, equal_nan=True):
+                return False
+    return True
+
+
+def _shown(outputs: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value.shape} {value.reshape(-1)[:4]}" if isinstance(value, np.ndarray) else f"{name} {value!r:.60}"
+        for name, value in outputs.items()
+    )

@@ -1,0 +1,199 @@
+"""Mutations that put control flow around a node, or nodes into a function."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from attack.drawn import Draw, dtype_of
+from attack.edits import FLOATS, Made, Random, before, constant, emit, fresh, pick, put_nodes
+from attack.insertions import UNARY
+from attack.regions import Case, declaration, reads
+from onnx import TensorProto, helper, numpy_helper
+
+
+def branch(case: Case, random: Random) -> bool:
+    """An If around a node; its other branch computes something of the same type."""
+    places = _single_output(case)
+    if not places:
+        return False
+    place = pick(random, places)
+    node = case.graph.node[place]
+    output = node.output[0]
+    given = case.draws[output]
+    inner, other = fresh(case), fresh(case)
+    body = onnx.NodeProto.FromString(node.SerializeToString())
+    body.output[0] = inner
+    alike = [name for name in before(case, place) if case.draws.get(name, {}).get("dtype") == given["dtype"]
+             and case.draws[name]["shape"] == given["shape"]]  # fmt: skip
+    if alike and random.random() < 0.6:
+        otherwise = [helper.make_node(pick(random, ("Identity", "Neg", "Abs")), [pick(random, alike)], [other])]
+        extra = []
+    else:
+        zeros = fresh(case)
+        extra = [numpy_helper.from_array(np.int64(given["shape"]), zeros)]
+        filling = numpy_helper.from_array(
+            np.ones(1, dtype_of(given["dtype"])) if given["dtype"] != "str" else np.array(["a"], object)
+        )
+        otherwise = [helper.make_node("ConstantOfShape", [zeros], [other], value=filling)]
+    then = helper.make_graph([body], "then", [], [_typed(inner, given)])
+    orelse = helper.make_graph(otherwise, "else", [], [_typed(other, given)], extra)
+    if random.random() < 0.5:
+        then, orelse = orelse, then
+    condition, ahead = _condition(case, random, place)
+    put_nodes(case, place, ahead)
+    case.graph.node[place + len(ahead)].CopyFrom(
+        helper.make_node("If", [condition], [output], then_branch=then, else_branch=orelse)
+    )
+    return True
+
+
+def _condition(case: Case, random: Random, place: int) -> tuple[str, list[onnx.NodeProto]]:
+    """A constant, an input, or something computed."""
+    match int(random.integers(3)):
+        case 0:
+            return constant(case, np.array(random.random() < 0.5)), []
+        case 1:
+            name = fresh(case)
+            given = {"dtype": "bool", "shape": [], "values": [bool(random.random() < 0.5)]}
+            case.draws[name] = case.feeds[name] = given
+            case.graph.input.append(declaration(name, given))
+            return name, []
+    floats = [name for name in before(case, place) if case.draws.get(name, {}).get("dtype") == "float32"]
+    if not floats:
+        return constant(case, np.array(True)), []
+    made: Made = []
+    total = emit(case, made, "ReduceMax", [pick(random, floats)], keepdims=0)
+    return emit(case, made, "Greater", [total, constant(case, np.float32(random.normal()))]), made
+
+
+def loop(case: Case, random: Random) -> bool:
+    """A Loop around a node: its result is carried where the shape allows, and collected."""
+    places = _single_output(case)
+    if not places:
+        return False
+    place = pick(random, places)
+    node = case.graph.node[place]
+    output, given = node.output[0], case.draws[node.output[0]]
+    fitting = [at for at, name in enumerate(node.input) if case.draws.get(name) is not None and
+               case.draws[name]["dtype"] == given["dtype"] and case.draws[name]["shape"] == given["shape"]]  # fmt: skip
+    body = onnx.NodeProto.FromString(node.SerializeToString())
+    number, going, carried, result, on, collected = (fresh(case) for _ in range(6))
+    body.output[0] = result
+    trips = int(pick(random, (1, 2, 3, 3)))
+    inputs = [
+        helper.make_tensor_value_info(number, TensorProto.INT64, []),
+        helper.make_tensor_value_info(going, TensorProto.BOOL, []),
+    ]
+    nodes = [body, helper.make_node("Identity", [going], [on])]
+    outputs = [helper.make_tensor_value_info(on, TensorProto.BOOL, [])]
+    count = constant(case, np.int64(trips))
+    if random.random() < 0.3:
+        name = fresh(case)
+        case.draws[name] = case.feeds[name] = {"dtype": "int64", "shape": [], "values": [trips]}
+        case.graph.input.append(declaration(name, case.feeds[name]))
+        count = name
+    collecting = random.random() < 0.4
+    if fitting:
+        at = pick(random, fitting)
+        start = node.input[at]
+        body.input[at] = carried
+        inputs.append(_typed(carried, given))
+        outputs.append(_typed(result, given))
+        if collecting:
+            nodes.append(helper.make_node("Identity", [result], [collected]))
+            outputs.append(_typed(collected, given))
+        graph = helper.make_graph(nodes, "body", inputs, outputs)
+        stack = [fresh(case)] if collecting else []
+        made = [helper.make_node("Loop", [count, "", start], [output, *stack], body=graph)]
+        for name in stack:
+            case.graph.output.append(onnx.ValueInfoProto(name=name))
+    else:
+        outputs.append(_typed(result, given))
+        graph = helper.make_graph(nodes, "body", inputs, outputs)
+        stacked = fresh(case)
+        made = [helper.make_node("Loop", [count, ""], [stacked], body=graph)]
+        last = constant(case, np.int64(-1))
+        made.append(helper.make_node("Gather", [stacked, last], [output], axis=0))
+    rest = [onnx.NodeProto.FromString(other.SerializeToString()) for other in case.graph.node[place + 1 :]]
+    del case.graph.node[place:]
+    case.graph.node.extend([*made, *rest])
+    return True
+
+
+def scan(case: Case, random: Random) -> bool:
+    """A Scan over an axis of a value, inserted before a reader of it: a running sum, and each slice changed."""
+    edges = [(place, at) for place, node in enumerate(case.graph.node) for at, name in enumerate(node.input)
+             if name in case.draws and case.draws[name]["dtype"] in FLOATS and case.draws[name]["shape"]]  # fmt: skip
+    if not edges:
+        return False
+    place, at = pick(random, edges)
+    node = case.graph.node[place]
+    x = node.input[at]
+    given = case.draws[x]
+    axis = int(random.integers(len(given["shape"])))
+    part = given | {"shape": [*given["shape"][:axis], *given["shape"][axis + 1 :]]}
+    state, piece, total, changed = (fresh(case) for _ in range(4))
+    start, final, stacked = constant(case, np.zeros([1], dtype_of(given["dtype"]))), fresh(case), fresh(case)
+    made: Made = []
+    begun = emit(case, made, "Expand", [start, constant(case, np.int64(part["shape"]))])
+    body = helper.make_graph(
+        [helper.make_node("Add", [state, piece], [total]), helper.make_node(pick(random, UNARY), [total], [changed])],
+        "body", [_typed(state, part), _typed(piece, part)], [_typed(total, part), _typed(changed, part)],
+    )  # fmt: skip
+    made.append(
+        helper.make_node(
+            "Scan",
+            [begun, x],
+            [final, stacked],
+            body=body,
+            num_scan_inputs=1,
+            scan_input_axes=[axis],
+            scan_output_axes=[axis],
+            scan_input_directions=[int(random.integers(2))],
+        )
+    )
+    case.draws[stacked] = given
+    node.input[at] = stacked
+    put_nodes(case, place, made)
+    case.graph.output.append(onnx.ValueInfoProto(name=final))
+    return True
+
+
+def into_function(case: Case, random: Random) -> bool:
+    """Some neighbouring nodes become a function of the model."""
+    start = int(random.integers(len(case.graph.node)))
+    nodes = [
+        onnx.NodeProto.FromString(node.SerializeToString())
+        for node in case.graph.node[start : start + int(random.integers(1, 5))]
+    ]
+    made = [name for node in nodes for name in node.output if name]
+    inputs = list(dict.fromkeys(name for node in nodes for name in reads(node) if name not in made))
+    later = {name for node in case.graph.node[start + len(nodes) :] for name in reads(node)}
+    later |= {entry.name for entry in case.graph.output}
+    outputs = [name for name in made if name in later]
+    if not outputs or not inputs or any(node.domain == "attacked" for node in nodes):
+        return False
+    name = f"F{len(case.model.functions)}"
+    opsets = [entry for entry in case.model.opset_import if entry.domain != "attacked"]
+    case.model.functions.append(helper.make_function("attacked", name, inputs, outputs, nodes, opsets))
+    if all(entry.domain != "attacked" for entry in case.model.opset_import):
+        case.model.opset_import.append(helper.make_opsetid("attacked", 1))
+    rest = [onnx.NodeProto.FromString(node.SerializeToString()) for node in case.graph.node[start + len(nodes) :]]
+    del case.graph.node[start:]
+    case.graph.node.extend([helper.make_node(name, inputs, outputs, domain="attacked"), *rest])
+    return True
+
+
+def _single_output(case: Case) -> list[int]:
+    """Where nodes are that make one tensor."""
+    return [
+        place
+        for place, node in enumerate(case.graph.node)
+        if len(node.output) == 1 and node.output[0] in case.draws and node.input
+        and node.op_type not in ("If", "Loop", "Scan") and case.draws[node.output[0]]["dtype"] != "str"
+    ]  # fmt: skip
+
+
+def _typed(name: str, given: Draw) -> onnx.ValueInfoProto:
+    """A declared type without a shape."""
+    return declaration(name, given, None)
