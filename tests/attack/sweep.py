@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--select", default="", help="only cases whose name this regular expression finds")
+    parser.add_argument("--jobs", type=int, default=1, help="children at once (default 1)")
     parser.add_argument("--again", action="store_true", help="run again what was found")
     arguments = parser.parse_args()
     family = load_family(arguments.family)
@@ -50,17 +52,34 @@ def read_state(path: Path) -> dict[str, dict[str, Any]]:
 
 def _run(family: Family, arguments: argparse.Namespace, known: dict[str, Any], state: Any, end: float) -> bool:
     """Run what is not known yet; whether that was all."""
-    device = arguments.device
-    with Arena() as arena, Child(family, device, arena) as child:
-        for payload in _selected(cases_of(family, arguments.seed, device), arguments.select, known):
-            if time.monotonic() > end:
-                return False
-            begin = time.monotonic()
-            verdict = child.run(payload)
-            entry = {"name": payload["name"], "kind": verdict.kind, "detail": verdict.detail}
-            state.write(json.dumps({**entry, "seconds": round(time.monotonic() - begin, 3)}) + "\n")
-            state.flush()
-    return True
+    device, lock = arguments.device, threading.Lock()
+    cases = _selected(cases_of(family, arguments.seed, device), arguments.select, known)
+    unfinished = threading.Event()
+
+    def work(arena: Arena) -> None:
+        with Child(family, device, arena) as child:
+            while True:
+                with lock:
+                    payload = next(cases, None)
+                if payload is None:
+                    return
+                if time.monotonic() > end:
+                    unfinished.set()
+                    return
+                begin = time.monotonic()
+                verdict = child.run(payload)
+                entry = {"name": payload["name"], "kind": verdict.kind, "detail": verdict.detail}
+                with lock:
+                    state.write(json.dumps({**entry, "seconds": round(time.monotonic() - begin, 3)}) + "\n")
+                    state.flush()
+
+    with Arena() as arena:
+        workers = [threading.Thread(target=work, args=(arena,)) for _ in range(arguments.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return not unfinished.is_set()
 
 
 def _selected(cases: Iterator[dict[str, Any]], pattern: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from attack.devices import DEVICES, missing
 from cpu.works import TARGET, run_work
 from frontend.samples import model, node, tensor, value
+from peers import onnxruntime_run
 
 import weft
 from weft.ir import dims
@@ -347,3 +349,29 @@ def test_stays_inside_its_memory(
         assert result.shape == tuple(dims.evaluate(size, sizes) for size in part.result.shape)
         packed.append(result)
     close(packed[-1], exact(inputs))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bad", [np.nan, 3e38])
+def test_weights_that_are_dropped_for_nan_spoil_nothing(bad: float, device: str) -> None:
+    """A row whose scores are NaN, or infinite on both sides, is 0 where the model says so."""
+    reason = missing(device)
+    if reason:
+        pytest.skip(reason)
+    shapes = {"q": (2, 16, 8), "k": (2, 8, 16), "v": (2, 16, 8)}
+    nodes = [
+        node("MatMul", ["q", "k"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("IsNaN", ["p"], ["lost"]),
+        node("Where", ["lost", "zero", "p"], ["w"]),
+        node("MatMul", ["w", "v"], ["y"]),
+    ]
+    declared = [value(name, shape) for name, shape in shapes.items()]
+    built = model(nodes, declared, [value("y", (2, 16, 8))], [tensor("zero", np.float32(0))])
+    random = np.random.default_rng(0)
+    feeds = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds["q"][0, 3] = bad
+    found = weft.load(built, device=device, cache=False).run(feeds)["y"]
+    expected = onnxruntime_run(built, feeds)[0]
+    assert not expected[0, 3].any()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,7 +18,7 @@ from cpu.test_emit import row_sums
 from weft.backends.cpu import pool
 from weft.backends.cpu.codegen import LoadedCode
 from weft.backends.cpu.machine import usable_cores
-from weft.backends.cpu.tape import Launch, Place, Tape
+from weft.backends.cpu.tape import Journey, Launch, Place, Tape
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
@@ -228,3 +232,51 @@ def test_times_of_launches() -> None:
     starts, ends = np.where(worked, times[..., 0], after).min(axis=1), times[..., 1].max(axis=1)
     assert (starts[1:] >= ends[:-1]).all()  # one launch after the other
     assert worked[4].sum() == 1  # that one is not parallel
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals come to the main thread")
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_ctrl_c_ends_a_run(threads: int, parallel: bool) -> None:
+    """A run of hours, were it not for the signal; afterwards all is as before."""
+    hours = Tape([Launch(code().addresses["nothing"], (1 << 32) - 1, (), parallel=parallel, most=1)] * 1000, code())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for _ in range(3):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                hours.run([], threads)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    test_a_chain_of_launches(500, threads)
+
+
+def test_a_run_that_is_left_and_taken_up_again() -> None:
+    """Slices of no time: every piece is run once, in order, whoever runs it, and the same times are noted."""
+    size, turns = 800, 50
+    constants = np.ones(size + 16, np.float32)
+    given = np.arange(size, dtype=np.float32)
+    launches = [
+        replace(launch, most=1 + number % 3)
+        for number, launch in enumerate([_plus(size, step) for step in range(turns)])
+    ]
+    for threads in (1, 2, 4):
+        arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+        tape = Tape(launches, code())
+        addresses = [array.ctypes.data for array in (arena, constants, given, wanted)]
+        shared = pool.shared_pool(threads) if threads > 1 else None
+        journey = Journey(pool.runner(), tape, addresses, shared, threads, 0, None)
+        slices = 0
+        while pool.runner().go(journey._at, 0):
+            slices += 1
+        assert slices > 0 or threads > 1  # where others may be done before
+        np.testing.assert_array_equal(arena[size * (turns % 2) :][:size], given + turns)
+        assert not pool.runner().go(journey._at, 0)
+
+
+def _plus(size: int, step: int) -> Launch:
+    source = Place(2) if step == 0 else Place(0, (step % 2) * size * 4)
+    target = Place(0, ((step + 1) % 2) * size * 4)
+    return Launch(
+        code().addresses["plus"], -(-size // 16), (source, Place(1, 64), target), (size,), parallel=step % 4 != 3
+    )

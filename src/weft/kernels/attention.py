@@ -280,7 +280,11 @@ class _Builder:
             inside = Call("less", (Integer(self.at_row), Integer(self.row_count)), DType.bool)
             mask = inside if mask is None else Call("logical_and", (inside, mask), DType.bool)
         place = variable("e") * self.width + column
-        value = _call("multiply", Fetch("sum", place, FLOAT), Fetch("factors", variable("e"), FLOAT))
+        factor = Fetch("factors", variable("e"), FLOAT)
+        value = _call("multiply", Fetch("sum", place, FLOAT), factor)
+        if self.attention.drops_nan:  # its sums may be NaN as well
+            nothing = Call("equal", (factor, _number(0.0)), DType.bool)
+            value = _call("select", nothing, _number(0.0), value)
         at = {**self.row_places(self.at_row), self.last + 1: column}
         axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
         write = self.ending.write(Register("value", FLOAT, True), axes, mask)

@@ -96,6 +96,9 @@ def _take_in(outer: _Known, maps: Mapping[Value, _Known], readers: dict[Value, s
 
 
 def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
+    checks = any(load.checked for load in inner.loads)
+    if checks and len(_shape(inner.step.results[0])) < len(_shape(outer.step.results[0])):
+        return False  # faults of the data are told once, not by each of many readers
     position = outer.step.operands.index(inner.step.results[0])
     shape = _shape(inner.step.results[0])
     own = [load for load in outer.loads if load.operand == position]

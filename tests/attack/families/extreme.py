@@ -1,7 +1,7 @@
 """Extreme numbers: NaN, infinities, zeros of either sign, the largest and smallest of each type, in each input.
 
-The result is onnxruntime's, or that of onnx's evaluator: each has faults of its own at the edges, so that one that agrees
-is enough; where a sum or a product leaves the type's range, any side of it will do.
+The result is onnxruntime's, or that of onnx's evaluator: each has faults of its own at the edges, so that one that
+agrees is enough; where a sum or a product leaves the type's range, any side of it will do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ _PEER = Peer()
 
 FLOATS = ("nan", "inf", "-inf", "-0.0", "largest", "-largest", "smallest", "subnormal")
 INTEGERS = ("largest", "-largest")
+DECISIONS = {
+    "maxpool": ("nan",),  # weft hands NaN on, as frameworks do; onnxruntime drops it
+    "convtranspose": ("nan", "inf", "-inf"),  # weights times the zeros between and around elements: no number
+}
+"""Numbers whose meaning for an op is a choice, by parts of names."""
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
@@ -41,6 +46,8 @@ def _payloads() -> Iterator[Payload]:
             if not array.size or kind not in "fiu" or "loop" in name or (kind in "iu" and array.ndim < 2):
                 continue
             for number in FLOATS if kind == "f" else INTEGERS:
+                if any(op in name and number in numbers for op, numbers in DECISIONS.items()):
+                    continue
                 yield {"name": f"{name} {key} with {number}", "case": name, "input": key, "number": number}
 
 
@@ -55,7 +62,7 @@ def attack(payload: Payload, device: str) -> Verdict:
     answers = _PEER.ask(model, inputs)
     if not answers:
         return right()
-    told = [_difference(found, wanted) for wanted in answers]
+    told = [_difference(found, wanted, payload["number"]) for wanted in answers]
     return right() if None in told else wrong(str(told[0]))
 
 
@@ -73,7 +80,7 @@ def _number(number: str, dtype: np.dtype[Any]) -> Any:
     return known[number] if number in known else float(number)
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
+def _difference(found: dict[str, Any], wanted: dict[str, Any], number: str) -> str | None:
     for name, expected in wanted.items():
         actual = found[name]
         if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fiub" or not expected.size:
@@ -84,8 +91,10 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
         loose = expected.dtype.kind == "f" and expected.dtype.itemsize < 4
         close = np.isclose(ours, theirs, rtol=2e-2 if loose else 1e-3, atol=2e-2 if loose else 1e-4, equal_nan=True)
         if expected.dtype.kind == "f":
-            limit = LARGE * float(np.finfo(expected.dtype).max)
+            limit = LARGE * float(ml_dtypes.finfo(expected.dtype).max)
             close |= (np.abs(ours) > limit) & (np.abs(theirs) > limit)
+            if "largest" in number:  # what overflows on the way may end as anything
+                close |= ~np.isfinite(ours) | ~np.isfinite(theirs)
         if not close.all():
             place = int(np.flatnonzero(~close)[0])
             return f"{name} is {ours.flat[place]} at {place}, not {theirs.flat[place]}"

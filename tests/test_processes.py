@@ -1,0 +1,337 @@
+"""Threads, forks, ends and signals: what is shared is built once, and no moment is a bad one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.threads import Once, Task, Team, Undivided, lock, once, reentrant_lock
+
+SOURCE = str(Path(weft.__file__).parents[1])
+TESTS = str(Path(__file__).parent)
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+PRELUDE = """
+import gc, os, sys, threading, time
+import numpy as np
+import weft, weft.compiler
+from attack.scenarios import digest, feed, layers
+"""
+
+
+def run_script(script: str, cache: Path) -> str:
+    """What a process of its own says; it must end well."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, TESTS]), "WEFT_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    assert done.stderr == "", done.stderr
+    return done.stdout.strip()
+
+
+# -- built once ------------------------------------------------------------------------------------------------------
+
+
+def test_one_thread_builds_and_all_get_the_same() -> None:
+    built = []
+
+    @once
+    def slow() -> object:
+        time.sleep(0.05)
+        built.append(object())
+        return built[-1]
+
+    barrier, found = threading.Barrier(8), []
+
+    def ask() -> None:
+        barrier.wait()
+        found.append(slow())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == built * 8
+    slow.cache_clear()
+    assert slow() is not found[0]
+
+
+def test_an_error_while_building_is_not_kept() -> None:
+    turns = iter([ZeroDivisionError(), None])
+
+    def make() -> int:
+        error = next(turns)
+        if error is not None:
+            raise error
+        return 5
+
+    made = Once(make)
+    with pytest.raises(ZeroDivisionError):
+        made()
+    assert made() == 5
+
+
+def test_who_calls_native_code_holds_it(tmp_path: Path) -> None:
+    script = """
+from weft.backends.cpu import pool
+for threads in (1, 4):
+    model = weft.load(layers(1), device="cpu", threads=threads)
+    before = [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)]
+    pool.runner.cache_clear()
+    gc.collect()
+    assert [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)] == before
+    shortcut = model._whole.runner.shortcut([feed(1)])
+    del model
+    gc.collect()
+    assert digest(shortcut([feed(1)])[0]) == before[0]
+print("same")
+"""
+    assert run_script(script, tmp_path) == "same"
+
+
+def test_the_first_runs_of_a_process_come_at_once(tmp_path: Path) -> None:
+    script = """
+from weft.backends.cpu import pool
+load_code, loaded = pool.load_code, []
+def slowly(*arguments):
+    time.sleep(0.1)  # so that others come before it is done
+    loaded.append(load_code(*arguments))
+    return loaded.pop()
+pool.load_code = slowly
+barrier, results = threading.Barrier(8), []
+def work():
+    model = weft.load(layers(1), device="cpu", threads=2)
+    barrier.wait()
+    results.extend(digest(model.run({"x": feed(1)})["y"]) for _ in range(5))
+threads = [threading.Thread(target=work) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(results), len(set(results)))
+"""
+    assert run_script(script, tmp_path) == "40 1"
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """The status of a forked child that does this; a child that hangs is killed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+@needs_fork
+def test_locks_are_free_in_children() -> None:
+    held = [lock(), reentrant_lock()]
+    taken, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held[0], held[1]:
+            taken.set()
+            end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+
+    def child() -> None:
+        for each in held:
+            with each:
+                pass
+
+    assert in_child(child) == 0
+    assert not held[0].acquire(blocking=False)
+    end.set()
+    holder.join()
+
+
+@needs_fork
+def test_a_fork_waits_for_those_inside_of_a_library() -> None:
+    library = Undivided()
+    seen, inside = [], threading.Event()
+
+    def work() -> None:
+        with library, library:
+            inside.set()
+            time.sleep(0.2)
+            seen.append("done")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    inside.wait()
+
+    def child() -> None:
+        assert seen == ["done"]
+        with library:
+            pass
+
+    assert in_child(child) == 0
+    worker.join()
+    with library:
+        assert in_child(lambda: None) == 0  # who forks may be inside itself
+
+
+@needs_fork
+def test_a_child_of_a_process_that_loads_loads_and_runs(tmp_path: Path) -> None:
+    script = """
+expected = digest(weft.load(layers(1), device="cpu", cache=False).run({"x": feed(1)})["y"])
+shared = weft.load(layers(1), device="cpu")
+ends = threading.Event()
+def work():
+    while not ends.is_set():
+        weft.load(layers(2), device="cpu", cache=False)
+threads = [threading.Thread(target=work) for _ in range(2)]
+[thread.start() for thread in threads]
+children = []
+for number in range(4):
+    time.sleep(0.05)
+    children.append(os.fork())
+    if children[-1] == 0:
+        fresh = weft.load(layers(1), device="cpu", cache=False)
+        same = all(digest(model.run({"x": feed(1)})["y"]) == expected for model in (fresh, shared))
+        sys.exit(0 if same else 1)
+print([os.waitpid(child, 0)[1] for child in children])
+ends.set()
+"""
+    assert run_script(script, tmp_path) == "[0, 0, 0, 0]"
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_process_ends_while_it_compiles(tmp_path: Path, daemon: bool) -> None:
+    script = f"""
+def work():
+    result = weft.load(layers(1, 6), device="cpu", cache=False).run({{"x": feed(1)}})
+    print("done")
+threading.Thread(target=work, daemon={daemon}).start()
+time.sleep(0.1)
+"""
+    assert run_script(script, tmp_path) == "" if daemon else "done"
+
+
+def test_a_worker_ends_with_its_parent() -> None:
+    """Also in the middle of a case, and while it starts."""
+    script = """
+import os, subprocess, sys
+options = ["--device", "cpu", "--loader", "time:sleep", "--kind", "node"]
+command = [sys.executable, "-m", "weft.compat.conformance.worker", *options]
+print(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE).pid, flush=True)
+os._exit(0)
+"""
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    command = [sys.executable, "-c", script]
+    parent = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    await_end(int(parent.stdout))
+
+
+def await_end(process: int) -> None:
+    """Wait for the end of somebody else's child; a zombie has ended."""
+    while True:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+
+
+# -- threads that are not to be had, and signals ---------------------------------------------------------------------
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    left, start = [after], threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+
+
+@pytest.mark.parametrize("available", [0, 1, 2, 9])
+def test_a_team_of_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+    refuse_threads(monkeypatch, available)
+    with Team(3) as team:
+        assert list(team.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
+        assert team.gather() == min(available, 3)
+        with pytest.raises(ZeroDivisionError):
+            team.submit(lambda: 1 // 0).result()
+
+
+@pytest.mark.parametrize("available", [0, 1])
+def test_models_without_threads_to_be_had(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+    from attack.scenarios import digest, feed, layers
+
+    expected = digest(weft.load(layers(1), device="cpu", threads=4).run({"x": feed(1, 300)})["y"])
+    refuse_threads(monkeypatch, available)
+    model = weft.load(layers(1), device="cpu", threads=7, cache=False)
+    assert digest(model.run({"x": feed(1, 300)})["y"]) == expected
+    assert model.profile({"x": feed(1)}, repeat=1).kernels
+
+
+def test_an_exception_waits_for_no_piece() -> None:
+    begun, end = threading.Event(), threading.Event()
+    tasks: list[Task[bool]] = []
+
+    def wait() -> bool:
+        begun.set()
+        return end.wait()
+
+    def interrupted() -> None:
+        with Team(1) as team:
+            tasks.extend([team.submit(wait), team.submit(wait)])
+            begun.wait()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(task._undone.locked() for task in tasks)
+    end.set()
+    assert tasks[0].result()
+    assert tasks[1]._undone.locked()  # nobody has begun it, and nobody will
+
+
+def test_ctrl_c_while_loading(tmp_path: Path) -> None:
+    script = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for delay in (0.05, 0.15, 0.3):
+    try:
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        while True:
+            weft.load(layers(1, 4), device="cpu", cache=False)
+    except KeyboardInterrupt:
+        timer.join()
+weft.load(layers(1), device="cpu", cache=False).run({"x": feed(1)})
+print("usable")
+"""
+    assert run_script(script, tmp_path) == "usable"
