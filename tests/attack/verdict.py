@@ -11,7 +11,7 @@ from weft.errors import InternalError, WeftError
 Payload = dict[str, Any]
 """A case: what can be written as JSON and suffices to run it again; "name" says shortly what it is."""
 
-RIGHT, REFUSED, WRONG = "right", "refused", "wrong"
+RIGHT, REFUSED, WRONG, NO_CASE = "right", "refused", "wrong", "no case"
 INTERNAL, FOREIGN, CRASH, HANG = "internal error", "foreign exception", "crash", "hang"
 FINDINGS = (WRONG, INTERNAL, FOREIGN, CRASH, HANG)
 
@@ -41,6 +41,11 @@ def refused(reason: str) -> Verdict:
 def wrong(what: str) -> Verdict:
     """A result that it should not be: another value, or silence where an error was due."""
     return Verdict(WRONG, what)
+
+
+def no_case() -> Verdict:
+    """There is no such case: what would tell takes too long for whoever makes cases."""
+    return Verdict(NO_CASE)
 
 
 def judged(error: BaseException) -> Verdict:

@@ -18,7 +18,7 @@ from attack.forms import COMPILED, EXACT, FORMS
 from attack.forms.calls import DifferentError, same_bits
 from attack.forms.sample import Sample
 from attack.refusals import listed
-from attack.verdict import Payload, Verdict, refused, right, wrong
+from attack.verdict import Payload, Verdict, no_case, refused, right, wrong
 from onnx.reference import ReferenceEvaluator
 
 from weft.compat.conformance.cases import Case, collect, data_sets
@@ -27,32 +27,28 @@ from weft.compat.conformance.known import read_known_failures
 from weft.errors import InternalError, WeftError
 
 SECONDS = 60
-SHARE = 100
+SHARE = 130
 CONFORMANCE = Path(__file__).parents[2] / "conformance"
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
-    """All pairs of a case and a form that applies to it, in random order."""
+    """All pairs of a case and a form, in random order; not every form applies to every case."""
     names = list(_suite())
     forms = [form for form in FORMS if device != "reference" or form not in COMPILED]
     for pair in random.permutation(len(names) * len(forms)):
         case, form = names[int(pair) // len(forms)], forms[int(pair) % len(forms)]
-        if applies(case, form):
-            yield payload(case, form)
+        yield payload(case, form)
 
 
 def payload(case: str, form: str) -> Payload:
     return {"name": f"{case}: {form}", "case": case, "form": form}
 
 
-def applies(case: str, form: str) -> bool:
-    return FORMS[form](_sample(case)) is not None
-
-
 def attack(payload: Payload, device: str) -> Verdict:
     case, form = payload["case"], payload["form"]
     sample = FORMS[form](_sample(case))
-    assert sample is not None, "the form does not apply"
+    if sample is None:
+        return no_case()
     reason = listed(device).get((case, form))
     before = {name: value.copy() for name, value in sample.tensors.items()}
     try:
