@@ -32,9 +32,9 @@ ONLY_GPU, ONLY_CPU = ("forks_after_gpu",), ("forks_while_loading", "forks_while_
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
     left_out = ONLY_GPU if device == "cpu" else ONLY_CPU
     for turn in range(1 << 30):
+        seed = int(random.integers(1 << 20))  # the same for a turn: what its models must give is computed once
         for place, scenario in enumerate(SCENARIOS):
             threads = THREADS[(turn + place) % len(THREADS)]
-            seed = int(random.integers(1 << 20))
             if scenario not in left_out:
                 name = f"{scenario}, {threads} threads, seed {seed}"
                 yield {"name": name, "scenario": scenario, "threads": threads, "seed": seed}
