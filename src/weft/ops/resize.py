@@ -24,7 +24,6 @@ from weft.ops.tensor import NotStaticError
 from weft.ops.trace import is_symbolic
 
 HALF = Fraction(1, 2)
-LONGEST = 1 << 40  # what no axis reaches: as far as it is one of several limits, "none" is written as a larger number
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,6 @@ def _common_scale(sizes: Sequence[Dim], wanted: Sequence[Dim], smallest: bool) -
     choose = dims.minimum if smallest else dims.maximum
     best: Dim | None = None
     for number, target in enumerate(wanted):
-        target = dims.minimum(dims.maximum(target, -LONGEST), LONGEST)
         scaled = target * dims.product(size for place, size in enumerate(sizes) if place != number)
         best = scaled if best is None else choose(best, scaled)
     require(best is not None, "there is no axis to resize")

@@ -23,7 +23,10 @@ SHARE = 60
 _PEER = Peer()
 
 STRICT = ("nllloss", "sce_")  # whose labels must not be negative: others count them from the end
-UNDEFINED = ("name a dimension twice",)  # "Behavior is undefined if an axis is repeated", says Pad
+UNDEFINED = (
+    "name a dimension twice",  # "Behavior is undefined if an axis is repeated", says Pad
+    "too large to convert",  # a Resize with a limit of 2**63 - 1, compared as a product
+)
 ROUNDED = ("crop_and_resize_extrapolation",)  # where a coordinate is on the edge of the image but for rounding
 CROPPED = ("edge_pad", "reflect_pad", "wrap_pad")  # an axis cropped to nothing is nothing; others take no such pads
 NUMBERS = ("-2**63", "-2**31", "-size-1", "-size", "-1", "0", "size", "size+1", "2**31", "2**63-1")
