@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -141,7 +141,7 @@ class Model:
         kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
         bound = self._bind(inputs, plain)
         try:
-            owned = self._owned(wanted, self._run(bound, plain, wanted, kept), bound, kept)
+            return self._owned(bound, self._run(bound, plain, wanted, kept), wanted, kept)
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -154,12 +154,11 @@ class Model:
         except MemoryError as error:
             hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
             raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
-        return owned
 
     def _owned(
-        self, wanted: Sequence[str], results: Iterable[Any], bound: Bound, kept: Sequence[str]
+        self, bound: Bound, results: Sequence[Any], wanted: tuple[str, ...], kept: Sequence[str]
     ) -> dict[str, Any]:
-        """Results by name that belong to the caller alone, those to be kept on the device."""
+        """Results by name, each the caller's alone."""
         others = list(bound.arrays.values())
         owned: dict[str, Any] = {}
         for name, result in zip(wanted, results):

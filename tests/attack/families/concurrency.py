@@ -60,7 +60,7 @@ def attack(payload: Payload, device: str) -> Verdict:
             return wrong(f"it did not end within {LIMIT:g} s: {said[-1000:]}")
     lines = said.strip().splitlines()
     if process.returncode or not lines or lines[-1] != "held" or any(noise in said for noise in NOISE):
-        return wrong(f"status {process.returncode}: {said[-1500:]}")
+        return wrong(f"status {process.returncode}: {said[-4000:]}")
     return right()
 
 
