@@ -217,6 +217,8 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
     for axis, (before, after) in enumerate(amounts):
         first, last = dims.maximum(-before, 0), dims.maximum(-after, 0)
         x = slice_axis(x, axis, first, x.shape[axis] - first - last)
+        more = dims.maximum(before, 0) + dims.maximum(after, 0)
+        assume_at_least(x.shape[axis], dims.minimum(more, 1), f"axis {axis} has no elements that {mode!r} could repeat")
     shape = [size + dims.maximum(before, 0) + dims.maximum(after, 0) for size, (before, after) in zip(x.shape, amounts)]
 
     def element(*i: Element) -> Element:
