@@ -6,9 +6,11 @@ That something ends is what is tested, within the limit that all tests have; no 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from attack import large_numbers, structures
@@ -16,7 +18,7 @@ from attack.devices import DEVICES, missing
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import weft
-from weft.errors import ModelError
+from weft.errors import InputError, InternalError, ModelError, shown
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Value
@@ -66,9 +68,6 @@ def _data(spec: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "size", "said"),
     [
-        (structures.nested_loops(False, True), 30, "nest too deeply"),
-        (structures.functions_doubling, 40, "expand to more than"),
-        (structures.functions_empty, 40, "expand to more than"),
         (large_numbers.declared, 2**31, "any run could hold|no array has"),
         (large_numbers.computed("Expand"), 2**62, "any run could hold|no array has"),
         (large_numbers.computed("Tile"), 2**40, "any run could hold|no array has"),
@@ -79,6 +78,19 @@ def _data(spec: Any) -> Any:
 def test_is_refused(make: Callable[[int], ModelProto], size: int, said: str, device: str) -> None:
     with pytest.raises(ModelError, match=said):
         weft.load(make(size).SerializeToString(), device=device, cache=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "said"),
+    [
+        (structures.nested_loops(False, True), 30, "nest too deeply"),
+        (structures.functions_doubling, 40, "expand to more than"),
+        (structures.functions_empty, 40, "expand to more than"),
+    ],
+)
+def test_is_refused_before_any_device_sees_it(make: Callable[[int], ModelProto], size: int, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        weft.load(make(size).SerializeToString(), device="cpu", cache=False)
 
 
 def test_an_image_that_fills_any_memory_is_not_cut_into_strips() -> None:
@@ -152,3 +164,161 @@ def test_loops_in_loops_that_are_never_done(device: str) -> None:
 
     with pytest.raises(weft.WeftError, match=r"<bytes>: loops in loops"):
         load_and_run()
+
+
+# -- nesting -----------------------------------------------------------------------------------------------------------
+
+
+def _varint(number: int) -> bytes:
+    encoded = b""
+    while number > 0x7F:
+        encoded, number = encoded + bytes([number & 0x7F | 0x80]), number >> 7
+    return encoded + bytes([number])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _nested_graphs(depth: int) -> bytes:
+    """A model whose graph has an If with a graph that has an If, as no library writes it: too deep to be parsed."""
+    graph = _field(1, _field(1, b"x") + _field(2, b"q") + _field(4, b"Relu"))
+    for _ in range(depth):
+        branch = _field(1, b"then_branch") + _field(6, graph) + _varint(20 << 3) + _varint(5)
+        graph = _field(1, _field(1, b"c") + _field(2, b"q") + _field(4, b"If") + _field(5, branch))
+    return _varint(1 << 3) + _varint(10) + _field(7, graph)
+
+
+def _nested_type(number: int, depth: int) -> bytes:
+    """A model with an input that is an optional of optionals, or a sequence of sequences."""
+    type = _field(1, _varint(1 << 3) + _varint(1))
+    for _ in range(depth):
+        type = _field(number, _field(1, type))
+    return structures.unary("Relu")(1).SerializeToString() + _field(7, _field(11, _field(1, b"s") + _field(2, type)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(_nested_graphs(depth) for depth in (32, 33, 200, 2000, 20_000)),
+        *(_nested_type(number, depth) for number in (4, 9) for depth in (50, 1000, 20_000)),
+    ],
+    ids=lambda content: f"{len(content)} bytes",
+)
+def test_files_that_nest_too_deeply_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(content)
+    for source in (content, path, content[: len(content) // 2], content[:-1]):
+        with pytest.raises(ModelError) as caught:
+            weft.load(source, device="cpu", cache=False)
+        assert "RecursionError" not in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [1, 1000, 20_000])
+def test_unknown_fields_are_passed_over(depth: int) -> None:
+    """As protobuf passes over them, however deep something may lie in them."""
+    unknown = b""
+    for _ in range(depth):
+        unknown = _field(200, unknown)
+    content = structures.unary("Relu")(1).SerializeToString()
+    model = weft.load(content + unknown + _field(300, bytes(1 << 20)), device="cpu", cache=False)
+    np.testing.assert_array_equal(model.run({"x": np.array([-1, 0, 1, 2], np.float32)})["y"], [0, 0, 1, 2])
+    with pytest.raises(ModelError):
+        weft.load(content + _field(300, bytes(1 << 20))[:-1], device="cpu", cache=False)
+
+
+def test_types_that_nest_too_deeply_are_refused(device: str) -> None:
+    weft.load(structures.nested_sequences(20).SerializeToString(), device=device, cache=False)
+    with pytest.raises(ModelError, match="nest more than 64 deep"):
+        weft.load(structures.nested_sequences(1000).SerializeToString(), device=device, cache=False)
+
+
+@pytest.mark.parametrize("trips", [2, 3000])
+@pytest.mark.parametrize("times", [1, 2])
+def test_sequences_of_sequences_are_refused(trips: int, times: int, device: str) -> None:
+    """onnx has none; a loop could nest them at will, or let them grow twofold with every turn."""
+    any_type = helper.make_value_info("s", onnx.TypeProto()), helper.make_value_info("r", onnx.TypeProto())
+    body = structures.subgraph(
+        "body",
+        [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("SequenceConstruct", ["s"] * times, ["r"])],
+        [structures.value("i", (), structures.INT64), structures.value("c", (), structures.BOOL), any_type[0]],
+        [structures.value("o", (), structures.BOOL), any_type[1]],
+    )
+    made = structures.model(
+        [helper.make_node("Loop", ["t", "", "x"], ["y"], body=body)],
+        [structures.value("x"), structures.value("t", (), structures.INT64)],
+        [helper.make_value_info("y", onnx.TypeProto())],
+    )
+    with pytest.raises(weft.WeftError, match="a sequence is made of tensors") as caught:
+        weft.load(made, device=device, cache=False).run({"x": np.zeros(4, np.float32), "t": np.array(trips)})
+    assert not isinstance(caught.value, InternalError)
+
+
+def test_inputs_that_nest_too_deeply_are_refused(device: str) -> None:
+    deep: list[Any] = [1.0]
+    for _ in range(5000):
+        deep = [deep]
+    endless: list[Any] = []
+    endless.append(endless)
+    model = weft.load(structures.unary("Relu")(1), device=device, cache=False)
+    for given in (deep, endless):
+        with pytest.raises(InputError, match="more than 64 deep"):
+            model.run({"x": given})
+        with pytest.raises(InputError, match="must be whole numbers"):
+            model.memory({"x": given})
+
+
+def test_what_cannot_be_shown_is_named() -> None:
+    class Mute:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert shown(10**5000) == "a int"
+    assert "Mute" in shown(Mute())
+    assert len(shown(["a" * 1000] * 1000)) == 60
+    assert shown([(1, 2.0), "b"]) == "[(1, 2.0), 'b']"
+
+
+# -- layers of nothing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "ConvInteger", "QLinearConv"])
+@pytest.mark.parametrize(("channels", "results"), [(4, 0), (0, 4), (0, 0)])
+@pytest.mark.parametrize(("groups", "is_constant"), [(1, True), (2, False)])
+def test_convolutions_without_channels(
+    op: str, channels: int, results: int, groups: int, is_constant: bool, device: str
+) -> None:
+    """Sums of nothing are 0, also where onnxruntime leaves what lay in memory before."""
+    made, inputs = _convolution(op, channels, results, groups, is_constant)
+    found = weft.load(made, device=device, cache=False).run(inputs)["y"]
+    zero = 3 if op == "QLinearConv" else 0
+    np.testing.assert_array_equal(found, np.full((1, results, *((10, 10) if op == "ConvTranspose" else (6, 6))), zero))
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "ConvInteger", "QLinearConv"])
+@pytest.mark.parametrize("groups", [0, -1])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_convolutions_of_no_groups_are_refused(op: str, groups: int, is_constant: bool, device: str) -> None:
+    made, _ = _convolution(op, 4, 4, groups, is_constant)
+    with pytest.raises(ModelError, match=f"group is {groups}"):
+        weft.load(made, device=device, cache=False)
+
+
+def _convolution(
+    op: str, channels: int, results: int, groups: int, is_constant: bool
+) -> tuple[ModelProto, dict[str, Any]]:
+    kind = np.uint8 if op in ("ConvInteger", "QLinearConv") else np.float32
+    own = max(groups, 1)
+    shape = (channels, results // own, 3, 3) if op == "ConvTranspose" else (results, channels // own, 3, 3)
+    x, w = np.full((1, channels, 8, 8), 5, kind), np.full(shape, 7, kind)
+    scales = {"s": np.float32(0.5), "z": np.uint8(3)} if op == "QLinearConv" else {}
+    names = ["x", "s", "z", "w", "s", "z", "s", "z"] if scales else ["x", "w"]
+    node = helper.make_node(op, names, ["y"], group=groups)
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    inputs = [structures.value("x", x.shape, dtype)]
+    if not is_constant:
+        inputs.append(structures.value("w", w.shape, dtype))
+    result = {"QLinearConv": TensorProto.UINT8, "ConvInteger": TensorProto.INT32}.get(op, TensorProto.FLOAT)
+    constants = {**scales, **({"w": w} if is_constant else {})}
+    made = structures.model([node], inputs, [structures.value("y", None, result)], constants)
+    return made, {"x": x} if is_constant else {"x": x, "w": w}

@@ -17,6 +17,7 @@ from weft.errors import (
     InvalidModelError,
     OutOfMemoryError,
     WeftError,
+    shown,
 )
 from weft.frontend import Source as Opened
 from weft.frontend import open_model, read_model, release_pages
@@ -267,12 +268,12 @@ def _compile(
         overridden=overridden,
         progress=progress.update if progress is not None else None,
     )
-    verify(program)
+    verified = verify(program)
     _write(dump, 0, "traced", program)
     for number, apply in enumerate(PIPELINE):
         tell(apply.__name__.replace("_", " "))
         program = apply(program, evaluator)
-        verify(program)
+        verified = verify(program, verified)
         _write(dump, number + 1, apply.__name__, program)
     return program
 
@@ -291,12 +292,12 @@ def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -
 def _checked_options(threads: Any, precision: Any, prefer: Any, dump: Any) -> tuple[int | None, Path | None]:
     """The number of threads and the folder for dumps; an error of weft's where an option is none."""
     if not isinstance(prefer, str) or prefer not in ("memory", "speed"):
-        raise DeviceError(f"prefer must be 'memory' or 'speed', not {prefer!r:.60}")
+        raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(prefer)}")
     if not isinstance(precision, str) or precision not in PRECISIONS:
         hint = f"use one of {', '.join(PRECISIONS)}"
         is_fast = isinstance(precision, str) and precision == "fast"
         why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
-        raise DeviceError(f"precision {precision!r:.60} is not available{why}", hint=hint)
+        raise DeviceError(f"precision {shown(precision)} is not available{why}", hint=hint)
     try:
         folder = None if dump is None else Path(dump)
     except Exception as error:  # whatever a class of someone else's raises

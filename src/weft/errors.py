@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
+
+SHOWN = 60  # characters of a value in a message
+
 
 class WeftError(Exception):
     """Base of everything weft raises on purpose.
@@ -95,3 +99,14 @@ class FallbackWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """What lies in a cache folder is not used, since others could have put it there."""
+
+
+def shown(value: object) -> str:
+    """A value as a message may show it: never long, whatever it is, and whatever its own `repr` does."""
+    short = reprlib.Repr()
+    short.maxlist = short.maxtuple = short.maxdict = short.maxset = short.maxfrozenset = short.maxdeque = SHOWN // 3
+    short.maxstring = short.maxlong = short.maxother = SHOWN
+    try:
+        return short.repr(value)[:SHOWN]
+    except Exception:  # a number of more digits than Python prints, or a class of someone else's
+        return f"a {type(value).__name__}"

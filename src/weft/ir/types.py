@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from weft.errors import InvalidModelError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 
 Shape = tuple[Dim, ...]
+
+DEEPEST = 64
+"""How deep types may nest: a file can declare no deeper ones, and whatever walks them may recurse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,9 @@ class TensorType:
 class SequenceType:
     element: Type
 
+    def __post_init__(self) -> None:
+        _check_depth(self)
+
     def __str__(self) -> str:
         return f"sequence({self.element})"
 
@@ -33,6 +40,9 @@ class SequenceType:
 @dataclass(frozen=True, slots=True)
 class OptionalType:
     element: Type
+
+    def __post_init__(self) -> None:
+        _check_depth(self)
 
     def __str__(self) -> str:
         return f"optional({self.element})"
@@ -42,6 +52,9 @@ class OptionalType:
 class MapType:
     key: DType
     value: Type
+
+    def __post_init__(self) -> None:
+        _check_depth(self)
 
     def __str__(self) -> str:
         return f"map({self.key}, {self.value})"
@@ -56,3 +69,12 @@ class AnyType:
 
 
 Type = Union[TensorType, SequenceType, OptionalType, MapType, AnyType]
+
+
+def _check_depth(type: Type) -> None:
+    depth = 0
+    while isinstance(type, (SequenceType, OptionalType, MapType)):
+        depth += 1
+        type = type.value if isinstance(type, MapType) else type.element
+    if depth > DEEPEST:
+        raise InvalidModelError(f"types nest more than {DEEPEST} deep")

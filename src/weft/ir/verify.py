@@ -9,9 +9,18 @@ from weft.ir.program import Contract, Convolve, Map, Scatter, Step, TensorProgra
 from weft.ir.scalar import FUNCTIONS, Apply, Index, Load, Scalar, walk
 from weft.ir.types import TensorType
 
+Verified = dict[int, Step]
+"""Steps by their ids, which belong to no others as long as these are kept."""
 
-def verify(program: TensorProgram) -> None:
-    """Raise InternalError unless values are defined once and before use, and expressions fit their operands."""
+
+def verify(program: TensorProgram, before: Verified | None = None) -> Verified:
+    """Raise InternalError unless values are defined once and before use, and expressions fit their operands.
+
+    The result is to be given as `before` after the next pass: steps that it left as they are, which are most, are not
+    looked into again.
+    """
+    before = {} if before is None else before
+    verified: Verified = {}
     defined: set[Value] = {*program.inputs, *program.constants}
     if len({value.number for value in defined}) != len(program.inputs) + len(program.constants):
         raise InternalError("inputs and constants share a number")
@@ -19,16 +28,19 @@ def verify(program: TensorProgram) -> None:
         for operand in step.operands:
             if operand not in defined:
                 raise InternalError(f"{operand} is used before it is defined", node=step.origin)
-        _verify_step(step)
+        if id(step) not in before:
+            _verify_step(step)
+        verified[id(step)] = step
         for result in step.results:
             if result in defined:
                 raise InternalError(f"{result} is defined twice", node=step.origin)
             defined.add(result)
         for body in bodies(step.primitive):
-            verify(body)
+            verified |= verify(body, before)
     for output in program.outputs:
         if output not in defined:
             raise InternalError(f"output {output} is never defined")
+    return verified
 
 
 def _verify_step(step: Step) -> None:

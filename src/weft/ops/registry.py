@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from weft.errors import InvalidModelError, WeftError
+from weft.errors import InvalidModelError, WeftError, shown
 from weft.ir.dims import Dim, UndecidedError
 from weft.ir.program import Late
 from weft.ir.types import AnyType
@@ -199,7 +199,7 @@ def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
         kinds = _ATTRIBUTE_KINDS.get(known[name].annotation)
         if kinds is not None and not isinstance(value, kinds):
             raise InvalidModelError(
-                f"{definition.qualified_name}: attribute {name!r} must be {known[name].annotation}, not {value!r:.60}"
+                f"{definition.qualified_name}: attribute {name!r} must be {known[name].annotation}, not {shown(value)}"
             )
         if known[name].annotation == "tuple[int, ...]" and not all(isinstance(item, int) for item in value):
             raise InvalidModelError(f"{definition.qualified_name}: attribute {name!r} must hold integers")

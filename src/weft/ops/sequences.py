@@ -38,6 +38,8 @@ def construct(elements: Sequence[Tensor], empty: Type | None = None) -> Tensor:
     """A sequence of tensors; `empty` is the element type where there are none."""
     if not elements:
         return empty_sequence(empty or AnyType())
+    for element in elements:
+        _require_tensor(element)
     type = SequenceType(_common_type(elements))
     sequence = host("sequence_construct", elements, [type])[0]
     sequence.elements = None if current_trace.get().eager else tuple(elements)
@@ -95,10 +97,16 @@ def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None =
         count = len(sequence.elements)
         place = count if position is None else _place(position, count, count + 1)
         return construct([*sequence.elements[:place], element, *sequence.elements[place:]])
+    _require_tensor(element)
     type = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
     operands = [sequence, element] if position is None else [sequence, element, position]
     joined = type if type == element.type else _wider(type, element.type)
     return host("sequence_insert", operands, [SequenceType(joined)])[0]
+
+
+def _require_tensor(element: Tensor) -> None:
+    nested = isinstance(element.type, (SequenceType, OptionalType))
+    require(not nested, f"a sequence is made of tensors, not of a {element.type}")
 
 
 def _require_sequence(sequence: Tensor) -> None:

@@ -36,7 +36,8 @@ def _hoist_everywhere(program: TensorProgram, numbers: Iterator[int]) -> TensorP
     steps: list[Step] = []
     for step in program.steps:
         primitive = with_bodies(step.primitive, lambda body: _hoist_everywhere(body, numbers))
-        step = redirect(replace(step, primitive=primitive), replaced)
+        step = step if primitive is step.primitive else replace(step, primitive=primitive)
+        step = redirect(step, replaced)
         if not isinstance(primitive, Scan) or not _is_plain(primitive.body):
             steps.append(step)
         elif primitive.length == 1:

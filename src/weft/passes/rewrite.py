@@ -15,11 +15,18 @@ Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
 
 def everywhere(apply: Pass, program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     """The program with a pass applied to the bodies inside its steps (which apply it to theirs)."""
-    steps = tuple(
-        replace(step, primitive=with_bodies(step.primitive, lambda body: apply(body, evaluator)))
-        for step in program.steps
+
+    def change(body: TensorProgram) -> TensorProgram:
+        return apply(body, evaluator)
+
+    changed = [with_bodies(step.primitive, change) for step in program.steps]
+    if all(primitive is step.primitive for primitive, step in zip(changed, program.steps)):
+        return program
+    steps = (
+        step if primitive is step.primitive else replace(step, primitive=primitive)
+        for primitive, step in zip(changed, program.steps)
     )
-    return replace(program, steps=steps)
+    return replace(program, steps=tuple(steps))
 
 
 def redirect(step: Step, replaced: Mapping[Value, Value]) -> Step:

@@ -8,7 +8,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, shown
 
 Shapes = dict[str, Union[int, tuple[int, ...]]]
 
@@ -23,7 +23,7 @@ def whole_number(given: Any, name: str, file: str | None = None) -> int:
     """A positive whole number of any integer type; InputError for anything else."""
     number = _integer(given)
     if number is None or number < 1:
-        raise InputError(f"{name} must be a positive number, not {given!r:.60}", file=file)
+        raise InputError(f"{name} must be a positive number, not {shown(given)}", file=file)
     return number
 
 
@@ -37,13 +37,13 @@ def whole_shapes(shapes: Any, file: str) -> Shapes:
     found: Shapes = {}
     for name, given in shapes.items():
         if not isinstance(name, str):
-            raise InputError(f"a dim or an input is named by a string, not {name!r:.60}", file=file)
+            raise InputError(f"a dim or an input is named by a string, not {shown(name)}", file=file)
         size = _integer(given)
         sizes = _integers(given) if size is None else None
         if size is None and sizes is None:
-            raise InputError(f"the size or shape of {name!r} must be whole numbers, not {given!r:.60}", file=file)
+            raise InputError(f"the size or shape of {name!r} must be whole numbers, not {shown(given)}", file=file)
         if min(sizes or (size or 0,)) < 0:
-            raise InputError(f"{name!r} has a negative size: {given!r:.60}", file=file)
+            raise InputError(f"{name!r} has a negative size: {shown(given)}", file=file)
         found[name] = sizes if sizes is not None else size or 0
     return found
 
@@ -79,4 +79,4 @@ def _integer(given: Any) -> int | None:
 
 
 def _kind(given: Any) -> str:
-    return f"the string {given!r:.60}" if isinstance(given, str) else f"a {type(given).__name__}"
+    return f"the string {shown(given)}" if isinstance(given, str) else f"a {type(given).__name__}"

@@ -19,7 +19,15 @@ from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.recording import recorder
 from weft.backends.reference import interpret
-from weft.errors import DeviceError, ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
+from weft.errors import (
+    DeviceError,
+    ExecutionError,
+    InputError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+    WeftError,
+    shown,
+)
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.program import TensorProgram
@@ -74,7 +82,7 @@ def choose(name: str) -> Device:
     """
     if not isinstance(name, str):
         hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
-        raise DeviceError(f"there is no device {name!r:.60}", hint=hint)
+        raise DeviceError(f"there is no device {shown(name)}", hint=hint)
     if name == "auto":
         return next(_automatic())
     kind, colon, wanted = name.partition(":")

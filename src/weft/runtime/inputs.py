@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 from numpy import ndarray
 
-from weft.errors import DeviceError, InputError, UnsupportedModelError
+from weft.errors import DeviceError, InputError, UnsupportedModelError, shown
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor, HostTensor
-from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from weft.ir.types import DEEPEST, MapType, OptionalType, SequenceType, TensorType, Type
 from weft.runtime.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +99,7 @@ def bind_inputs(
     takes = ", ".join(map(str, known.values())) or "no inputs"
     for name in given:
         if name not in known:
-            raise InputError(f"the model has no input {name!r:.60}", file=file, hint=f"it takes {takes}")
+            raise InputError(f"the model has no input {shown(name)}", file=file, hint=f"it takes {takes}")
     for spec in specs:
         if spec.name not in given and not isinstance(spec.type, OptionalType):
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
@@ -128,13 +128,15 @@ def has_shape(content: Any) -> bool:
     return isinstance(content, (np.ndarray, DeviceTensor))
 
 
-def _on_device(content: Any, spec: TensorSpec, file: str, device: str) -> Any:
+def _on_device(content: Any, spec: TensorSpec, file: str, device: str, depth: int = 0) -> Any:
     """The content, or the array in it; DeviceError for a tensor that is not on the device, or no longer.
 
     Sequences and optionals are the host's.
     """
     if isinstance(content, (list, tuple)):
-        return [_on_device(item, spec, file, device) for item in content]
+        if depth == DEEPEST:
+            raise InputError(f"input {spec.name!r} is a list of lists, more than {DEEPEST} deep", file=file)
+        return [_on_device(item, spec, file, device, depth + 1) for item in content]
     if not isinstance(content, DeviceTensor):
         return content
     try:
@@ -230,7 +232,7 @@ def _strings(array: Array, dtype: DType, name: str, file: str) -> Array:
         raise InputError(f"input {name!r} holds bytes that are no UTF-8: {error}", file=file) from error
     odd = [item for item in texts if not isinstance(item, str)]
     if odd:
-        raise InputError(f"input {name!r} must hold strings, not {odd[0]!r:.60}", file=file)
+        raise InputError(f"input {name!r} must hold strings, not {shown(odd[0])}", file=file)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = texts
     return result

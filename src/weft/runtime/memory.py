@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.errors import InputError
+from weft.errors import InputError, shown
 from weft.ir import dims
 from weft.ir.dims import Symbol
 from weft.ir.program import Guard, Value
@@ -64,7 +64,7 @@ def parse_bytes(text: int | str) -> int:
     """200_000_000, "200MB", "190 MiB" or "1.5G" as a number of bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
     if found is None or isinstance(text, bool):
-        raise InputError(f"memory_limit {text!r:.60} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
+        raise InputError(f"memory_limit {shown(text)} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
     number, prefix, binary = found.groups()
     amount = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if amount < 1:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from weft.backends.reference.interpret import GuardError, in_order
-from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
+from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError, shown
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Model as Source
 from weft.ir.program import TensorProgram
@@ -288,7 +288,7 @@ class Model:
         for name in wanted:
             if not isinstance(name, str) or name not in names:
                 hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {name!r:.60}", file=self.file, hint=hint)
+                raise InputError(f"the model has no output {shown(name)}", file=self.file, hint=hint)
         return wanted
 
     def _run(

@@ -13,12 +13,19 @@ Array = np.ndarray[Any, Any]
 
 
 def sequence_construct(*elements: Any) -> tuple[list[Any]]:
-    return (list(elements),)
+    return (list(map(_tensor, elements)),)
 
 
 def sequence_insert(sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
     place = len(sequence) if position is None else _place(position, len(sequence), len(sequence) + 1)
-    return ([*sequence[:place], element, *sequence[place:]],)
+    return ([*sequence[:place], _tensor(element), *sequence[place:]],)
+
+
+def _tensor(element: Any) -> Any:
+    """An element, which is no sequence: those of sequences of sequences grow twofold with each step."""
+    if isinstance(element, list):
+        raise ExecutionError("a sequence is made of tensors, not of sequences")
+    return element
 
 
 def sequence_erase(sequence: list[Any], position: Array | None = None) -> tuple[list[Any]]:
