@@ -52,6 +52,10 @@ NODES: dict[str, tuple[str, list[Array | None], dict[str, Any]]] = {
     ),
     "reshaped with an inferred size": ("Reshape", [floats(0, 3, 4), np.array([0, -1], np.int64)], {"allowzero": 1}),
     "recurrent": ("GRU", [floats(5, 0, 3), floats(1, 6, 3), floats(1, 6, 2)], {"hidden_size": 2}),
+    "padded by repetition across nothing": (
+        "Pad", [floats(0, 2), np.array([0, 1, 0, 1], np.int64)], {"mode": "edge", "constants": (1,)}
+    ),
+    "no text": ("StringNormalizer", [np.zeros(0, object)], {"case_change_action": "UPPER"}),
     "resized to nothing": (
         "Resize", [floats(1, 1, 2, 2), None, None, np.array([1, 1, 0, 2], np.int64)], {"constants": (3,)}
     ),
@@ -164,6 +168,15 @@ def sequence(op: str, gates: int) -> tuple[str, list[Array | None], dict[str, An
     return op, inputs, {"hidden_size": 2}
 
 
+def sizes(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+def mel(rate: int, upper: float) -> tuple[str, list[Array | None], dict[str, Any]]:
+    edges = [np.array(edge, np.float32) for edge in (0, upper)]
+    return "MelWeightMatrix", [*(np.array(size, np.int64) for size in (8, 16, rate)), *edges], {}
+
+
 FAULTS: dict[str, tuple[Callable[[], tuple[str, list[Array | None], dict[str, Any]]], str]] = {
     "LSTM": (lambda: sequence("LSTM", 4), "sequence_lens.*9"),
     "GRU": (lambda: sequence("GRU", 3), "sequence_lens.*9"),
@@ -202,6 +215,33 @@ FAULTS: dict[str, tuple[Callable[[], tuple[str, list[Array | None], dict[str, An
     ),
     "a window larger than its image": (
         lambda: ("MaxPool", [floats(1, 1, 2, 2)], {"kernel_shape": [5, 5]}), "larger than the padded input"
+    ),
+    "Pad that repeats nothing": (lambda: ("Pad", [floats(0, 2), sizes(1, 0, 0, 0)], {"mode": "edge"}), "repeat"),
+    "Pad that repeats what it cropped": (
+        lambda: ("Pad", [floats(1, 2), sizes(1, 0, -1, 0)], {"mode": "reflect"}), "repeat"
+    ),
+    "Col2Im": (
+        lambda: ("Col2Im", [floats(1, 5, 15), sizes(5, 5), sizes(1, 3)], {"pads": [0, 1, 0, 1]}), "whole blocks"
+    ),
+    "MaxUnpool": (
+        lambda: (
+            "MaxUnpool",
+            [floats(1, 1, 2, 2), np.zeros((1, 1, 2, 2), np.int64), sizes(1, 1, 3, 5)],
+            {"kernel_shape": [2, 2], "strides": [2, 2]},
+        ),
+        "output_shape",
+    ),
+    "AffineGrid": (lambda: ("AffineGrid", [floats(2, 2, 3), sizes(2, 3, 0, 6)], {}), "positive"),
+    "STFT": (lambda: ("STFT", [floats(1, 128, 1), np.array(8), None, np.array(129)], {}), "as long as a frame"),
+    "a sample_rate of 0": (lambda: mel(0, 4096), "sample_rate"),
+    "bands beyond the spectrum": (lambda: mel(3, 4096), "upper_edge_hertz"),
+    "NonMaxSuppression": (
+        lambda: (
+            "NonMaxSuppression",
+            [floats(1, 2, 4), floats(1, 1, 2), sizes(2), np.array([1.5], np.float32)],
+            {},
+        ),
+        "iou_threshold.*1.5",
     ),
 }  # fmt: skip
 

@@ -335,3 +335,30 @@ weft.load(layers(1), device="cpu", cache=False).run({"x": feed(1)})
 print("usable")
 """
     assert run_script(script, tmp_path) == "usable"
+
+
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
+    """Without that, whoever imports the same module in the child waits for a thread that is not there."""
+    (tmp_path / "slow_to_import.py").write_text("import time\nbegun = True\ntime.sleep(0.5)\nvalue = 1\n")
+    program = """
+import os, sys, threading, time
+import weft.threads
+thread = threading.Thread(target=lambda: __import__("slow_to_import"))
+thread.start()
+while "slow_to_import" not in sys.modules:
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    import slow_to_import
+    os._exit(7 if slow_to_import.value == 1 else 1)
+ended = os.waitpid(child, 0)[1]
+thread.join()
+import this
+sys.exit(os.waitstatus_to_exitcode(ended))
+"""
+    source = str(Path(weft.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(tmp_path)))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, timeout=60, capture_output=True, check=False
+    )
+    assert done.returncode == 7, done.stderr.decode()

@@ -156,7 +156,10 @@ def _load_as(
         if isinstance(kept.program, TensorProgram):
             trace = partial(_given, kept.program)
     reading.end_loading(keep=isinstance(kept.program, TensorProgram))
-    whole = _start(engine, wishes, kept.program)
+    try:
+        whole = _start(engine, wishes, kept.program)
+    except WeftError as error:
+        raise error.at(file=reading.file) from error.__cause__
     prepare = partial(_prepare, engine, wishes, precision, cache)
     eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
     workshop = Workshop(read, trace, compile, prepare, eager, record, engine.place, engine.has_memory, fall_back)

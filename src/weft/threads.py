@@ -1,14 +1,17 @@
 """What threads share: things that are built once, locks, teams of helpers, and native work that must not be cut off.
 
 Threads meet two moments that nobody plans for. At a fork, the child has only the thread that forked: what others held
-stays held there, so every lock of weft's is made by `lock` and is free again in a child, and nobody is inside of an
-`Undivided` library. At the end of the process daemon threads stop wherever they are, so they are not inside of one
-then either. And where the system gives no more threads, work is done by fewer, at last by the one that asks for it.
+stays held there, so every lock of weft's is made by `lock` and is free again in a child, nobody is inside of an
+`Undivided` library, and nobody is importing a module. At the end of the process daemon threads stop wherever they are,
+so they are not inside of one then either. And where the system gives no more threads, work is done by fewer, at last by
+the one that asks for it.
 """
 
 from __future__ import annotations
 
+import _imp
 import atexit
+import importlib._bootstrap
 import os
 import threading
 import time
@@ -164,6 +167,30 @@ class Undivided:
                 continue
 
 
+# -- imports ---------------------------------------------------------------------------------------------------------
+
+IMPORT_SECONDS = 5.0  # that a fork waits for other threads' imports; longer ones may themselves wait for this thread
+
+
+def _await_imports() -> None:
+    """Hold Python's import lock at a moment when no other thread is about to import something.
+
+    Python frees that lock in a forked child, but not those of single modules: there nobody would ever finish with them.
+    """
+    locks, own, end = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident(), None
+    while True:
+        _imp.acquire_lock()
+        owners = {getattr(found(), "owner", None) for found in list(locks.values())}
+        if owners <= {None, own}:
+            return
+        now = time.monotonic()
+        end = now + IMPORT_SECONDS if end is None else end
+        if now > end:
+            return
+        _imp.release_lock()
+        time.sleep(0.001)
+
+
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
@@ -273,3 +300,6 @@ def _help(tasks: SimpleQueue[Task[Any] | None], team: ref[Team], owner: threadin
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_locks)
+    os.register_at_fork(
+        before=_await_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock
+    )  # the last to be registered is the first before a fork

@@ -108,12 +108,13 @@ def _difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequenc
 def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: float, empty: bool) -> str:
     if not all(isinstance(peer, np.ndarray) and peer.shape == ours.shape for peer in (true, *peers)):
         return ""  # sizes that depend on rounded numbers
+    largest = 0.9 * float(np.finfo(np.float16).max) if ours.dtype == np.float16 else 1e30
     ours, theirs = _plain(ours), _plain(theirs)
     true, peers = _plain(true), [_plain(peer) for peer in peers]
     with np.errstate(all="ignore"):
         wild = np.zeros(true.shape, bool)  # what overflows here and not there
         for entry in (true, *peers, theirs):
-            wild |= ~(np.abs(entry) < 1e30)
+            wild |= ~(np.abs(entry) < largest)
         even = wild & ~(np.isnan(theirs) & np.isnan(true)) & ~(np.isinf(theirs) & (theirs == true))
         away = _away(ours, true, 16 * tolerance) & ~even
         if empty:

@@ -6,6 +6,7 @@ and "held" as its last line, or says what did not hold. `expected` are digests o
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -184,6 +185,7 @@ def in_child(work: Callable[[], None], leave: bool) -> int:
     """Fork, do something there and end at once, or as a program does."""
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(PATIENCE / 2)
         try:
             work()
         except BaseException as error:

@@ -14,6 +14,7 @@ from weft.backends.webgpu.gpu import UNIFORM, WRITE, Dispatch, Recording, Shader
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
+    Across,
     Assign,
     Barrier,
     Buffer,
@@ -127,3 +128,22 @@ def test_own_elements_of_a_stride(step: int) -> None:
     again = Repeat("i", 0, variable("n"), step, (Assign("x", Fetch("io", place, F32)),))
     shapes = shape(take(), turn, again)
     assert ("barrier" in shapes) == (step == 1)
+
+
+def test_no_bool_lies_in_shared_memory() -> None:
+    """NVIDIA's drivers lose them there, and with them every report of an index out of range."""
+    there = Register("there", DType.bool, True)
+    statements: tuple[Statement, ...] = (
+        Define("there", Call("less", (Fetch("in", ME, F32), Fetch("in", NEXT, F32)), DType.bool), True),
+        Put("held", ME, there),
+        Barrier(),
+        Assign("there", Fetch("held", NEXT, DType.bool)),
+        Define("any", Across("maximum", there), False),
+        Put("out", ME, Call("logical_and", (there, Register("any", DType.bool, False)), DType.bool)),
+    )
+    buffers = (Buffer("in", F32, False), Buffer("held", DType.bool, True, LANES), Buffer("out", DType.bool, True))
+    kernel = Kernel("bools", buffers, (), LANES, statements)
+    verify_kernel(kernel)
+    text = emit(kernel, open_gpu("llvmpipe").abilities).text
+    assert "var<workgroup>" in text
+    assert "array<bool" not in text

@@ -151,6 +151,27 @@ def test_random_ranges() -> None:
             assert sorted(active) == [*[0] * (len(found) - 1), 1]
 
 
+@pytest.mark.parametrize("each", [1, 3, 5, 20])
+def test_sizes_of_many_factors(each: int) -> None:
+    """What samples of many sizes multiply to may be more than 64 bits hold, and more than any run computes."""
+    names = [[f"{kind}{number}" for number in range(each)] for kind in "mnk"]
+    extents = [dims.product(map(dims.symbol, own)) for own in names]
+    extents[0] = extents[0] * 2 + dims.product(extents[1:])  # a sum, as places of a convolution are
+    for target in (LARGE, targets()["software"]):
+        work = product(*extents, target)
+        for size in (1, 2, 3):
+            bound = {name: 1 for own in names for name in own} | {own[0]: size for own in names}
+            m, n, k = (dims.evaluate(extent, bound) for extent in extents)
+            check_product(m, n, k, work, bound)
+
+
+def test_samples_that_no_run_computes() -> None:
+    a, b = dims.symbol("a", 2**40, None), dims.symbol("b", 2**40, None)
+    assert ranges.sample([1, a, b, 64]) == []
+    work = product(a, b * b, 2**40, LARGE)
+    assert sum(dims.evaluate(launch.blocks, {"a": 2**40, "b": 2**40}) > 0 for launch, _ in work.launches) >= 1
+
+
 @pytest.mark.parametrize(("n", "k"), [(256, 1040), (96, 64), (1000, 300)])
 def test_sizes_around_the_ends_of_ranges(n: int, k: int) -> None:
     """One work for all sizes: few rows, and both sides of each size from which on another variant is active."""

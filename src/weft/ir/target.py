@@ -20,6 +20,7 @@ class Target:
     most_threads: int = 0  # lanes that a block may have at most, where they are threads
     shared_bytes: int = 0  # memory that the threads of a block can share; 0: sharing costs more than it saves
     most_buffers: int = 1 << 30  # that a kernel may have
+    short_parameters: bool = False  # those of kernels have 32 bits, as sizes and positions of tensors do
     missing_types: frozenset[DType] = frozenset()  # that it cannot compute with
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 

@@ -112,7 +112,7 @@ def build_work(
             work = map_work(expression, [tensors[value] for value in heavy.operands], result, target)
             return _renumber(work, heavy.operands, group)
         case Dims():
-            return sizes_work(heavy.primitive, result)
+            return sizes_work(heavy.primitive, result, target)
         case Random():
             return random_work(heavy.primitive, result, target)
         case Concat():

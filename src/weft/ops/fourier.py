@@ -8,7 +8,7 @@ images. A long rest is split again; a prime or symbolic length is one contractio
 
 from __future__ import annotations
 
-from math import pi
+from math import isqrt, pi
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -49,14 +49,13 @@ def _radix(count: int, parts: int) -> int | None:
     """The factor to split off, with a rest that need not be split again if there is one; None for no factor."""
     if count * parts <= UNSPLIT_TERMS:
         return None
-    divisors = [radix for radix in range(2, count // 2 + 1) if count % radix == 0]
-    small = [radix for radix in divisors if radix <= LARGEST_RADIX]
+    small = [radix for radix in range(2, min(count // 2, LARGEST_RADIX) + 1) if count % radix == 0]
     if count <= SHORT:
         return max((radix for radix in small if radix * radix <= count), default=None)
     balanced = [radix for radix in small if count // radix <= LARGEST_RADIX]
     if balanced:
         return min(balanced, key=lambda radix: _multiplications(radix, count // radix, parts))
-    return max(small) if small else min(divisors, default=None)
+    return max(small) if small else next((d for d in range(LARGEST_RADIX, isqrt(count) + 1) if count % d == 0), None)
 
 
 def _multiplications(radix: int, rest: int, parts: int) -> int:

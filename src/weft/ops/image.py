@@ -88,6 +88,8 @@ def col2im(
         for axis in range(rank)
     ]
     channels = dims.floordiv(x.shape[1], dims.product(block_shape))
+    assume_equal(channels * dims.product(block_shape), x.shape[1], "dimension 1 must hold whole blocks")
+    assume_equal(dims.product(counts), x.shape[2], "dimension 2 must hold one column for each place of the block")
     columns = reshape(x, (x.shape[0], channels, *block_shape, *counts))
 
     def place(*i: Element) -> tuple[Sequence[Element], Element]:
@@ -125,4 +127,6 @@ def max_unpool(
     if output_shape is None:
         return spread
     require(len(output_shape) == x.rank, f"output_shape has {len(output_shape)} sizes for rank {x.rank}")
+    for size, wanted in zip(shape, output_shape):
+        assume_at_least(wanted, size, "output_shape must hold all that was pooled")
     return pad(spread, [(0, wanted - size) for size, wanted in zip(shape, output_shape)])

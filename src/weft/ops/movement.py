@@ -217,6 +217,8 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
     for axis, (before, after) in enumerate(amounts):
         first, last = dims.maximum(-before, 0), dims.maximum(-after, 0)
         x = slice_axis(x, axis, first, x.shape[axis] - first - last)
+        more = dims.maximum(before, 0) + dims.maximum(after, 0)
+        assume_at_least(x.shape[axis], dims.minimum(more, 1), f"axis {axis} has no elements that {mode!r} could repeat")
     shape = [size + dims.maximum(before, 0) + dims.maximum(after, 0) for size, (before, after) in zip(x.shape, amounts)]
 
     def element(*i: Element) -> Element:
@@ -319,12 +321,13 @@ def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, t
 
 
 @op("Trilu", since=14)
-def trilu(x: Tensor, k: Sizes | None = None, *, upper: int = 1) -> Tensor:
+def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     require(x.rank >= 2, f"the input must have at least two dimensions, not {x.rank}")
-    diagonal = k[0] if k else 0
+    number = None if k is None or k.size == 0 else reshape(k, ())  # any int64: a number, no size
 
     def element(*i: Element) -> Element:
         place = i[-1] - i[-2]
+        diagonal = 0 if number is None else number.at()
         return where(place >= diagonal if upper else place <= diagonal, x.at(*i), 0)  # type: ignore[no-any-return]
 
     return build(x.shape, element)

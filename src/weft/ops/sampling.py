@@ -16,6 +16,7 @@ from weft.ops.functions import cast, ceil, clamp, floor, maximum, minimum, round
 from weft.ops.language import (
     Element,
     Tensor,
+    assume_at_least,
     assume_equal,
     build,
     check_range,
@@ -163,6 +164,8 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
     require(theta.rank == 3, f"theta must have three dimensions, not {theta.rank}")
     for axis, wanted in enumerate((size[0], rank, rank + 1)):
         assume_equal(theta.shape[axis], wanted, "theta must hold one matrix [D, D + 1] for each image")
+    for length in size[2:]:
+        assume_at_least(length, 1, "the sizes of a grid must be positive")
 
     def along(position: Element, length: Dim) -> Element:
         if align_corners:

@@ -17,6 +17,7 @@ from weft.ops.language import (
     build,
     expand_dims,
     index,
+    observe,
     reshape,
     slice_axis,
     transpose,
@@ -85,6 +86,8 @@ def stft(
     size = frame_length[0] if frame_length else length if window is None else window.shape[0]
     if window is not None:
         assume_equal(window.shape[0], size, "the window must be as long as a frame")
+    assume_at_least(size, 1, "a frame_length")
+    assume_at_least(length, size, "a signal must be as long as a frame")
     count = dims.floordiv(length - size, step) + 1
 
     def element(b: Element, frame: Element, i: Element, part: Element) -> Element:
@@ -139,7 +142,7 @@ MEL_BREAK_HERTZ = 700.0
 def mel_weight_matrix(
     num_mel_bins: Sizes,
     dft_length: Sizes,
-    sample_rate: Tensor,
+    sample_rate: Sizes,
     lower_edge_hertz: Tensor,
     upper_edge_hertz: Tensor,
     *,
@@ -148,7 +151,13 @@ def mel_weight_matrix(
     bands, length = num_mel_bins[0], dft_length[0]
     require(not isinstance(length, int) or length >= 0, f"dft_length must not be negative, not {length}")
     assume_at_least(length, 0, "a dft_length")
-    edges = _mel_edges(bands, length, *(_scalar(x) for x in (sample_rate, lower_edge_hertz, upper_edge_hertz)))
+    assume_at_least(sample_rate[0], 1, "a sample_rate")
+    edges = _mel_edges(bands, length, sample_rate[0], _scalar(lower_edge_hertz), _scalar(upper_edge_hertz))
+    last = dims.floordiv(length, 2)
+    (fits,) = observe(build((), lambda: where((edges.at(0) >= 0) & (edges.at(bands + 1) <= last), index(1), 0)), "fits")
+    known = f"of {last + 1} bins at a sample_rate of {sample_rate[0]}"
+    require(fits != 0, f"lower_edge_hertz or upper_edge_hertz lies outside of the spectrum {known}")
+    assume_at_least(fits, 1, "frequencies in the spectrum")
 
     def element(j: Element, band: Element) -> Element:
         low, centre, high = (edges.at(band + offset) for offset in range(3))
@@ -160,14 +169,14 @@ def mel_weight_matrix(
     return build((dims.floordiv(length, 2) + 1, bands), element, from_number(output_datatype))
 
 
-def _mel_edges(bands: Dim, length: Dim, rate: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+def _mel_edges(bands: Dim, length: Dim, rate: Dim, lower: Tensor, upper: Tensor) -> Tensor:
     """The spectrum's bins at which the triangles begin, peak and end: evenly spaced on the mel scale."""
 
     def element(i: Element) -> Element:
         low, high = (log1p(edge.at() / MEL_BREAK_HERTZ) * MEL_FACTOR for edge in (lower, upper))
         mel = cast(i, DType.float64) * ((high - low) / cast(index(bands + 2), DType.float64)) + low
         hertz = (exp(mel / MEL_FACTOR) - 1.0) * MEL_BREAK_HERTZ
-        return floor(cast(index(length + 1), DType.float64) * hertz / rate.at())  # type: ignore[no-any-return]
+        return floor(cast(index(length + 1), DType.float64) * hertz / cast(index(rate), DType.float64))  # type: ignore[no-any-return]
 
     return build((bands + 2,), element, DType.int64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
@@ -46,7 +47,7 @@ def string_normalizer(
     require(x.rank in (1, 2), f"strings of shape [C] or [1, C] are normalized, not {x.type}")
     if x.rank == 2:
         assume_equal(x.shape[0], 1, "strings of shape [C] or [1, C] are normalized")
-    kept: Dim = fresh_symbol("kept") if stopwords else x.shape[-1]
+    kept: Dim = fresh_symbol("kept") if stopwords else dims.maximum(x.shape[-1], 1)
     return host(
         "string_normalize",
         [x],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, UnsupportedModelError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.numbers import Numbers
@@ -40,6 +40,7 @@ from weft.plan.waits import with_waits
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
+MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
 _NOWHERE = Place(ABSOLUTE)
 
 
@@ -74,6 +75,7 @@ def make_plan(
     """
     given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
     planner = _Planner(constants, Numbers(sizes), alignment)
+    planner.check_launches(section)
     if steps is None:
         steps = planner.lean_steps(section, frozenset(given))
     for number, task in enumerate(section.tasks):
@@ -125,6 +127,7 @@ class _Planner:
         self.known_bytes: dict[Value, int] = {}
         self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
         self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
+        self.known_scans: dict[int, int] = {}  # bytes of scans, by their id
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
         self.sizes = Sizes(number, self.bytes, self.scan_bytes)
         self.known: tuple[Sequence[Sequence[int]], tuple[Storage, Arena]] | None = None
@@ -180,10 +183,17 @@ class _Planner:
         return self.known[1]
 
     def scan_bytes(self, task: ScanTask) -> int:
-        """Memory for two sets of carries and for the inside of the body."""
+        """Memory for two sets of carries and for the inside of the body; that of a scan is computed once."""
+        known = self.known_scans.get(id(task))
+        if known is None:
+            known = self.known_scans[id(task)] = self.compute_scan_bytes(task)
+        return known
+
+    def compute_scan_bytes(self, task: ScanTask) -> int:
         self.bind_body(task)
         carried = sum(self.aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
         trial = _Planner(self.constants, self.number, self.alignment)
+        trial.known_scans = self.known_scans
         given = frozenset((*task.body.inputs, *task.body.outputs))
         return 2 * carried + trial.lay_out(task.body, given, _one_by_one(task.body))[1].size
 
@@ -210,6 +220,24 @@ class _Planner:
         self.known_bytes.clear()
 
     # -- launches ----------------------------------------------------------------------------------------------------
+
+    def check_launches(self, section: NativeSection) -> None:
+        """UnsupportedModelError where loops within loops would be listed for ever."""
+        for task in section.tasks:
+            if isinstance(task, ScanTask) and self.count_launches(task) > MOST_LISTED:
+                raise UnsupportedModelError(
+                    f"loops in loops, which are planned iteration by iteration, make more than {MOST_LISTED:,} steps",
+                    node=task.origin or None,
+                    hint="nest fewer loops, or give them shorter sequences",
+                )
+
+    def count_launches(self, task: Task | ScanTask) -> int:
+        """How many launches are listed, at least, for a task."""
+        if isinstance(task, Task):
+            return len(task.work.launches)
+        self.bind_body(task)
+        listed = min(self.number(task.primitive.length), UNROLLED - 1)
+        return listed * sum(map(self.count_launches, task.body.tasks))
 
     def body_launches(
         self, section: NativeSection, layout: _Layout, places: Mapping[Value, Place]

@@ -196,7 +196,7 @@ def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
     """Anything array-like; Python numbers and lists take the dtype that is asked for."""
     try:
         if isinstance(content, np.ndarray):
-            if np.ma.is_masked(content):
+            if type(content) is not np.ndarray and np.ma.is_masked(content):
                 raise InputError(f"input {name!r} has masked elements, which ONNX lacks", file=file, hint=_FILL)
             array = np.asarray(content)
         elif isinstance(content, np.generic):

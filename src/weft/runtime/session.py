@@ -141,7 +141,7 @@ class Model:
         kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
         bound = self._bind(inputs, plain)
         try:
-            results = self._run(bound, plain, wanted, kept)
+            return self._owned(bound, self._run(bound, plain, wanted, kept), wanted, kept)
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -154,6 +154,11 @@ class Model:
         except MemoryError as error:
             hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
             raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
+
+    def _owned(
+        self, bound: Bound, results: Sequence[Any], wanted: tuple[str, ...], kept: Sequence[str]
+    ) -> dict[str, Any]:
+        """Results by name, each the caller's alone."""
         others = list(bound.arrays.values())
         owned: dict[str, Any] = {}
         for name, result in zip(wanted, results):

@@ -6,6 +6,7 @@ same numbers where something comes of nothing. What they refuse weft may refuse;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ import weft
 from weft.errors import InternalError, WeftError
 
 SECONDS = 120.0
-SHARE = 60
+SHARE = 30
 MODEL_BYTES = 40 << 20  # larger ones take too long for a case
 _PEER = Peer()
 
@@ -34,6 +35,8 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 def _node_payloads() -> Iterator[Payload]:
     for name in node_cases():
+        if any(part in name for part in FAULTS):
+            continue
         arrays = case_arrays(name)
         ways: dict[str, dict[str, list[int]]] = {}
         for key, array in arrays.items():
@@ -87,19 +90,22 @@ def _judged(run: Callable[[], dict[str, Any]], model: onnx.ModelProto, inputs: d
 
 def _is_excused(error: WeftError) -> bool:
     """What weft refuses though others go on: sizes that do not fit together, where they never look."""
-    return any(text in str(error) for text in EXCUSED)
+    return any(re.search(pattern, str(error)) for pattern in EXCUSED)
 
 
 EXCUSED = (
-    "differ",  # sizes that must agree and do not: where nothing is read, others look no closer
-    "without elements",  # onnxruntime has a position of the greatest of nothing
-    "must hold one number",  # onnxruntime reads it from nowhere
-    "has no meaning for these sizes",  # a transform of no points: numpy refuses it too
-    "do not add up",
-    "sizes for",
-    "equally many",
-    "out of range",  # a condition that is longer than the data
+    r"sizes .+ and .+ differ",  # that must agree and do not: where nothing is read, others look no closer
+    r"without elements",  # onnxruntime has a position of the greatest of nothing
+    r"must hold one number",  # onnxruntime reads it from nowhere
+    r"has no meaning for these sizes",  # a transform of no points: numpy refuses it too
+    r"parts .+ do not add up",
+    r"\d+ (sizes|repeats) for (rank|\d+)",  # a vector of sizes that is shorter than the axes
+    r"must be equally many",
+    r"index \S+ is out of range",  # a condition that is longer than the data
+    r"must have size \d+ in dimension",  # an optional's element, whose type stays as it was declared
 )
+FAULTS = ("argmin_negative_axis", "argmax_negative_axis")
+"""Cases where onnxruntime forgets that a reduced axis is 1, and onnx's evaluator refuses."""
 
 
 def _same(found: dict[str, Any], wanted: dict[str, Any]) -> Verdict:

@@ -19,10 +19,16 @@ import weft
 from weft.errors import InputError, InternalError, OutOfMemoryError, WeftError
 
 SECONDS = 60.0
-SHARE = 60
+SHARE = 40
 _PEER = Peer()
 
 STRICT = ("nllloss", "sce_")  # whose labels must not be negative: others count them from the end
+UNDEFINED = (
+    "name a dimension twice",  # "Behavior is undefined if an axis is repeated", says Pad
+    "too large to convert",  # a Resize with a limit of 2**63 - 1, compared as a product
+)
+ROUNDED = ("crop_and_resize_extrapolation",)  # where a coordinate is on the edge of the image but for rounding
+CROPPED = ("edge_pad", "reflect_pad", "wrap_pad")  # an axis cropped to nothing is nothing; others take no such pads
 NUMBERS = ("-2**63", "-2**31", "-size-1", "-size", "-1", "0", "size", "size+1", "2**31", "2**63-1")
 
 
@@ -36,7 +42,7 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 def _payloads() -> Iterator[Payload]:
     for name in node_cases():
-        if "loop" in name:  # which would go on for as long as it is told to
+        if "loop" in name or any(part in name for part in ROUNDED):  # a loop would go on for as long as it is told to
             continue
         arrays = case_arrays(name)
         sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1}) or [1]
@@ -77,6 +83,8 @@ def attack(payload: Payload, device: str) -> Verdict:
     except (InternalError, OutOfMemoryError):
         raise
     except WeftError as error:
+        if any(text in str(error) for text in UNDEFINED):
+            return refused(f"{type(error).__name__}: {error}")
         if error.node is None and not isinstance(error, InputError):
             return wrong(f"an error that names no node: {error}")
         answers = _PEER.ask(model, inputs) or ()
@@ -85,6 +93,8 @@ def attack(payload: Payload, device: str) -> Verdict:
         return refused(f"{type(error).__name__}: {error}")
     answers = _PEER.ask(model, inputs)
     if answers is None:
+        return right()
+    if not answers and any(part in name for part in CROPPED) and not any(array.size for array in found.values()):
         return right()
     if not answers:
         return wrong(f"answered, though nobody else does: {_shown(found)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import ExecutionError
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import ArgReduce, Cumulate, Pool, Random, Reduce, Sort
@@ -67,6 +68,11 @@ def _extreme(dtype: np.dtype[Any], *, lowest: bool) -> Any:
 
 def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
     function = np.argmax if primitive.kind == "maximum" else np.argmin
+    rest = x.shape[: primitive.axis] + x.shape[primitive.axis + 1 :]
+    if x.size == 0:
+        if 0 in rest:
+            return np.empty(rest, np.int64)
+        raise ExecutionError(f"axis {primitive.axis} has size 0: there is nothing to choose from")
     if x.dtype.kind == "V":
         x = x.astype(np.float32)
     if primitive.last:

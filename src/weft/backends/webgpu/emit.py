@@ -84,7 +84,7 @@ class _Emitter:
             self.places[buffer.name] = (buffer.name, "0" if buffer.local_size is not None else f"o_{buffer.name}")
             if buffer.local_size is not None:
                 width = self.runs[buffer.name]
-                kind = _vector(self.library.register_type(buffer.dtype), width)
+                kind = _vector(_in_memory(self.library.register_type(buffer.dtype)), width)
                 self.share(f"s_{buffer.name}", kind, -(-buffer.local_size // width))
         self.body(self.kernel.body)
         main = [
@@ -158,13 +158,14 @@ class _Emitter:
         dtype = self.register_dtypes(names[0])
         lanes, kind = self.kernel.lanes, self.library.register_type(dtype)
         square = f"turned_{kind}"
-        self.share(square, kind, lanes * lanes)
+        self.share(square, _in_memory(kind), lanes * lanes)
         self.line("workgroupBarrier();")
         for number, name in enumerate(names):
-            self.line(f"{square}[{number * lanes} + v_lane] = r_{name};")
+            self.line(f"{square}[{number * lanes} + v_lane] = {_to_memory(f'r_{name}', kind)};")
         self.line("workgroupBarrier();")
         for number, name in enumerate(names):
-            self.line(f"r_{name} = {square}[v_lane * {lanes} + {number}];")
+            turned = f"{square}[v_lane * {lanes} + {number}]"
+            self.line(f"r_{name} = {_from_memory(turned, kind)};")
         self.line("workgroupBarrier();")
 
     def register_dtypes(self, wanted: str) -> DType:
@@ -222,13 +223,15 @@ class _Emitter:
 
     def store(self, buffer: Buffer, place: str, value: str) -> str:
         if buffer.local_size is not None:
-            return f"s_{buffer.name}{element_of(place, self.runs[buffer.name])} = {value};"
+            kind = self.library.register_type(buffer.dtype)
+            return f"s_{buffer.name}{element_of(place, self.runs[buffer.name])} = {_to_memory(value, kind)};"
         self.used.add(f"put_{buffer.name}")
         return f"put_{buffer.name}({place}, {value});"
 
     def load(self, buffer: Buffer, place: str) -> str:
         if buffer.local_size is not None:
-            return f"s_{buffer.name}{element_of(place, self.runs[buffer.name])}"
+            kept = f"s_{buffer.name}{element_of(place, self.runs[buffer.name])}"
+            return _from_memory(kept, self.library.register_type(buffer.dtype))
         self.used.add(f"get_{buffer.name}")
         return f"get_{buffer.name}({place})"
 
@@ -260,7 +263,7 @@ class _Emitter:
         many = _vector(kind, width)
         if home.local_size is not None:
             run = run_of(place, width) if mask is not None else self.run_number(fetch.buffer, fetch.offset, width)
-            loaded = self.fresh(many, f"s_{home.name}[{run}]")
+            loaded = self.fresh(many, _from_memory(f"s_{home.name}[{run}]", kind, width))
         else:
             self.used.add(f"gets_{home.name}")
             loaded = self.fresh(many, f"gets_{home.name}({place})")
@@ -276,11 +279,12 @@ class _Emitter:
                 self.put(Put(put.buffer, put.offset + number, value, mask=put.mask))
             return
         width = len(put.values)
-        kind = _vector(self.library.register_type(home.dtype), width)
-        values = f"{kind}({', '.join(self.code(value) for value in put.values)})"
+        kind = self.library.register_type(home.dtype)
+        values = f"{_vector(kind, width)}({', '.join(self.code(value) for value in put.values)})"
         place = self.place(put.buffer, put.offset, None)
         if home.local_size is not None:
-            write = f"s_{home.name}[{self.run_number(put.buffer, put.offset, width)}] = {values};"
+            run = self.run_number(put.buffer, put.offset, width)
+            write = f"s_{home.name}[{run}] = {_to_memory(values, kind, width)};"
         else:
             self.used.add(f"puts_{home.name}")
             write = f"puts_{home.name}({place}, {values});"
@@ -354,14 +358,19 @@ class _Emitter:
         register = self.library.register_type(dtype)
         name, memory = f"across_{kind}_{dtype.name}", f"shared_{dtype.name}"
         in_subgroups = self.subgroup and self.kernel.lanes % self.subgroup == 0 and register in _SHUFFLED
-        self.share(memory, register, self.kernel.lanes)
+        self.share(memory, _in_memory(register), self.kernel.lanes)
+
+        def held(place: str) -> str:
+            return _from_memory(f"{memory}[{place}]", register)
+
         if in_subgroups:
             self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
             both = self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")
-            next_one = self.library.combine(kind, dtype, "all", f"{memory}[number]")
+            next_one = self.library.combine(kind, dtype, "all", held("number"))
             places = {"both": both, "next": next_one}
         else:
-            places = {"both": self.library.combine(kind, dtype, f"{memory}[own]", f"{memory}[own + half]")}
+            both = self.library.combine(kind, dtype, held("own"), held("own + half"))
+            places = {"both": _to_memory(both, register), "own": _to_memory("x", register), "first": held("0")}
         template = _ACROSS_SUBGROUPS if in_subgroups else _ACROSS
         places |= {"name": name, "kind": register, "memory": memory, "lanes": str(self.kernel.lanes)}
         self.globals[name] = template.substitute(places)
@@ -394,14 +403,14 @@ _SUBGROUP_BUILTINS = ("@builtin(subgroup_id) sub_id: u32", "@builtin(subgroup_si
 _SHUFFLED = ("f32", "i32", "u32")  # what subgroups can exchange
 _ACROSS = Template("""fn $name(x: $kind, own: i32) -> $kind {
   workgroupBarrier();
-  $memory[own] = x;
+  $memory[own] = $own;
   workgroupBarrier();
   for (var left = $lanes; left > 1; left = (left + 1) / 2) {
     let half = (left + 1) / 2;
     if (own + half < left) { $memory[own] = $both; }
     workgroupBarrier();
   }
-  return $memory[0];
+  return $first;
 }""")
 _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -> $kind {
   var all = x;
@@ -418,6 +427,19 @@ _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -
 
 def _vector(kind: str, width: int) -> str:
     return kind if width == 1 else f"vec{width}<{kind}>"
+
+
+def _in_memory(kind: str) -> str:
+    """The type of what a block shares: NVIDIA's drivers read every bool there as false."""
+    return "u32" if kind == "bool" else kind
+
+
+def _to_memory(value: str, kind: str, width: int = 1) -> str:
+    return f"{_vector('u32', width)}({value})" if kind == "bool" else value
+
+
+def _from_memory(kept: str, kind: str, width: int = 1) -> str:
+    return f"{_vector('bool', width)}({kept})" if kind == "bool" else kept
 
 
 def _bytes(kind: str) -> int:

@@ -200,7 +200,7 @@ class Binder:
             block[number, : len(row)] = row
         if np.abs(block).max() > MOST:
             raise ExecutionError(
-                "a tensor has more than 2**31 elements, which this device's kernels cannot count",
+                f"a size of {np.abs(block).max():,}: this device's kernels count up to {MOST:,}",
                 hint="use a smaller batch, or device='cpu'",
             )
         buffer = self.gpu.uniform(block.shape[0] * PARAMETER_STRIDE)

@@ -24,5 +24,6 @@ def target_of(limits: Limits, abilities: Abilities) -> Target:
         most_threads=limits.max_lanes,
         shared_bytes=0 if limits.is_software else limits.shared_bytes,
         most_buffers=limits.max_bindings,
+        short_parameters=True,
         missing_types=frozenset() if abilities.float64 and abilities.int64 else frozenset({DType.float64}),
     )

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from weft.ir.dims import Dim
+from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import Target
 from weft.kernels.ending import LONG, ending_references
@@ -88,9 +88,9 @@ class _Way:
 def choose(product: Product, target: Target) -> tuple[Variant, ...]:
     """One variant where sizes are known, else some; for any sizes one of them is active."""
     extents = product.extents()
-    samples = sample(extents) or [tuple(max(estimate(extent), 1) for extent in extents)]
+    samples = sample(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
     ways = _ways(product, samples, target)
-    times = np.stack([way.times(np.array(samples).T) for way in ways], axis=1)
+    times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
     most = _MOST_VARIANTS if target.shared_bytes else _MOST_SOFTWARE_VARIANTS
     found = ranges(extents, samples, times, most)
     return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product as combinations
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _WORTH = 0.05  # of the sum of squares of what is lost, which another way has to
 _LEAST_WEIGHT = 4.0  # of the least size, which is met more often than any other, and of the largest ones
 _LONG = 25.0  # microseconds from which on they are felt
 _WORST = 30.0  # times the best time: ways that do worse than that are all alike
+_MOST = 1 << 53  # of all extents of a sample together: no run does as much, and times are exact up to there
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,10 @@ class Range:
 
 
 def sample(extents: Sequence[Dim]) -> list[tuple[int, ...]]:
-    """What extents may be, without those of which one is 0; from small to large, one where all are known."""
+    """What extents may be, without those of which one is 0, or which are more than any run computes.
+
+    From small to large; one at most where all are known.
+    """
     names = sorted({symbol for extent in extents for symbol in dims.symbols(extent)}, key=lambda symbol: symbol.name)
     found: dict[tuple[int, ...], None] = {}
     for values in _assignments(names):
@@ -48,7 +52,7 @@ def sample(extents: Sequence[Dim]) -> list[tuple[int, ...]]:
             numbers = tuple(dims.evaluate(extent, sizes) for extent in extents)
         except ArithmeticError:
             continue
-        if all(number > 0 for number in numbers):
+        if all(number > 0 for number in numbers) and prod(numbers) <= _MOST:
             found[numbers] = None
     return list(found)
 

@@ -37,6 +37,8 @@ def suppress_boxes(
 ) -> tuple[Array]:
     """(image, class, box) of the boxes that stay: best first, none overlapping a better one of its class too much."""
     count, most, least = int(limit.reshape(-1)[0]), overlap.reshape(-1)[0], threshold.reshape(-1)[0]
+    if not 0 <= most <= 1:
+        raise ExecutionError(f"iou_threshold must be a number from 0 to 1, not {most}")
     rows: list[Array] = []
     for image in range(scores.shape[0]):
         corners = _corners(boxes[image], centers)

@@ -49,7 +49,7 @@ def string_normalize(x: Array, *, case: str, stopwords: tuple[str, ...], case_se
     unwanted = {fold(word) for word in stopwords}
     kept = [str(text) for text in x.flat if fold(str(text)) not in unwanted]
     change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
-    kept = list(map(change, kept)) if kept or not stopwords else [""]
+    kept = list(map(change, kept)) or [""]
     return (text_array(kept, (*((1,) * (x.ndim - 1)), len(kept))),)
 
 
