@@ -44,7 +44,7 @@ from weft.ops.type_rules import check_primitive
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512
-MOST_ELEMENTS = 1 << 40  # of a tensor
+MOST_ELEMENTS = 1 << 38  # of a tensor, also of one that is never stored: a run would take hours
 
 
 class Evaluator(Protocol):
