@@ -48,6 +48,7 @@ def run_campaign(
     """Attack for some time, `jobs` families at once; findings are minimised and written as they come."""
     tallies = [Tally(family, cases_of(family, seed, device)) for family in families]
     waiting, lock, end = deque(tallies), threading.Lock(), time.monotonic() + seconds
+    waiting.rotate(-seed)  # where time is short, another seed begins with another family
 
     def work(arena: Arena) -> None:
         while time.monotonic() < end:

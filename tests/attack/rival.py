@@ -24,7 +24,7 @@ class RivalError(Exception):
     """onnxruntime has no result: it refuses the model, or it died or took too long."""
 
 
-def run(model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: list[str] | None = None) -> list[Any]:
+def run(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array], outputs: list[str] | None = None) -> list[Any]:
     """All outputs, without optimisations, or RivalError."""
     global _process
     if _process is None or _process.poll() is not None:
@@ -33,7 +33,8 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: list[str] |
         atexit.register(_process.kill)
     assert _process.stdin is not None
     assert _process.stdout is not None
-    request = pickle.dumps((model.SerializeToString(), dict(feeds), outputs))
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    request = pickle.dumps((content, dict(feeds), outputs))
     try:
         _process.stdin.write(struct.pack("<Q", len(request)) + request)
         _process.stdin.flush()

@@ -34,8 +34,9 @@ Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
-# a program is not for these sizes: an assumption fails, one is divided by, or depends on data that is needed now
-UNFIT = (GuardError, ZeroDivisionError, OnlyAtRunError)
+# a program is not for these sizes: an assumption fails, what is computed of them has no result or does not fit into 64
+# bits, or it depends on data that is needed now
+UNFIT = (GuardError, ArithmeticError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ class Model:
                 recorder = self._workshop.record(prepared.program)
                 record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
-            except (GuardError, OnlyAtRunError):
+            except UNFIT:
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)

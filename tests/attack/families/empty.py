@@ -102,6 +102,7 @@ EXCUSED = (
     r"\d+ (sizes|repeats) for (rank|\d+)",  # a vector of sizes that is shorter than the axes
     r"must be equally many",
     r"index \S+ is out of range",  # a condition that is longer than the data
+    r"Split has 0 outputs",  # sizes of no parts, where the others leave the outputs that there are empty
     r"must have size \d+ in dimension",  # an optional's element, whose type stays as it was declared
 )
 FAULTS = ("argmin_negative_axis", "argmax_negative_axis")
@@ -119,6 +120,8 @@ def _same(found: dict[str, Any], wanted: dict[str, Any]) -> Verdict:
             return wrong(f"{name} is {actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}")
         if expected.size and expected.dtype.kind in "fiub":
             numbers = actual.astype(np.float64), expected.astype(np.float64)
+            if np.isnan(numbers[0]).all() and not numbers[1].any():
+                continue  # a mean of nothing, which is 0/0 or 0
             if not np.allclose(*numbers, rtol=1e-3, atol=1e-3, equal_nan=True):
                 return wrong(f"{name} is {actual.flat[:4]}, not {expected.flat[:4]}")
     return right()

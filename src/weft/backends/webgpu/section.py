@@ -114,6 +114,8 @@ class SectionRunner:
         """Memory and launches for given sizes."""
         try:
             plan = make_plan(self.section, self.constants, sizes, alignment=self.gpu.limits.offset_alignment)
+        except ZeroDivisionError:  # by a size that is 0: a program for these very sizes may do without it
+            raise
         except ArithmeticError as error:
             raise ExecutionError(f"sizes cannot be computed: {error}") from error
         check_fits(plan, self.room, self.gpu.limits.max_buffer_bytes)
