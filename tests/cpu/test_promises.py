@@ -262,12 +262,12 @@ def test_a_new_shape_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = []
     for length in range(2, 12):
         fresh = np.ones((1, length, 16), np.float32)
-        start = time.perf_counter()
+        start = time.thread_time()
         loaded(fresh)
-        between = time.perf_counter()
+        between = time.thread_time()
         loaded(fresh)
-        costs.append(2 * between - start - time.perf_counter())
-    assert min(costs) < 60e-3  # 500 launches; twice what it takes on a machine that does nothing else
+        costs.append(2 * between - start - time.thread_time())
+    assert min(costs) < 60e-3  # of this thread alone, for 500 launches
 
 
 # -- many callers ----------------------------------------------------------------------------------------------------
