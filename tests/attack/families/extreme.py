@@ -40,6 +40,16 @@ DECISIONS = {
     ("flexattention", "Q"): ("inf", "-inf"),  # rows of nothing but -inf: zeros, as Attention has it
     ("flexattention", "K"): ("inf", "-inf"),
     ("quantizelinear", "y_zero_point"): ("nan", "inf", "-inf"),
+    # weft saturates, as the specification says; others convert what no integer can hold. NaN is open
+    ("quantizelinear", "x"): ("nan", "inf", "-inf", "largest", "-largest"),
+    ("quantizelinear", "y_scale"): ("nan", "inf", "-inf", "smallest", "subnormal", "0.0", "-0.0"),
+    ("dynamicquantizelinear", "x"): ("nan", "inf", "-inf"),  # a range without end has no scale
+    ("resize", "X"): ("inf", "-inf"),  # times a weight of 0 or below: NaN, where others leave an element out
+    ("attention_", "attn_mask"): ("nan", "inf"),  # weft leaves out what no window sees, others add -inf
+    ("window", "K"): ("nan", "inf", "-inf"),
+    ("roialign_mode_max", "X"): ("nan",),  # the larger of NaN and a number is a choice
+    ("deform_conv", "offset"): ("nan", "inf", "-inf"),  # no place
+    ("onehot", "indices"): ("smallest", "subnormal"),  # no whole number
 }
 """Numbers whose meaning for an op's input is a choice, by parts of names of cases and the input."""
 

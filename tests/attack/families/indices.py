@@ -28,6 +28,10 @@ UNDEFINED = (
     "too large to convert",  # a Resize with a limit of 2**63 - 1, compared as a product
 )
 ROUNDED = ("crop_and_resize_extrapolation",)  # where a coordinate is on the edge of the image but for rounding
+OPEN = (
+    "pow_types_int",  # powers that no integer holds
+    "reshape_allowzero",  # a -1 where there is nothing is 0 to weft and numpy, refused by others
+)
 CROPPED = ("edge_pad", "reflect_pad", "wrap_pad")  # an axis cropped to nothing is nothing; others take no such pads
 NUMBERS = ("-2**63", "-2**31", "-size-1", "-size", "-1", "0", "size", "size+1", "2**31", "2**63-1")
 
@@ -42,7 +46,9 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 def _payloads() -> Iterator[Payload]:
     for name in node_cases():
-        if "loop" in name or any(part in name for part in ROUNDED):  # a loop would go on for as long as it is told to
+        if "loop" in name or any(
+            part in name for part in (*ROUNDED, *OPEN)
+        ):  # a loop would go on for as long as it is told to
             continue
         arrays = case_arrays(name)
         sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1}) or [1]
