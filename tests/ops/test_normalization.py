@@ -124,6 +124,14 @@ def test_local_response_normalization_of_any_rank(shape: tuple[int, ...]) -> Non
     check("LRN", [x], opset=13, expected=[x / (1 + 1e-1 / 4 * total) ** 0.75], rtol=1e-4, size=4, alpha=0.1)
 
 
+def test_local_response_over_more_channels_than_there_are() -> None:
+    """A window of 2**30 channels is not walked through."""
+    x = np.random.default_rng(3).standard_normal((2, 5, 3)).astype(np.float32)
+    total = (x.astype(np.float64) ** 2).sum(axis=1, keepdims=True)
+    expected = x / (2 + 1e9 / 2**30 * total) ** 0.75
+    check("LRN", [x], opset=13, expected=[expected], rtol=1e-4, size=2**30, alpha=1e9, bias=2.0)
+
+
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_lp_normalization(p: int, axis: int) -> None:

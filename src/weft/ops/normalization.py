@@ -272,14 +272,16 @@ def _sum_of_squares(x: Tensor, size: int) -> Tensor:
     wide = wide_dtype(x.dtype)
     batch, channels = x.shape[:2]
     squares = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
-    before = (size - 1) // 2
+    before, after = (size - 1) // 2, size // 2
+    if isinstance(channels, int):  # beyond them a window of any size sees only zeros
+        before, after = min(before, max(channels - 1, 0)), min(after, max(channels - 1, 0))
     total = pool(
         "sum",
         reshape(squares, (batch, 1, channels, dims.product(x.shape[2:]))),
-        window=(size, 1),
+        window=(before + 1 + after, 1),
         strides=(1, 1),
         dilations=(1, 1),
-        pads=((before, size - 1 - before), (0, 0)),
+        pads=((before, after), (0, 0)),
         spatial=(channels, dims.product(x.shape[2:])),
     )
     return reshape(total, x.shape)

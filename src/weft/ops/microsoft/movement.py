@@ -35,7 +35,7 @@ def range__(start: Tensor, limit: Tensor, delta: Tensor | None = None) -> Tensor
 
 
 @op("Trilu")
-def trilu_(x: Tensor, k: Sizes | None = None, *, upper: int = 1) -> Tensor:
+def trilu_(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     result: Tensor = trilu(x, k, upper=upper)
     return result
 
