@@ -128,7 +128,7 @@ def test_local_response_over_more_channels_than_there_are() -> None:
     """A window of 2**30 channels is not walked through."""
     x = np.random.default_rng(3).standard_normal((2, 5, 3)).astype(np.float32)
     total = (x.astype(np.float64) ** 2).sum(axis=1, keepdims=True)
-    expected = x / (2 + 1e9 / 2**30 * total) ** 0.75
+    expected = (x / (2 + 1e9 / 2**30 * total) ** 0.75).astype(np.float32)
     check("LRN", [x], opset=13, expected=[expected], rtol=1e-4, size=2**30, alpha=1e9, bias=2.0)
 
 

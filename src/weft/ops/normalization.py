@@ -272,9 +272,8 @@ def _sum_of_squares(x: Tensor, size: int) -> Tensor:
     wide = wide_dtype(x.dtype)
     batch, channels = x.shape[:2]
     squares = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
-    before, after = (size - 1) // 2, size // 2
-    if isinstance(channels, int):  # beyond them a window of any size sees only zeros
-        before, after = min(before, max(channels - 1, 0)), min(after, max(channels - 1, 0))
+    # beyond the channels that there are a window of any size sees only zeros
+    before, after = (dims.minimum(side, dims.maximum(channels - 1, 0)) for side in ((size - 1) // 2, size // 2))
     total = pool(
         "sum",
         reshape(squares, (batch, 1, channels, dims.product(x.shape[2:]))),
