@@ -458,8 +458,6 @@ def test_a_model_that_is_not_there_is_left_out(linear: Path, capsys: Capture) ->
         ((), "no model to time"),
         (("absent.onnx",), "absent.onnx: no such file"),
         (("{}", "--against", "someone"), "someone: no such engine"),
-        (("{}", "--seconds", "0"), "--seconds 0"),
-        (("{}", "--threads", "0"), "--threads 0"),
         (("{}", "--shape", "batch"), "not of the form dim=size"),
         (("--diff", "absent.json", "absent.json"), "absent.json"),
     ],
@@ -467,6 +465,22 @@ def test_a_model_that_is_not_there_is_left_out(linear: Path, capsys: Capture) ->
 def test_wrong_use_is_refused(arguments: tuple[str, ...], said: str, linear: Path) -> None:
     with pytest.raises(InputError, match=said):
         run_bench(*(argument.format(linear) for argument in arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--seconds", "0"), "--seconds: 0 must be more than 0"),
+        (("--threads", "0"), "--threads: 0 must be at least 1"),
+    ],
+)
+def test_options_out_of_range_are_wrong_usage(
+    arguments: tuple[str, ...], said: str, linear: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_bench(str(linear), *arguments)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_missing_engines_are_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
