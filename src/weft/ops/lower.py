@@ -96,7 +96,10 @@ def lower(
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
-        scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
+        try:
+            scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
+        except WeftError as error:
+            raise error.at(value=value.name) from error.__cause__
         trace.symbol_names.update(_symbol_names(scope[value.name]))
     with trace.active():
         outputs = trace_graph(graph, scope, progress)
