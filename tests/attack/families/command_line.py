@@ -22,7 +22,7 @@ from attack.verdict import Payload, Verdict, right, wrong
 from onnx import TensorProto, helper
 
 SECONDS = 120
-SHARE = 16
+SHARE = 8
 
 NUMBERS = (
     "0",

@@ -37,7 +37,7 @@ from weft.backends import own_files
 from weft.backends.cpu import code_cache
 
 SECONDS = 180.0
-SHARE = 24
+SHARE = 12
 NOBODY = 54321  # another user, who need not exist
 GRACE = 80.0  # seconds that a process of ours may take beyond the delay of its end
 

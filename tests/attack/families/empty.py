@@ -21,7 +21,7 @@ import weft
 from weft.errors import InternalError, WeftError
 
 SECONDS = 120.0
-SHARE = 30
+SHARE = 15
 MODEL_BYTES = 40 << 20  # larger ones take too long for a case
 _PEER = Peer()
 

@@ -21,7 +21,7 @@ from attack.verdict import Payload, Verdict, right, wrong
 import weft
 
 SECONDS = 60.0
-SHARE = 25
+SHARE = 15
 LARGE = 1e-3  # of a type's largest number: beyond it sums may differ in whether they overflow
 _PEER = Peer()
 

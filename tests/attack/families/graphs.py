@@ -13,7 +13,7 @@ from attack.trial import attacked
 from attack.verdict import Payload, Verdict
 
 SECONDS = 60
-SHARE = 30
+SHARE = 16
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17)
 
 

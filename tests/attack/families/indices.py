@@ -19,7 +19,7 @@ import weft
 from weft.errors import InputError, InternalError, OutOfMemoryError, WeftError
 
 SECONDS = 60.0
-SHARE = 40
+SHARE = 20
 _PEER = Peer()
 
 STRICT = ("nllloss", "sce_")  # whose labels must not be negative: others count them from the end

@@ -27,7 +27,7 @@ from weft.compat.conformance.known import read_known_failures
 from weft.errors import InternalError, WeftError
 
 SECONDS = 60
-SHARE = 80
+SHARE = 40
 CONFORMANCE = Path(__file__).parents[2] / "conformance"
 
 

@@ -13,7 +13,7 @@ from attack.trial import attacked
 from attack.verdict import Payload, Verdict
 
 SECONDS = 60
-SHARE = 30
+SHARE = 16
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
