@@ -19,7 +19,7 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
     found: list[Launch] = []
     for section in sections:
         if isinstance(section, NativeSection):
-            found += [launch for work in all_works(section) for launch, _ in work.launches]
+            found += [launch for work in all_works(section) for launch in work.launches]
         else:
             found += [launch for body in section.bodies for launch in _launches(body)]
     return found
@@ -43,8 +43,8 @@ def named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
 
 
 def _renamed(launch: Launch, kernel: Kernel) -> Launch:
-    given = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
-    return replace(launch, kernel=kernel, parameters=tuple(given[name] for name in kernel.parameters))
+    kept = tuple((name, value) for name, value in launch.parameters if name in kernel.parameters)
+    return replace(launch, kernel=kernel, parameters=kept)
 
 
 def named_sections(sections: Sequence[Section], kernels: Mapping[int, Kernel]) -> tuple[Section, ...]:
@@ -61,7 +61,7 @@ def _with_kernels(section: NativeSection, kernels: Mapping[int, Kernel]) -> Nati
 
     def named(work: Work) -> Work:
         if id(work) not in works:
-            launches = tuple((_renamed(launch, kernels[id(launch.kernel)]), refs) for launch, refs in work.launches)
+            launches = tuple(_renamed(launch, kernels[id(launch.kernel)]) for launch in work.launches)
             works[id(work)] = replace(work, launches=launches)
         return works[id(work)]
 

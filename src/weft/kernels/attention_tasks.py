@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weft.fuse.attention import Attention
 from weft.ir.target import Target
 from weft.kernels.build.attention import used_operands, with_operands
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.threads.attention import ending_operands, streamed_operands
 from weft.kernels.threads.attention_tiles import attention_on_tiles
 from weft.kernels.vector.attention import FLOAT, VECTORS, attention_launch
@@ -41,7 +41,7 @@ def attention_parts(
     if target.threads:
         launch = attention_on_tiles(attention, tuple(operands), result, target)
         every = (*streamed_operands(attention), *ending_operands(attention))
-        return (Part(_single_work(launch, len(every)), every, result),)
+        return (Part(Work((launch,)), every, result),)
     lanes = VECTORS * target.vector_bytes // FLOAT.numpy.itemsize
     shape = attention.shape
     key_operands, value_operands = used_operands(attention.key), used_operands(attention.value)
@@ -49,15 +49,11 @@ def attention_parts(
     keys = key_panels(key, shape, attention.depth, lanes)
     values = value_panels(value, shape, attention.width, lanes)
     pack = pack_keys(key, shape, tuple(operands[n] for n in key_operands), keys, target)
-    first = Part(_single_work(pack, len(key_operands)), key_operands, keys)
+    first = Part(Work((pack,)), key_operands, keys)
     pack = pack_values(value, shape, attention.width, tuple(operands[n] for n in value_operands), values)
-    second = Part(_single_work(pack, len(value_operands)), value_operands, values)
+    second = Part(Work((pack,)), value_operands, values)
     others = used_operands(attention.query, attention.score)
     ended = () if attention.epilogue is None else used_operands(attention.epilogue)
     launch = attention_launch(attention, tuple(operands), keys, values, result, target)
     every = (*others, *ended)
-    return first, second, Part(_single_work(launch, len(every) + 2), every, result)
-
-
-def _single_work(launch: Launch, operands: int) -> Work:
-    return Work(((launch, (*(Reference("operand", number) for number in range(operands)), Reference("result", 0))),))
+    return first, second, Part(Work((launch,)), every, result)

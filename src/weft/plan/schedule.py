@@ -70,7 +70,7 @@ def _gain(steps: Sequence[Sequence[int]], loads: Sequence[Load], threads: int) -
 def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> Load:
     if isinstance(task, ScanTask):
         return Load(0.0, 1, alone=True)
-    parts = max((number(launch.blocks) for launch, _ in task.work.launches), default=1)
+    parts = max((number(launch.blocks) for launch in task.work.launches), default=1)
     return Load(seconds(number(task.effort.flops), number(task.effort.bytes), peak), max(parts, 1))
 
 

@@ -16,7 +16,7 @@ from weft.kernels.lower.tensors import Copy, Launch, Reference, Tensor, Work
 
 def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
     """One kernel for each operand that has elements."""
-    launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+    launches: list[Launch] = []
     copies: list[Copy] = []
     start: list[Dim] = [0] * len(result.shape)
     for number, operand in enumerate(operands):
@@ -29,7 +29,7 @@ def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, t
                 place = offset(result.strides, start)
                 pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))
                 copies.append(Copy(len(launches), number, 0, place, dims.product(operand.shape), pieces))
-            launches.append((launch, (Reference("operand", number), Reference("result", 0))))
+            launches.append(launch.rebound({Reference("operand", 0): Reference("operand", number)}))
         start[primitive.axis] = start[primitive.axis] + operand.shape[primitive.axis]
     return Work(tuple(launches), copies=tuple(copies))
 

@@ -16,28 +16,17 @@ from weft.cost.expressions import cost, weight_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Integer,
-    Kernel,
-    Put,
-    Statement,
-    When,
-    block,
-    lane,
-)
+from weft.ir.kernel import Call, Code, Integer, Statement, When, block, lane
 from weft.ir.layout import offset
 from weft.ir.scalar import Scalar
 from weft.ir.target import Target
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.in_place import overwritable, stretch
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, masked, spread
 from weft.kernels.build.memoize import memoized
 from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.merge_axes import Merged, merge_axes, operand_views
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, put
+from weft.kernels.lower.merge_axes import Merged, merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
 from weft.kernels.vector.transpose import transposing_map
 
@@ -56,19 +45,13 @@ class Region:
 def map_work(
     expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
 ) -> Work:
-    """result[...] = expression; with a region, the result (of the same order of axes) is that part of it.
-
-    Buffers: the operands, the result, and the errors where the expression checks its indices.
-    """
+    """result[...] = expression; with a region, the result (of the same order of axes) is that part of it."""
     launch = map_launch(expression, operands, result, *map_lanes(expression, result, target), region)
-    references = [*(Reference("operand", number) for number in range(len(operands))), Reference("result", 0)]
-    if is_checked(expression):
-        references.append(Reference("errors", 0))
     if region is not None:
-        return Work(((launch, tuple(references)),))
+        return Work((launch,))
     copy = stretch(expression, operands, result)
     return Work(
-        ((launch, tuple(references)),),
+        (launch,),
         overwritable=overwritable(expression, operands, result),
         copies=() if copy is None else (copy,),
     )
@@ -93,18 +76,17 @@ def map_launch(
     threads: bool = False,
     region: Region | None = None,
 ) -> Launch:
-    """The kernel alone: operands in buffers in0, in1, ..., the result in out.
+    """The kernel alone, on its operands and its result.
 
     `threads`: lanes are threads, each with elements of its own; otherwise they are the elements of vectors.
     """
     whole = result if region is None else region.whole
     merged = merge_axes([expression], operands, result.shape, whole.layout.order, [whole.strides])
-    parameters = Parameters()
-    base = 0 if region is None else parameters.size(offset(whole.strides, region.start))
-    writer = _Writer(merged, operands, parameters, merged.strides(whole.strides), base)
+    builder = KernelBuilder("map")
+    base = 0 if region is None else builder.size(offset(whole.strides, region.start))
+    writer = _Writer(merged, operands, builder, result.dtype, merged.strides(whole.strides), base)
     body: Body
     blocks: Dim
-    local: tuple[Buffer, ...] = ()
     period = _period(merged, lanes)
     if not merged.axes:
         body, blocks, lanes = writer.element((), None), 1, 1
@@ -113,19 +95,16 @@ def map_launch(
     elif period is not None and period[1] // gcd(period[1], lanes) <= MOST_COPIES:
         body, blocks = _periodic(writer, lanes, *period)
     else:
-        turning = transposing_map(merged, operands, parameters, lanes, writer.write)
+        turning = transposing_map(merged, writer.views, builder, lanes, writer.write)
         if turning is not None:
-            body, blocks, lanes, local = turning
+            body, blocks, lanes = turning
         elif period is not None and lanes <= period[1] <= MOST_COPIES * lanes:
             body, blocks = _ragged(writer, lanes, *period)
         else:
             body, blocks = _plain(writer, lanes)
-    buffers = [*(Buffer(f"in{n}", t.dtype, False) for n, t in enumerate(operands)), Buffer("out", result.dtype, True)]
     if is_checked(expression):
-        buffers.append(Buffer("errors", DType.int32, True))
-        body = report_errors(body)
-    kernel = Kernel("map", (*buffers, *local), tuple(parameters.values), lanes, body)
-    return Launch(kernel, blocks, tuple(parameters.values.values()))
+        body = writer.faults.around(body)
+    return builder.launch(lanes, body, blocks)
 
 
 class _Writer:
@@ -135,13 +114,16 @@ class _Writer:
         self,
         merged: Merged,
         operands: Sequence[Tensor],
-        parameters: Parameters,
+        builder: KernelBuilder,
+        dtype: DType,
         strides: Sequence[Dim],
         base: Dim,
     ) -> None:
         self.merged = merged
-        self.parameters = parameters
-        self.views = operand_views(operands, parameters)
+        self.builder = builder
+        self.views = operand_views(operands, operand_inputs(operands, builder), builder)
+        self.out = builder.output("out", dtype, Reference("result", 0))
+        self.faults = FaultReport(builder)
         self.strides = strides
         self.base = base
         self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
@@ -160,15 +142,15 @@ class _Writer:
         """The expression at the groups' positions, or written to a `place`; `known` are elements at hand."""
         statements: list[Statement] = []
         lowering = Lowering(
-            self.views, self.merged.places(groups), self.parameters, known, mask, statements, literal=self.literal
+            self.views, self.merged.places(groups), self.builder, known, mask, statements, literal=self.literal
         )
         value = lowering.code(expression)
         if place is None:
             place = self.base
             for stride, position in zip(self.strides, groups, strict=True):
-                factor = self.parameters.symbols(stride) if self.literal else self.parameters.size(stride)
+                factor = self.builder.symbols(stride) if self.literal else self.builder.size(stride)
                 place = place + factor * position
-        return (*statements, *gather_errors(lowering.checks), Put("out", place, value, mask=mask))
+        return (*statements, *self.faults.gather(lowering.checks), put(self.out, place, value, mask=mask))
 
 
 def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
@@ -176,15 +158,16 @@ def _plain(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
     merged = writer.merged
     length = merged.sizes[-1]
     exact = isinstance(length, int) and length % lanes == 0
-    blocks, spans = spread(merged.sizes, writer.parameters, weight_of(merged.expressions[0]), lanes)
+    blocks, spans = spread(merged.sizes, writer.builder, weight_of(merged.expressions[0]), lanes)
     unroll = 2 if cost(merged.expressions[0]) <= CHEAP and isinstance(length, int) and length >= 4 * lanes else 1
 
     def row(outer: list[Dim]) -> Body:
-        return lane_loop(
-            "i", spans[-1], lanes, lambda place, mask: writer.element((*outer, place), mask), exact=exact, unroll=unroll
-        )
+        def element(place: Dim, mask: Code | None) -> Body:
+            return writer.element((*outer, place), mask)
 
-    return loops(spans[:-1], "o", row), blocks
+        return lane_loop(writer.builder, "i", spans[-1], lanes, element, exact=exact, unroll=unroll)
+
+    return loops(writer.builder, "o", spans[:-1], row), blocks
 
 
 def _scattered(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
@@ -200,15 +183,15 @@ def _scattered(writer: _Writer, lanes: int) -> tuple[Body, Dim]:
     in_order = True  # whether the result's elements follow each other
     for size, stride in zip(reversed(merged.sizes), reversed(writer.strides)):
         in_order, step = in_order and stride == step, step * size
-        divisor = writer.parameters.size(dims.maximum(size, 1))  # a block has no work where it would be 0
+        divisor = writer.builder.size(dims.maximum(size, 1))  # a block has no work where it would be 0
         digits.insert(0, dims.mod(rest, divisor) if len(digits) < len(merged.sizes) - 1 else rest)
         rest = dims.floordiv(rest, divisor)
     place = writer.base + position if in_order else None
     blocks = dims.ceildiv(total, lanes)
     if isinstance(total, int) and total % lanes == 0:
         return writer.element(digits, None, place), blocks
-    end = writer.parameters.size(total)
-    return masked(position, end, lambda mask: writer.element(digits, mask, place)), blocks
+    end = writer.builder.size(total)
+    return masked(writer.builder, position, end, lambda mask: writer.element(digits, mask, place)), blocks
 
 
 def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:
@@ -235,14 +218,14 @@ def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Bo
     unit = period * lanes // gcd(period, lanes)
     total = dims.product(inner_sizes)
     writer.literal = True
-    blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.parameters, weight=unit)
-    end = writer.parameters.size(total)
+    blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.builder, weight=unit)
+    end = writer.builder.size(total)
     whole = dims.floordiv(total, unit)
 
     def cut_off(position: Dim, stop: Dim, groups: Sequence[Dim]) -> Body:
         first = position - lane(lanes)
         some = Call("less", (Integer(first), Integer(stop)), DType.bool)  # else even uniform loads are outside
-        return (When(some, masked(position, stop, lambda mask: writer.element(groups, mask))),)
+        return (When(some, masked(writer.builder, position, stop, lambda mask: writer.element(groups, mask))),)
 
     def units(outer: list[Dim], start: Dim, stop: Dim, cut: bool) -> Body:
         def one(inner: list[Dim]) -> Body:
@@ -253,37 +236,37 @@ def _periodic(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Bo
                 statements += cut_off(position, end, groups) if cut else writer.element(groups, None)
             return tuple(statements)
 
-        return loops([Span(start, stop)], "u", one)
+        return loops(writer.builder, "u", [Span(start, stop)], one)
 
     def row(outer: list[Dim]) -> Body:
         start, stop = spans[-1].start, spans[-1].stop
         assert stop is not None
         if isinstance(total, int) and total % unit == 0:
             return units(outer, start, stop, cut=False)
-        middle = writer.parameters.size(whole)
+        middle = writer.builder.size(whole)
         return (
             *units(outer, start, dims.minimum(stop, middle), cut=False),
             *units(outer, dims.maximum(start, middle), stop, cut=True),
         )
 
-    return loops(spans[:-1], "o", row), blocks
+    return loops(writer.builder, "o", spans[:-1], row), blocks
 
 
 def _ragged(writer: _Writer, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
     """The same in units of one period each, whose last vector a mask cuts off."""
     outer_sizes, inner_sizes = writer.merged.sizes[:-joined], writer.merged.sizes[-joined:]
     writer.literal = True
-    blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.parameters, weight=period)
+    blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.builder, weight=period)
 
     def one(outer: list[Dim]) -> Body:
         statements: list[Statement] = []
         for first in range(0, period, lanes):
             within = first + lane(lanes)
             element = partial(writer.element, (*outer, *_digits(within, inner_sizes[1:])))
-            statements += element(None) if first + lanes <= period else masked(within, period, element)
+            statements += element(None) if first + lanes <= period else masked(writer.builder, within, period, element)
         return tuple(statements)
 
-    return loops(spans, "o", one), blocks
+    return loops(writer.builder, "o", spans, one), blocks
 
 
 def _digits(position: Dim, sizes: Sequence[Dim]) -> list[Dim]:

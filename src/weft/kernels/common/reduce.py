@@ -20,10 +20,9 @@ from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, wide_dtype
-from weft.kernels.build.checks import is_checked
 from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.build.positions import position_dtype
-from weft.kernels.build.row_passes import ROW_VALUES, Cut, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.build.row_passes import ROW_VALUES, Cut, Pass, Result, Sweep, Write
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.row_passes import Pieces, grid_sweep_launch
 from weft.kernels.threads.row_pieces import piece_length
@@ -106,7 +105,7 @@ def sweep_work(sweep: Sweep, target: Target) -> Work:
         return _grid_work(sweep, target)
     place = _where_to_cut(sweep)
     if place is None:
-        return Work(((sweep_launch(sweep, target), _references(sweep)),))
+        return Work((sweep_launch(sweep, target),))
     axis, length = place
     rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
     return _pieces_work(
@@ -121,7 +120,7 @@ def _grid_work(sweep: Sweep, target: Target) -> Work:
     """The same where lanes are threads."""
     length = piece_length(sweep, target) if _is_lone(sweep) else None
     if length is None:
-        return Work(((grid_sweep_launch(sweep, target), _references(sweep)),))
+        return Work((grid_sweep_launch(sweep, target),))
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
     rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
     return _pieces_work(
@@ -129,16 +128,6 @@ def _grid_work(sweep: Sweep, target: Target) -> Work:
         dims.ceildiv(row, length),
         lambda first: grid_sweep_launch(first, target, Pieces(length, rows)),
         lambda second: grid_sweep_launch(second, target),
-    )
-
-
-def _references(sweep: Sweep) -> tuple[Reference, ...]:
-    operands, results = sweep_buffers(sweep)
-    checked = is_checked(*(expression for part in sweep.passes for expression in part.expressions))
-    return (
-        *(Reference("operand", number) for number in operands),
-        *(Reference("result", number) for number in results),
-        *((Reference("errors", 0),) if checked else ()),
     )
 
 
@@ -193,12 +182,9 @@ def _pieces_work(
     )
     second = _combining(sweep, replace(part, folds=(_fold_of_pieces(sweep, fold, stacked, kept),)), number, stacked)
     workspace = Reference("workspace", 0)
-    first_references = tuple(workspace if r.kind == "result" else r for r in _references(first))
-    added = Reference("operand", len(sweep.operands))
-    second_references = tuple(workspace if r == added else r for r in _references(second))
     launches = (
-        (first_launch(first), first_references),
-        (second_launch(second), second_references),
+        first_launch(first).rebound({Reference("result", 0): workspace}),
+        second_launch(second).rebound({Reference("operand", len(sweep.operands)): workspace}),
     )
     return Work(launches, (Workspace(wide, rows * pieces),))
 

@@ -11,18 +11,18 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Fetch, Kernel, Put, Statement
+from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Scatter
 from weft.ir.scalar import Apply, Index, Load, Scalar, loads
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import wide_dtype
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
 from weft.kernels.common.maps import map_lanes, map_launch
 from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.merge_axes import operand_views
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
+from weft.kernels.lower.merge_axes import operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.scatter import grid_updates
 
@@ -37,16 +37,16 @@ def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor,
     spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
     place = Reference("workspace", 0) if narrow else Reference("result", 0)
     copy = _map_launch(_cast(Load(0, plain, result.dtype), wide), operands[0], copied, target)
-    launches: list[tuple[Launch, tuple[Reference, ...]]] = [(copy, (Reference("operand", 0), place))]
+    launches = [copy.rebound({Reference("result", 0): place})]
     if target.threads:
         updates, more = grid_updates(primitive, operands, copied, target, place, len(spaces))
         launches += updates
         spaces += more
     else:
-        launches.append(_Updates(primitive, operands, copied, target).launch(place))
+        launches.append(_Updates(primitive, operands, copied, target, place).launch())
     if narrow:
         back = _map_launch(_cast(Load(0, plain, wide), result.dtype), copied, result, target)
-        launches.append((back, (place, Reference("result", 0))))
+        launches.append(back.rebound({Reference("operand", 0): place}))
     return Work(tuple(launches), spaces)
 
 
@@ -59,56 +59,53 @@ def _cast(value: Scalar, dtype: DType) -> Scalar:
 
 
 class _Updates:
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(
+        self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference
+    ) -> None:
         self.primitive = primitive
-        self.operands = operands
         self.copied = copied
-        self.parameters = Parameters()
-        self.views = operand_views(operands, self.parameters)[: len(operands)]
-        self.strides = tuple(self.parameters.size(stride) for stride in copied.strides)
+        self.builder = KernelBuilder("scatter")
+        self.expressions = (*primitive.indices, primitive.update)
+        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
+        self.views = operand_views(operands, operand_inputs(operands, self.builder, read), self.builder)
+        self.out = self.builder.output("out", copied.dtype, place)
+        self.faults = FaultReport(self.builder)
+        self.strides = tuple(self.builder.size(stride) for stride in copied.strides)
         self.free = free_axes(primitive)
         self.lane_axis = neighbour_axis(primitive, copied)
         self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
-        self.expressions = (*primitive.indices, primitive.update)
         self.reports = primitive.checked or is_checked(*self.expressions)
 
-    def launch(self, place: Reference) -> tuple[Launch, tuple[Reference, ...]]:
+    def launch(self) -> Launch:
         domain = self.primitive.domain
         outer = [axis for axis in self.free if axis != self.lane_axis]
         if self.lane_axis is not None:
             outer.append(self.lane_axis)
         steps = [axis for axis in range(len(domain)) if axis not in self.free]
         weight = estimate(dims.product(domain[axis] for axis in steps))
-        blocks, spans = spread([domain[axis] for axis in outer], self.parameters, weight, self.lanes)
-        ends = [Span(0, self.parameters.size(domain[axis])) for axis in steps]
+        blocks, spans = spread([domain[axis] for axis in outer], self.builder, weight, self.lanes)
+        ends = [Span(0, self.builder.size(domain[axis])) for axis in steps]
 
         def points(free: list[Dim], mask: Code | None) -> Body:
             places = dict(zip(outer, free, strict=True))
-            return loops(ends, "s", lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
+            return loops(self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
 
         if self.lane_axis is None:
-            body = loops(spans, "o", lambda free: points(free, None))
+            body = loops(self.builder, "o", spans, lambda free: points(free, None))
         else:
-            body = loops(
-                spans[:-1],
-                "o",
-                lambda free: lane_loop("c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask)),
-            )
-        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
-        buffers = [Buffer(f"in{n}", self.operands[n].dtype, False) for n in read]
-        buffers.append(Buffer("out", self.copied.dtype, True))
-        references = [*(Reference("operand", n) for n in read), place]
+
+            def vectors(free: list[Dim]) -> Body:
+                return lane_loop(self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask))
+
+            body = loops(self.builder, "o", spans[:-1], vectors)
         if self.reports:
-            buffers.append(Buffer("errors", DType.int32, True))
-            references.append(Reference("errors", 0))
-            body = report_errors(body)
-        kernel = Kernel("scatter", tuple(buffers), tuple(self.parameters.values), self.lanes, body)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values())), tuple(references)
+            body = self.faults.around(body)
+        return self.builder.launch(self.lanes, body, blocks)
 
     def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
         """One point of the domain, or one a lane."""
         statements: list[Statement] = []
-        lowering = Lowering(self.views, places, self.parameters, None, mask, statements)
+        lowering = Lowering(self.views, places, self.builder, None, mask, statements)
         indices = all_indices(self.primitive, self.copied, self.strides)
         point = find_point(indices, lowering, mask, self.primitive.checked)
         value = lowering.code(self.primitive.update)
@@ -116,7 +113,7 @@ class _Updates:
         if value.dtype is not dtype:
             value = Call("cast", (value,), dtype)
         if self.primitive.reduction != "none":
-            present = Fetch("out", point.place, dtype, point.indirect, point.inside)
+            present = fetch(self.out, point.place, point.indirect, point.inside)
             value = Call(self.primitive.reduction, (present, value), dtype)
-        checks = gather_errors([*lowering.checks, *point.wrong])
-        return (*statements, *checks, Put("out", point.place, value, point.indirect, point.inside))
+        checks = self.faults.gather([*lowering.checks, *point.wrong])
+        return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Number, Register, Statement
+from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import Target
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.kernel_builder import KernelBuilder
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -74,16 +75,16 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 class Lines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
-    def __init__(self, target: Target, prefix: str = "v") -> None:
+    def __init__(self, target: Target, builder: KernelBuilder) -> None:
         self.target = target
-        self.prefix = prefix
+        self.builder = builder
         self.dtype = DType.float32
         self.statements: list[Statement] = []
 
     def keep(self, value: Code) -> Code:
-        name = f"{self.prefix}{len(self.statements)}"
-        self.statements.append(Define(name, value, True))
-        return Register(name, self.dtype, True)
+        defined, register = self.builder.keep("v", value, varying=True)
+        self.statements.append(defined)
+        return register
 
     def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
         """A tile with every line along an axis changed."""
