@@ -14,13 +14,13 @@ from frontend.samples import branching, model, node, tensor, value
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu.machine import usable_cores
 from weft.ir.numbers import Numbers
 from weft.ir.target import Peak
 from weft.ir.work import NativeSection
 from weft.plan.schedule import side_by_side
 from weft.plan.sections import make_plan
 from weft.plan.verify import verify_plan
+from weft.threads import usable_cores
 
 
 def layers(width: int = 16) -> onnx.ModelProto:

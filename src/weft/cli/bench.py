@@ -175,10 +175,10 @@ def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Opti
 
 
 def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
-    from weft.backends.cpu.machine import usable_cores
     from weft.backends.cpu.peak import measure_peak
     from weft.bench.measure import Options
     from weft.runtime.devices import choose
+    from weft.threads import usable_cores
 
     device = choose(args.device).name
     threads = args.threads or usable_cores()

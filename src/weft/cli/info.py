@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.ir.dims import Dim
-    from weft.ir.graph import Model as Source
+    from weft.ir.graph import OnnxModel
+    from weft.ir.specs import TensorSpec
     from weft.runtime.session import Model
-    from weft.runtime.specs import TensorSpec
 
 LONGEST_EXPRESSION = 120
 
@@ -47,7 +47,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
     from weft.cli.inputs import check_sizes
     from weft.compiler import is_defined
     from weft.frontend import read_model
-    from weft.runtime.specs import spec
+    from weft.ir.specs import spec
 
     try:
         model = weft.load(file, device="reference", dump=dump)
@@ -60,7 +60,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
     return _file_facts(model.source, model.inputs, model.outputs) | _trace_facts(model, sizes)
 
 
-def _file_facts(source: Source, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     from weft.report.summary import count_ops, summarize_weights
 
     weights = summarize_weights(source.graph)

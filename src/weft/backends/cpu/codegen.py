@@ -20,12 +20,13 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
-from weft.backends.cpu.machine import Machine, host, initialize_compiler, usable_cores
+from weft.backends.cpu.machine import Machine, host, initialize_compiler
+from weft.cache.code import CodeCache
+from weft.cache.digests import key_of
 from weft.errors import InternalError
-from weft.threads import Team, Undivided, free_in_children, once
+from weft.threads import Team, Undivided, free_in_children, once, usable_cores
 
 LLVM = Undivided()
 free_in_children(ffi.lib._lock._lock)  # llvmlite's, which it takes for a moment wherever it lets something go
