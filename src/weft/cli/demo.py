@@ -7,12 +7,17 @@ import time
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+import weft
+from weft.cli import output
+from weft.cli.demo_picture import gallery
+from weft.cli.process import peak_memory
+from weft.report.summary import summarize_weights
 
 TIMED_RUNS = 20
 
@@ -41,8 +46,6 @@ class Reading:
 
 
 def run(args: argparse.Namespace) -> int:
-    from weft.cli import output
-
     reading = read_digits(args.device)
     if args.json:
         output.print_json(_record(reading))
@@ -53,10 +56,6 @@ def run(args: argparse.Namespace) -> int:
 
 def read_digits(device: str) -> Reading:
     """Load the network, read the samples and time it."""
-    import weft
-    from weft.cli.process import peak_memory
-    from weft.report.summary import summarize_weights
-
     folder = files("weft.cli") / "demo_data"
     with (folder / "digits.npz").open("rb") as file, np.load(file) as samples:
         pixels, labels = samples["pixels"], samples["labels"]
@@ -104,11 +103,6 @@ def _record(reading: Reading) -> dict[str, object]:
 
 
 def _print(reading: Reading, console: Console) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-    from weft.cli.demo_picture import gallery
-
     console.print()
     console.print(
         Text.assemble(
