@@ -18,8 +18,8 @@ from weft.backends.cpu.peak import measure_peak
 from weft.bench import results, show
 from weft.bench.engines import PEERS, WEFT, Engine
 from weft.bench.facts import machine_facts
-from weft.bench.measure import SEED, Case, Options, measure
-from weft.bench.results import Report
+from weft.bench.measure import SEED, BenchCase, Options, measure
+from weft.bench.results import BenchReport
 from weft.cli import inputs, output, values
 from weft.cli.kernel_table import print_kernels
 from weft.errors import InputError, WeftError
@@ -33,7 +33,7 @@ USUAL = NAMES[:-1]
 ON_THIS_PROCESSOR = ("cpu", "reference")
 """Devices that the measured peak is the peak of."""
 
-Find = Callable[[str, Mapping[str, int]], "Case"]
+Find = Callable[[str, Mapping[str, int]], BenchCase]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -72,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_file(name: str, sizes: Mapping[str, int]) -> Case:
+def find_file(name: str, sizes: Mapping[str, int]) -> BenchCase:
     """A model by its path."""
     path = Path(name)
     if not path.is_file():
         raise InputError(f"{name}: no such file", hint="weft bench takes ONNX files")
-    return Case(path.stem, path, sizes=sizes)
+    return BenchCase(path.stem, path, sizes=sizes)
 
 
 def run(args: argparse.Namespace, find: Find = find_file) -> int:
@@ -91,9 +91,9 @@ def run(args: argparse.Namespace, find: Find = find_file) -> int:
     return _kernels(args, cases) if args.kernels else _bench(args, cases, left_out)
 
 
-def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[Case], dict[str, str]]:
+def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[BenchCase], dict[str, str]]:
     """The cases that are there, and why others are not; an error where none is."""
-    cases: list[Case] = []
+    cases: list[BenchCase] = []
     errors: dict[str, InputError] = {}
     for name in names:
         try:
@@ -114,7 +114,7 @@ def _diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(args: argparse.Namespace, cases: Sequence[Case], left_out: Mapping[str, str]) -> int:
+def _bench(args: argparse.Namespace, cases: Sequence[BenchCase], left_out: Mapping[str, str]) -> int:
     engines, missing = choose_engines(args.against)
     report = measure_all(cases, left_out, _options(args, engines), args.json != "-")
     if args.json:
@@ -136,7 +136,9 @@ def choose_engines(names: str) -> tuple[list[Engine], list[str]]:
     return [engine for engine in chosen if engine.missing is None], missing
 
 
-def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Options, talkative: bool) -> Report:
+def measure_all(
+    cases: Sequence[BenchCase], missing: Mapping[str, str], options: Options, talkative: bool
+) -> BenchReport:
     """Measure one case after the other, telling of each on stderr."""
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not talkative)
     models, left_out = [], dict(missing)
@@ -154,7 +156,7 @@ def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Opti
         "seconds": options.seconds,
         "peak_flops": options.peak_flops,
     }
-    return Report(machine_facts([WEFT, *options.peers]), settings, tuple(models), left_out)
+    return BenchReport(machine_facts([WEFT, *options.peers]), settings, tuple(models), left_out)
 
 
 def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
@@ -164,7 +166,7 @@ def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
     return Options(device, threads, args.seconds, tuple(engines), peak)
 
 
-def _kernels(args: argparse.Namespace, cases: Sequence[Case]) -> int:
+def _kernels(args: argparse.Namespace, cases: Sequence[BenchCase]) -> int:
     found = {}
     for case in cases:
         model = weft.load(str(case.path), device=args.device, threads=args.threads)

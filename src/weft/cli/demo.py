@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DigitReading:
     """What the network made of the samples, and what it took."""
 
     pixels: np.ndarray[Any, Any]  # [count, 8, 8], 0 to 16
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_digits(device: str) -> Reading:
+def read_digits(device: str) -> DigitReading:
     """Load the network, read the samples and time it."""
     folder = files("weft.cli") / "demo_data"
     with (folder / "digits.npz").open("rb") as file, np.load(file) as samples:
@@ -70,7 +70,7 @@ def read_digits(device: str) -> Reading:
         model(images)
         times.append(time.perf_counter() - start)
     weights = summarize_weights(model.source.graph)
-    return Reading(
+    return DigitReading(
         pixels,
         labels.tolist(),
         probabilities.argmax(axis=1).tolist(),
@@ -85,7 +85,7 @@ def read_digits(device: str) -> Reading:
     )
 
 
-def _record(reading: Reading) -> dict[str, object]:
+def _record(reading: DigitReading) -> dict[str, object]:
     return {
         "predictions": reading.predictions,
         "confidences": reading.confidences,
@@ -102,7 +102,7 @@ def _record(reading: Reading) -> dict[str, object]:
     }
 
 
-def _print(reading: Reading, console: Console) -> None:
+def _print(reading: DigitReading, console: Console) -> None:
     console.print()
     console.print(
         Text.assemble(
