@@ -1,8 +1,8 @@
 """Cut the large weights out of a serialized ModelProto, so that what is left is small and quick to parse.
 
 In goes a view of the whole file; out come the bytes of an equivalent message in which every large `raw_data`,
-`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Extent`s that those entries number.
-Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
+`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Extent`s that those entries
+number. Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
 """
 
 from __future__ import annotations
