@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.emit import emit
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.emit import emit
 from weft.ir.kernel import Kernel
 
 KERNELS_PER_MODULE = 8

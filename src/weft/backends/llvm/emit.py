@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu import conversions, functions, vectors
-from weft.backends.cpu.types import ELEMENT, INT32, INT64, POINTER, memory_type, register_type, vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm import conversions, functions, vectors
+from weft.backends.llvm.types import ELEMENT, INT32, INT64, POINTER, memory_type, register_type, vector
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Compound, Dim, Expr, Symbol

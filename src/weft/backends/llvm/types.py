@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
+from weft.backends.llvm import assembly as ir
 from weft.errors import UnsupportedModelError
 from weft.ir.dtypes import DType
 

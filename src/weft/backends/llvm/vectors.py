@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.functions import apply
-from weft.backends.cpu.instructions import Builder, Value, declare, suffix
-from weft.backends.cpu.types import BIT, INT32, POINTER, vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.functions import apply
+from weft.backends.llvm.instructions import Builder, Value, declare, suffix
+from weft.backends.llvm.types import BIT, INT32, POINTER, vector
 from weft.ir.dtypes import DType
 
 
