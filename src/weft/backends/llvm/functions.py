@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.conversions import bitcast, cast, rounded
-from weft.backends.llvm.dot4 import dot4
 from weft.backends.llvm.elementary import ELEMENTARY, elementary
 from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, like, splat, suffix
 from weft.backends.llvm.types import BIT
@@ -22,8 +21,6 @@ def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Seque
         return bitcast(builder, values[0], kinds[0], result)
     if function == "select":
         return builder.select(values[0], values[1], values[2])
-    if function == "dot4":
-        return dot4(builder, *values)
     kind = kinds[0]
     if function in ELEMENTARY and kind.is_float:
         return _elementary(builder, function, values, kind)

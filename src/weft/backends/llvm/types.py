@@ -53,6 +53,10 @@ def memory_type(dtype: DType) -> Any:
     return _element(dtype).memory
 
 
+def element_bytes(dtype: DType) -> int:
+    return _element(dtype).bytes
+
+
 def vector(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes)
 

@@ -140,11 +140,6 @@ def masked_store(builder: Builder, value: Value, address: Value, mask: Value, al
     builder.call(function, [value, address, INT32(align), mask])
 
 
-def vector_addresses(builder: Builder, base: Value, places: Value, element: Any) -> Value:
-    """base + places elements, one pointer a lane."""
-    return builder.gep(base, [places], source_etype=element)
-
-
 def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: int) -> Value:
     pointers = vector(POINTER, kind.count)
     name = f"llvm.masked.gather.{suffix(kind)}.v{kind.count}p0"
