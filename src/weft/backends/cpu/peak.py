@@ -17,8 +17,9 @@ from threading import Barrier
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
+from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host
+from weft.backends.llvm.compilation import compile_module
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.ir.target import Peak, Target
