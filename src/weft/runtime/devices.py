@@ -64,9 +64,11 @@ def next_best(device: str) -> Device | None:
 
 def driver(name: str) -> Driver:
     """What runs programs on a device that `choose` gave."""
-    backend = _backend(name.partition(":")[0])
-    if not isinstance(backend, Backend):
-        raise DeviceError(f"device {name!r} is not available", hint="see weft.devices()")
+    kind = name.partition(":")[0]
+    if kind in _BUILT_IN:
+        return _load_built_in(kind).driver(name)
+    (backend,) = (_foreign_backend(entry) for entry in _entries() if entry.name == kind)
+    assert isinstance(backend, Backend)
     return backend.driver(name)
 
 
@@ -105,15 +107,10 @@ def _find(name: str) -> Device | None:
     kind, colon, wanted = name.partition(":")
     if planned is not None or (colon and not wanted):
         return planned
-    backend = _backend(kind)
-    return backend.find(wanted) if isinstance(backend, Backend) else backend
-
-
-def _backend(kind: str) -> Backend | Device | None:
-    """The backend whose devices have names that begin so; of a package that is broken, a device that tells it."""
     if kind in _BUILT_IN:
-        return _load_built_in(kind)
-    return next((_foreign_backend(entry) for entry in _entries() if entry.name == kind), None)
+        return _load_built_in(kind).find(wanted)
+    entry = next((entry for entry in _entries() if entry.name == kind), None)
+    return None if entry is None else _find_foreign(entry, wanted)
 
 
 def _built_in() -> Iterator[Backend]:
@@ -155,6 +152,16 @@ def _foreign_devices(entry: EntryPoint) -> list[Device]:
         return [backend] if isinstance(backend, Device) else list(backend.devices())
     except Exception as error:
         return [_broken(entry, error)]
+
+
+def _find_foreign(entry: EntryPoint, wanted: str) -> Device | None:
+    backend = _foreign_backend(entry)
+    try:
+        return backend if isinstance(backend, Device) else backend.find(wanted)
+    except WeftError:
+        raise
+    except Exception as error:
+        return _broken(entry, error)
 
 
 def _broken(entry: EntryPoint, error: Exception) -> Device:
