@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from string import Template
 
+from weft.backends.short_indices import are_indices, fit, index_of, is_short
 from weft.backends.webgpu.barriers import read_buffers, with_barriers
-from weft.backends.webgpu.indices import FLOOR_DIV, Writer, are_indices, fit, index_of, is_short
+from weft.backends.webgpu.indices import FLOOR_DIV, Writer
 from weft.backends.webgpu.library import Abilities, Library
 from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_of, run_of, run_widths, shared_buffers
 from weft.backends.webgpu.turns import describe
