@@ -23,7 +23,7 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.kernels.algorithms import Way, spend
+from weft.kernels.vector.winograd_choice import Way, spend
 
 
 @pytest.fixture(params=DEVICES)

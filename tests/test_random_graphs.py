@@ -15,8 +15,8 @@ from peers import onnxruntime_run, traced
 
 import weft
 from weft.backends.reference.interpret import GuardError, Reference, run
+from weft.fuse.inline import inline_maps
 from weft.ir.verify import verify
-from weft.kernels.inline import inline_maps
 from weft.passes import PIPELINE
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

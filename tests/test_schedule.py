@@ -7,11 +7,11 @@ from math import inf
 import numpy as np
 import pytest
 
+from weft.cost import launches as cost
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel
 from weft.ir.target import Peak
 from weft.ir.work import Place, PlannedLaunch, Repeated
-from weft.plan import cost
 from weft.plan.waits import with_waits
 
 READ, WRITE = Buffer("r", DType.float32, False), Buffer("w", DType.float32, True)

@@ -11,9 +11,9 @@ from cpu.works import Array, tensor_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.kernels.launch import Epilogue
-from weft.kernels.layout import Layout, row_major
+from weft.kernels.lower.tensors import Epilogue
 
 KINDS = ("none", "none", "bias", "residual", "gelu")
 

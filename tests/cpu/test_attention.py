@@ -16,15 +16,15 @@ from frontend.samples import model, node, tensor, value
 from peers import onnxruntime_run
 
 import weft
+from weft.fuse.attention import find_attention, numbered
+from weft.fuse.inline import inline_maps
 from weft.ir import dims
+from weft.ir.layout import row_major
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.attention_groups import find_attention, numbered
-from weft.kernels.attention_parts import attention_parts
-from weft.kernels.inline import inline_maps
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import row_major
+from weft.kernels.attention_tasks import attention_parts
+from weft.kernels.lower.tensors import Tensor
 
 Array = np.ndarray[Any, Any]
 WITHIN = 4e-6  # of the largest magnitude; the scores themselves are rounded products

@@ -12,11 +12,11 @@ from cpu.works import TARGET, Array, run_work, tensor_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.types import Shape
-from weft.kernels.contract import contract_work
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import Layout, row_major
+from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.vector.contract import contract_work
 
 F32 = DType.float32
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.int64, DType.uint8)

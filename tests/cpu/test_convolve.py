@@ -11,10 +11,10 @@ from weft.backends.reference.products import convolve
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.kernels.convolve import convolve_work
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import channels_last, row_major
+from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.vector.convolve import convolve_work
 
 F32 = DType.float32
 DTYPES = (F32, F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32)

@@ -12,12 +12,12 @@ from cpu.works import TARGET, Array, run_work, tensor_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Load
 from weft.ir.target import Target
-from weft.kernels.dot_products import dot_product_work
-from weft.kernels.launch import Epilogue, Tensor
-from weft.kernels.layout import Layout, row_major
+from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.vector.byte_products import dot_product_work
 
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 31, 32, 33, 64, 70, 130)
 BYTEWISE = replace(TARGET, dot_product_8=False)

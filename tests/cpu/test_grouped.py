@@ -13,14 +13,14 @@ from weft.backends.reference.products import convolve
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.kernels.columns import split_columns
-from weft.kernels.convolve import convolve_work
-from weft.kernels.depthwise import find_runs
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import channels_last, row_major
-from weft.kernels.panels import Panels
-from weft.kernels.windows import Window
+from weft.kernels.build.windows import Window
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.columns import split_columns
+from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.depthwise import find_runs
+from weft.kernels.vector.panels import Panels
 
 F32 = DType.float32
 

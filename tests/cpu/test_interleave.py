@@ -11,11 +11,11 @@ from cpu.works import TARGET, run_work, tensor_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Load
-from weft.kernels.interleave import interleave_work
-from weft.kernels.launch import Epilogue, Tensor
-from weft.kernels.layout import channels_last, row_major
+from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.vector.interleave import interleave_work
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from weft.ir import dims
-from weft.kernels.cuts import BLOCK_WORK, Demand, cut, even_part
-from weft.kernels.panels import Panels
+from weft.kernels.vector.blocking import BLOCK_WORK, Demand, cut, even_part
+from weft.kernels.vector.panels import Panels
 
 CACHE = 1 << 20
 

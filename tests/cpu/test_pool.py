@@ -10,12 +10,12 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
 from weft.ir.scalar import Apply, Index, Literal, Load
 from weft.ir.types import TensorType
-from weft.kernels.launch import Epilogue, Tensor
-from weft.kernels.layout import Layout, channels_last, row_major
-from weft.kernels.pool import pool_work
+from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.vector.pool import pool_work
 
 F32, I64 = DType.float32, DType.int64
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int8, DType.uint8)

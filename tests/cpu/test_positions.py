@@ -14,7 +14,7 @@ import weft
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Guard
-from weft.kernels.positions import position_dtype
+from weft.kernels.build.positions import position_dtype
 
 NODES = {
     "first of the largest": [node("ArgMax", ["x"], ["y"], axis=3)],

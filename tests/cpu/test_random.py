@@ -10,11 +10,11 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import row_major
 from weft.ir.program import Random
 from weft.ir.types import TensorType
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import row_major
-from weft.kernels.random import random_work
+from weft.kernels.common.random import random_work
+from weft.kernels.lower.tensors import Tensor
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)  # Philox 4x32-10 of key 0 and counter 0
 

@@ -13,15 +13,16 @@ from onnx import TensorProto, helper
 
 from weft.backends.reference.interpret import Reference, evaluate
 from weft.frontend import read_model
+from weft.fuse.row_groups import find_row_groups
 from weft.ir import dims
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Map, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.rows import find_row_groups, rows_work
+from weft.kernels.common.rows import rows_work
+from weft.kernels.lower.tensors import Tensor, Work
 from weft.ops.lower import lower
 from weft.passes import PIPELINE
 

@@ -10,13 +10,13 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Concat, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.concat import concat_work
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.scatter import scatter_work
+from weft.kernels.common.concat import concat_work
+from weft.kernels.common.scatter import scatter_work
+from weft.kernels.lower.tensors import Tensor
 
 I64 = DType.int64
 DTYPES = (DType.float32, DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.uint8)

@@ -10,11 +10,11 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Sort
 from weft.ir.types import TensorType
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.sort import sort_work
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.sort import sort_work
 
 DTYPES = (
     DType.float32,

@@ -17,15 +17,15 @@ from weft.backends.reference.products import convolve
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
-from weft.kernels.algorithms import Way, choose_tiles, spend
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import channels_last, row_major
+from weft.kernels.lower.tensors import Tensor
 from weft.kernels.sections import divide
-from weft.kernels.winograd import winograd_work
+from weft.kernels.vector.winograd import winograd_work
+from weft.kernels.vector.winograd_choice import Way, choose_tiles, spend
 
 F32 = DType.float32
 CHANNELS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 32, 33, 40)

@@ -17,12 +17,12 @@ import weft
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram
-from weft.kernels.algorithms import choose_tiles
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import channels_last, row_major
-from weft.kernels.winograd import winograd_work
-from weft.kernels.winograd_guard import are_tame
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.winograd import winograd_work
+from weft.kernels.vector.winograd_choice import choose_tiles
+from weft.kernels.vector.winograd_guard import are_tame
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32

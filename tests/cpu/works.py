@@ -15,9 +15,9 @@ from weft.backends.cpu.tape import Launch as Launched
 from weft.backends.cpu.tape import Place, Tape
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.layout import Layout, row_major
 from weft.ir.packing import array_of
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import Layout, row_major
+from weft.kernels.lower.tensors import Tensor, Work
 
 Array = np.ndarray[Any, Any]
 TARGET = host().target

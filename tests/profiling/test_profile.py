@@ -17,6 +17,7 @@ import weft
 from weft.backends.cpu.peak import known_peak
 from weft.cli import main
 from weft.cli.kernel_table import print_kernels
+from weft.cost.effort import copy_effort, effort
 from weft.errors import DeviceError, InputError
 from weft.ir.dims import axis, symbol
 from weft.ir.dtypes import DType
@@ -27,7 +28,6 @@ from weft.ir.scalar import Apply, Index, Load
 from weft.ir.target import Peak
 from weft.ir.types import TensorType
 from weft.ir.work import Allocation, PlannedLaunch
-from weft.kernels.costs import copy_effort, effort
 from weft.report.nodes import labelled, ops_by_node
 from weft.report.trace import trace_json
 from weft.runtime.profile import HOST, Profile, plain_name, profile_runs

@@ -15,11 +15,11 @@ from weft.backends.reference.products import convolve
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.target import Target
-from weft.kernels.grid.convolutions import convolve_work
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import channels_last, row_major
+from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.threads.convolve import convolve_work
 
 F32 = DType.float32
 LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)

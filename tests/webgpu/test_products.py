@@ -16,16 +16,18 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
+from weft.ir.layout import row_major
 from weft.ir.program import Contract
 from weft.ir.target import Target
-from weft.kernels.grid import choose, ranges, times
-from weft.kernels.grid.contractions import contract_work
-from weft.kernels.grid.tile import Tile
-from weft.kernels.launch import Reference, Tensor, Work
-from weft.kernels.layout import row_major
+from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.threads import product_choice as choose
+from weft.kernels.threads import size_ranges as ranges
+from weft.kernels.threads import tile_cost as times
+from weft.kernels.threads.contract import contract_work
+from weft.kernels.threads.tile import Tile
 
 F32 = DType.float32
-TILES = [kind.tile for kind in times.KINDS]
+TILES = [kind.tile for kind in times.TILE_RATES]
 LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)
 
 

@@ -14,13 +14,13 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.launch import Epilogue, Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.reduce import reduce_work
+from weft.kernels.common.reduce import reduce_work
+from weft.kernels.lower.tensors import Epilogue, Tensor
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 KINDS = ("sum", "product", "maximum", "minimum")

@@ -13,13 +13,13 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Random, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.random import random_work
-from weft.kernels.scatter import scatter_work
+from weft.kernels.common.random import random_work
+from weft.kernels.common.scatter import scatter_work
+from weft.kernels.lower.tensors import Tensor
 
 F32, I64 = DType.float32, DType.int64
 

@@ -8,10 +8,10 @@ from webgpu.works import run_work, targets
 
 from weft.ir import dims
 from weft.ir.dtypes import DType
+from weft.ir.layout import row_major
 from weft.ir.program import Dims
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import row_major
-from weft.kernels.sizes import sizes_work
+from weft.kernels.common.sizes import sizes_work
+from weft.kernels.lower.tensors import Tensor
 
 
 @pytest.mark.parametrize("dtype", [DType.int64, DType.int32, DType.float32])

@@ -14,12 +14,12 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate, Sort
 from weft.ir.types import TensorType
-from weft.kernels.cumulate import cumulate_work
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.sort import sort_work
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.cumulate import cumulate_work
+from weft.kernels.vector.sort import sort_work
 
 F32, I64 = DType.float32, DType.int64
 MORE = (*DTYPES, DType.uint32, DType.uint64, DType.int8, DType.uint16)

@@ -17,11 +17,11 @@ from weft.backends.webgpu.targets import target_of
 from weft.backends.webgpu.weights import Spot
 from weft.ir import dims
 from weft.ir.kernel import verify_kernel
+from weft.ir.layout import Layout
 from weft.ir.packing import array_of
 from weft.ir.target import Target
 from weft.ir.work import Place, PlannedLaunch
-from weft.kernels.launch import Tensor, Work
-from weft.kernels.layout import Layout
+from weft.kernels.lower.tensors import Tensor, Work
 
 Array = np.ndarray[Any, Any]
 GUARD = 256  # bytes on either side of an array that must stay as they are

@@ -12,21 +12,21 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from weft.cost.effort import copy_effort, effort
+from weft.fuse.attention import Attention, numbered
+from weft.fuse.grouping import Group, group_steps, single_groups
+from weft.fuse.inline import inline_maps
+from weft.fuse.layouts import assign_layouts, needed_layout, rank, same_in_memory
+from weft.ir.layout import Layout, row_major
 from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
-from weft.kernels.algorithms import choose_tiles
-from weft.kernels.assign import assign_layouts, needed_layout, rank, same_in_memory
-from weft.kernels.attention_groups import Attention, numbered
-from weft.kernels.attention_parts import attention_parts, streams_attention
-from weft.kernels.costs import copy_effort, effort
-from weft.kernels.group import Group, group_steps, single_groups
-from weft.kernels.inline import inline_maps
-from weft.kernels.launch import Tensor
-from weft.kernels.layout import Layout, row_major
-from weft.kernels.remember import remembering
+from weft.kernels.attention_tasks import attention_parts, streams_attention
+from weft.kernels.build.memoize import memoizing
+from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import build_work, copy_work, is_native
+from weft.kernels.vector.winograd_choice import choose_tiles
 
 Progress = Callable[[float], None]
 OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
@@ -34,7 +34,7 @@ OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
 
 def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     """The whole program as sections, in an order that the data allows."""
-    with remembering():
+    with memoizing():
         return _divide(program, target, progress)
 
 

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InternalError
+from weft.fuse.channel_order import channel_order
+from weft.fuse.grouping import Group
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.layout import row_major
 from weft.ir.program import (
     ArgReduce,
     Concat,
@@ -32,29 +35,27 @@ from weft.ir.program import (
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.concat import concat_work
-from weft.kernels.contract import contract_work
-from weft.kernels.convolve import convolve_work
-from weft.kernels.cumulate import cumulate_work
-from weft.kernels.dot_products import byte_convolve_work, dot_product_work
-from weft.kernels.grid import contractions, convolutions
-from weft.kernels.grid.depthwise import depthwise_applies, depthwise_work
-from weft.kernels.group import Group
-from weft.kernels.interleave import interleave_work
-from weft.kernels.launch import Epilogue, Reference, Tensor, Work
-from weft.kernels.layout import row_major
-from weft.kernels.maps import map_work
-from weft.kernels.nest import computed_dtypes
-from weft.kernels.orders import channel_order
-from weft.kernels.pool import pool_work
-from weft.kernels.random import random_work
-from weft.kernels.reduce import reduce_work
-from weft.kernels.reuse import overwritable
-from weft.kernels.rows import rows_work
-from weft.kernels.scatter import scatter_work
-from weft.kernels.sizes import sizes_work
-from weft.kernels.sort import sort_work
-from weft.kernels.winograd import winograd_work
+from weft.kernels.build.in_place import overwritable
+from weft.kernels.build.loop_nest import computed_dtypes
+from weft.kernels.common.concat import concat_work
+from weft.kernels.common.maps import map_work
+from weft.kernels.common.random import random_work
+from weft.kernels.common.reduce import reduce_work
+from weft.kernels.common.rows import rows_work
+from weft.kernels.common.scatter import scatter_work
+from weft.kernels.common.sizes import sizes_work
+from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
+from weft.kernels.threads import contract as contractions
+from weft.kernels.threads import convolve as convolutions
+from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
+from weft.kernels.vector.byte_products import byte_convolve_work, dot_product_work
+from weft.kernels.vector.contract import contract_work
+from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.cumulate import cumulate_work
+from weft.kernels.vector.interleave import interleave_work
+from weft.kernels.vector.pool import pool_work
+from weft.kernels.vector.sort import sort_work
+from weft.kernels.vector.winograd import winograd_work
 
 Array = np.ndarray[Any, Any]
 NATIVE_PRIMITIVES = (

@@ -1,6 +1,6 @@
 """The arithmetic of a tensor program: floating-point operations as an expression over its dynamic dims.
 
-What counts as one is said in `weft.kernels.costs`.
+What counts as one is said in `weft.cost.effort`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.cost.effort import UnknownShapeError, step_flops
 from weft.ir.dims import Dim, Expr, maximum, substitute
 from weft.ir.program import Branch, Late, Loop, Scan, Step, TensorProgram
-from weft.kernels.costs import UnknownShapeError, step_flops
 
 
 @dataclass(frozen=True, slots=True)

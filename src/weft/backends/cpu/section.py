@@ -16,13 +16,13 @@ from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Launch, Repeat, Tape
 from weft.backends.reference.interpret import physical_memory
+from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
 from weft.errors import ExecutionError
 from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
-from weft.plan.cost import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
 from weft.plan.limits import check_fits
 from weft.plan.schedule import side_by_side
 from weft.plan.sections import FIRST_FREE, Plan, make_plan

@@ -1,0 +1,101 @@
+"""Layouts: which order of axes each value is stored in.
+
+Convolutions and pools work on channels as neighbours; maps and concats follow what they read, or what reads them.
+Everything else, and all that the world outside sees, is row-major. Where a reader needs another layout than its value
+has, the work between them converts it.
+"""
+
+from __future__ import annotations
+
+from weft.fuse.grouping import Group
+from weft.ir import dims
+from weft.ir.layout import Layout, channels_last, row_major
+from weft.ir.program import ArgReduce, Concat, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
+from weft.ir.scalar import Index, Load, walk
+from weft.ir.types import Shape, TensorType
+
+
+def assign_layouts(program: TensorProgram, groups: tuple[Group, ...]) -> dict[Value, Layout]:
+    """The layout of every tensor value that a group makes; inputs, constants and outputs are row-major."""
+    fixed = {*program.inputs, *program.constants, *program.outputs}
+    wanted = _wanted_last(groups)
+    layouts: dict[Value, Layout] = {value: row_major(rank(value)) for value in (*program.inputs, *program.constants)}
+    for group in groups:
+        last = _makes_channels_last(group, layouts, wanted)
+        for value in group.results:
+            channels = last and value not in fixed and rank(value) >= 3
+            layouts[value] = channels_last(rank(value)) if channels else row_major(rank(value))
+    return layouts
+
+
+def needed_layout(group: Group, value: Value, layouts: dict[Value, Layout]) -> Layout:
+    """The layout in which a group must find one of its operands."""
+    number = next(number for number, step in enumerate(group.steps) if value in step.operands)
+    if number + 1 < len(group.steps) and isinstance(group.steps[number + 1].primitive, Convolve):
+        return channels_last(rank(value))
+    step = group.steps[number]
+    match step.primitive:
+        case Convolve() if value == step.operands[0]:
+            return channels_last(rank(value))
+        case Map() | Pool() | Concat() | Reduce() | ArgReduce():
+            return layouts[value]
+        case _:
+            return row_major(rank(value))
+
+
+def same_in_memory(a: Layout, b: Layout, shape: Shape) -> bool:
+    """Whether two layouts differ only in axes of size 1."""
+    first, second = ([axis for axis in layout.order if shape[axis] != 1] for layout in (a, b))
+    return first == second
+
+
+def rank(value: Value) -> int:
+    return len(value.type.shape or ()) if isinstance(value.type, TensorType) else 0
+
+
+def _wanted_last(groups: tuple[Group, ...]) -> set[Value]:
+    """Values that a convolution reads, directly or through maps that keep their axes."""
+    wanted: set[Value] = set()
+    for group in reversed(groups):
+        for step in reversed(group.steps):
+            match step.primitive:
+                case Convolve():
+                    wanted.add(step.operands[0])
+                case Map() | Pool() | Concat() if step.results[0] in wanted:
+                    wanted.update(value for value in step.operands if _keeps_axes(step, value))
+    return wanted
+
+
+def _makes_channels_last(group: Group, layouts: dict[Value, Layout], wanted: set[Value]) -> bool:
+    first = group.steps[0]
+    match first.primitive:
+        case Convolve():
+            return True
+        case Pool():
+            return layouts[first.operands[0]] != row_major(rank(first.operands[0]))
+        case Map() | Concat():
+            if first.results[0] in wanted:
+                return True
+            return any(
+                _keeps_axes(first, value) and layouts[value] != row_major(rank(value)) for value in first.operands
+            )
+        case _:
+            return False
+
+
+def _keeps_axes(step: Step, value: Value) -> bool:
+    """Whether a step reads a value at the place that it writes, axis by axis."""
+    if rank(value) != rank(step.results[0]) or rank(value) < 3:
+        return False
+    if not isinstance(step.primitive, Map):
+        return True
+    position = step.operands.index(value)
+    for node in walk(step.primitive.expression):
+        if isinstance(node, Load) and node.operand == position:
+            for axis, index in enumerate(node.indices):
+                if not isinstance(index, Index):
+                    return False
+                used = {atom.position for atom in dims.atoms(index.value) if isinstance(atom, dims.Axis)}
+                if not used <= {axis}:
+                    return False
+    return True

@@ -1,0 +1,1 @@
+"""What builders of kernels share: tensors, parameters, loop nests, epilogues, accumulators."""

@@ -1,0 +1,59 @@
+"""Operands of a contraction by label, and the order in which labels are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.scalar import Apply, Index, Literal, Scalar
+from weft.kernels.lower.tensors import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ContractOperand:
+    """An operand: its dimensions by label (a label that occurs twice means the diagonal)."""
+
+    number: int
+    tensor: Tensor
+    labels: tuple[int, ...]
+    constant: Array | None
+
+    def size(self, label: int) -> Dim:
+        return self.tensor.shape[self.labels.index(label)]
+
+    def stride(self, label: int) -> Dim:
+        strides = self.tensor.strides
+        total: Dim = 0
+        for axis, other in enumerate(self.labels):
+            if other == label and self.tensor.shape[axis] != 1:
+                total = total + strides[axis]
+        return total
+
+
+def sum_order(left: ContractOperand, right: ContractOperand, output: Sequence[int]) -> list[int]:
+    """Summed labels, with the neighbours of the left operand innermost."""
+    labels = [label for label in dict.fromkeys((*left.labels, *right.labels)) if label not in output]
+
+    def place(label: int) -> tuple[int, int]:
+        for side in (left, right):
+            if label in side.labels:
+                return int(side is left), side.tensor.layout.order.index(side.labels.index(label))
+        return 0, 0
+
+    return sorted(labels, key=place)
+
+
+def guarded(load: Scalar, index: Dim, size: Dim) -> Scalar:
+    """An element where index < size, 0 elsewhere."""
+    if dims.is_at_least(size - 1, index):
+        return load
+    inside = Apply("less", (Index(index), Index(size)), DType.bool)
+    return Apply("select", (inside, load, Literal(0, load.dtype)), load.dtype)

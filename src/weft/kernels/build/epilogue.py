@@ -1,0 +1,119 @@
+"""How a template ends: the epilogue on an element or a vector at hand, and the write through the result's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.cost.expressions import cost
+from weft.ir.access import stride_along
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import LANE, Buffer, Call, Code, Put, PutRun, Statement, dims_vary, is_varying, variable
+from weft.ir.layout import offset
+from weft.ir.scalar import Index, loads
+from weft.kernels.lower.expressions import LITERAL_STRIDES, Lowering
+from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Epilogue, Reference, Tensor
+
+LONG = 12  # instructions of an epilogue that should be in the code only once
+
+
+class EpilogueWriter:
+    """The epilogue's operands are in buffers in1, in2, ..., the result in out."""
+
+    def __init__(self, result: Tensor, epilogue: Epilogue | None, parameters: Parameters) -> None:
+        self.result = result
+        self.parameters = parameters
+        self.operands = (result, *(epilogue.operands if epilogue else ()))
+        self.count = len(self.operands)
+        self.expression = None if epilogue is None else flatten_loads(epilogue.expression, self.operands)
+
+    @property
+    def is_long(self) -> bool:
+        return self.expression is not None and cost(self.expression) > LONG
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        inputs = [Buffer(f"in{number}", t.dtype, False) for number, t in enumerate(self.operands) if number]
+        return [*inputs, Buffer("out", self.result.dtype, True)]
+
+    def steps_alike(self, outer: tuple[int, Dim], inner: tuple[int, Dim], size: Dim) -> bool:
+        """Whether one step along the outer axis is `size` steps along the inner one, for all that is read or written.
+
+        Each is an axis with its positions a step. Where that holds, the inner axis can stand for both.
+        """
+        (far, far_factor), (near, near_factor) = outer, inner
+        strides = [(self.result.strides[far], self.result.strides[near])]
+        if self.expression is not None:
+            if {far, near} & pinned_axes([self.expression], self.count):
+                return False
+            flat = [load for load in loads(self.expression) if self.count < load.operand < 2 * self.count]
+            places = [load.indices[0].value for load in flat if isinstance(load.indices[0], Index)]
+            strides += [(stride_along(place, far), stride_along(place, near)) for place in places]
+        return all(a * far_factor == b * near_factor * size for a, b in strides)
+
+    def write(
+        self, value: Code, axes: Mapping[int, Dim], mask: Code | None = None, prefix: str = "t"
+    ) -> tuple[Statement, ...]:
+        """Write what becomes of a value at the given places of the result's axes (those not given are 0).
+
+        A varying value needs a varying place: where no axis varies, the mask leaves one lane, and lanes are told apart.
+        """
+        statements: list[Statement] = []
+        value = self.finished(value, axes, mask, prefix, statements)
+        place = self.place(axes)
+        if is_varying(value) and not dims_vary(place):
+            place = place + variable(LANE)
+        return (*statements, Put("out", place, value, mask=mask))
+
+    def write_run(
+        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None, prefix: str = "t"
+    ) -> tuple[Statement, ...]:
+        """Write what becomes of neighbours along an axis, from a multiple of their number on."""
+        if len(values) == 1:
+            return self.write(values[0], axes, mask, prefix)
+        statements: list[Statement] = []
+        places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
+        ended = tuple(
+            self.finished(value, at, mask, f"{prefix}{number}_", statements)
+            for number, (value, at) in enumerate(zip(values, places))
+        )
+        if self.result.strides[axis] == 1:
+            return (*statements, PutRun("out", self.place(axes), ended, mask))
+        return (*statements, *(Put("out", self.place(at), value, mask=mask) for value, at in zip(ended, places)))
+
+    def finished(
+        self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str, statements: list[Statement]
+    ) -> Code:
+        """What becomes of a value at given places; `statements` takes what has to be computed for it."""
+        value = self._narrowed(value)
+        if self.expression is None:
+            return value
+        places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
+        views = operand_views(self.operands, self.parameters)
+        replace = {0: value, self.count: value}
+        return Lowering(views, places, self.parameters, replace, mask, statements, prefix).code(self.expression)
+
+    def place(self, axes: Mapping[int, Dim]) -> Dim:
+        """Where the element at given places is written."""
+        numbers = range(len(self.result.shape))
+        return offset([self._stride(axis) for axis in numbers], [axes.get(axis, 0) for axis in numbers])
+
+    def _stride(self, axis: int) -> Dim:
+        stride = self.result.strides[axis]
+        return stride if stride in LITERAL_STRIDES else self.parameters.named(f"out{axis}", stride)
+
+    def _narrowed(self, value: Code) -> Code:
+        """A sum as the element that the epilogue, or the result, takes."""
+        dtype: DType = self.result.dtype
+        if self.expression is not None:
+            own = (0, self.count)
+            dtype = next((load.dtype for load in loads(self.expression) if load.operand in own), value.dtype)
+        return value if value.dtype is dtype else Call("cast", (value,), dtype)
+
+
+def epilogue_references(epilogue: Epilogue | None) -> tuple[Reference, ...]:
+    """Memory for the buffers of an ending, where two operands of the step come before the epilogue's."""
+    count = len(epilogue.operands) if epilogue else 0
+    return (*(Reference("operand", 2 + number) for number in range(count)), Reference("result", 0))

@@ -1,0 +1,94 @@
+"""Row passes as data: a domain is passed over row by row, each pass reducing rows to numbers that the next may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.scalar import Scalar, loads
+from weft.ir.types import Shape
+from weft.kernels.build.accumulators import Fold
+from weft.kernels.lower.tensors import Tensor
+
+STRETCH = 128  # elements of a row that a lane adds up on their own
+
+
+ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A number for each row, known to what follows as operand `number`."""
+
+    number: int
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A value written to result number `result`; with `number`, later passes read it again as that operand."""
+
+    result: int
+    value: Scalar
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One way over a row: reductions and what is written for each element; then what is done once."""
+
+    folds: tuple[Fold, ...] = ()
+    writes: tuple[Write, ...] = ()
+    then: tuple[Single | Write, ...] = ()
+
+    @property
+    def elements(self) -> list[Scalar]:
+        return [*(fold.element for fold in self.folds), *(write.value for write in self.writes)]
+
+    @property
+    def expressions(self) -> list[Scalar]:
+        return [*self.elements, *(action.value for action in self.then)]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a sweep writes: strides along all axes of the domain, 0 along reduced ones for a number a row.
+
+    Without strides it is memory of the block's own, one row long.
+    """
+
+    dtype: DType
+    strides: tuple[Dim, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows in pieces: each `length` elements long along the reduced axis `axis`, results `stride` apart."""
+
+    axis: int
+    length: int
+    stride: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """`order` lists the domain's axes, outermost in memory first; expressions are over the domain's axes.
+
+    Loads from operands numbered ROW_VALUES and above read what passes before have found.
+    """
+
+    domain: Shape
+    reduced: frozenset[int]
+    order: tuple[int, ...]
+    passes: tuple[Pass, ...]
+    operands: tuple[Tensor, ...]
+    results: tuple[Result, ...]
+
+
+def sweep_buffers(sweep: Sweep) -> tuple[list[int], list[int]]:
+    """The operands that a launch reads, and the results that it needs memory for."""
+    expressions = [expression for part in sweep.passes for expression in part.expressions]
+    read = {load.operand for expression in expressions for load in loads(expression)}
+    operands = [number for number in range(len(sweep.operands)) if number in read]
+    return operands, [number for number, result in enumerate(sweep.results) if result.strides is not None]

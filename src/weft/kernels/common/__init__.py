@@ -1,0 +1,1 @@
+"""Templates whose kernels suit both families of targets."""

@@ -1,0 +1,40 @@
+"""Concatenation: each operand is copied into its slice of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.layout import offset
+from weft.ir.program import Concat
+from weft.ir.scalar import Index, Load
+from weft.ir.target import Target
+from weft.kernels.common.maps import Region, map_lanes, map_launch
+from weft.kernels.lower.tensors import Copy, Launch, Reference, Tensor, Work
+
+
+def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+    """One kernel for each operand that has elements."""
+    launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+    copies: list[Copy] = []
+    start: list[Dim] = [0] * len(result.shape)
+    for number, operand in enumerate(operands):
+        if 0 not in operand.shape:
+            plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
+            part = Tensor(operand.dtype, operand.shape, result.layout)
+            element, region = Load(0, plain, operand.dtype), Region(result, tuple(start))
+            launch = map_launch(element, [operand], part, *map_lanes(element, part, target), region)
+            if operand.layout == result.layout:
+                place = offset(result.strides, start)
+                pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))
+                copies.append(Copy(len(launches), number, 0, place, dims.product(operand.shape), pieces))
+            launches.append((launch, (Reference("operand", number), Reference("result", 0))))
+        start[primitive.axis] = start[primitive.axis] + operand.shape[primitive.axis]
+    return Work(tuple(launches), copies=tuple(copies))
+
+
+def _outside(axis: int, tensor: Tensor) -> tuple[int, ...]:
+    """The axes that lie further out in memory than this one."""
+    order = tensor.layout.order
+    return order[: order.index(axis)]

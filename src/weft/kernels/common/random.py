@@ -1,0 +1,126 @@
+"""Random numbers from counters: Philox 4x32-10, a lane for each counter, which gives four numbers.
+
+Number i of the tensor is word i % 4 of counter i // 4; normal numbers come in pairs from two neighbours. So a seed
+gives the same numbers on all devices.
+"""
+
+from __future__ import annotations
+
+from math import pi
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Integer,
+    Kernel,
+    Number,
+    Put,
+    Register,
+    Repeat,
+    Statement,
+    block,
+    lane,
+    variable,
+)
+from weft.ir.program import Random
+from weft.ir.target import Target
+from weft.kernels.build.loop_nest import choose_lanes
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_WORDS = 4
+_EACH = 1024  # counters of a block of vectors
+_LOW = 0xFFFFFFFF
+_QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
+
+
+def random_work(primitive: Random, result: Tensor, target: Target) -> Work:
+    """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
+    assert primitive.seed is not None
+    parameters = Parameters()
+    lanes = target.threads or choose_lanes(target, [DType.uint64], widest=8)
+    each = target.threads or _EACH
+    size = dims.product(result.shape)
+    counters = dims.ceildiv(size, _WORDS)
+    count, last = parameters.named("count", size), parameters.named("counters", counters)
+    seed = [parameters.named(f"seed{n}", (primitive.seed >> 16 * n) & _QUARTER) for n in range(4)]
+    counter = variable("first") + lane(lanes)
+    lines = _Lines()
+    words = lines.philox(Call("cast", (Integer(counter),), DType.uint64), [_word(*seed[:2]), _word(*seed[2:])])
+    numbers = [lines.uniform(word) for word in words]
+    if primitive.kind == "normal":
+        numbers = [*lines.normal(*numbers[:2]), *lines.normal(*numbers[2:])]
+    puts = []
+    for place, number in enumerate(numbers):
+        index = counter * _WORDS + place
+        inside = Call("less", (Integer(index), Integer(count)), DType.bool)
+        value = number if number.dtype is result.dtype else Call("cast", (number,), result.dtype)
+        puts.append(Put("out", index, value, mask=inside))
+    stop = dims.minimum((block() + 1) * each, last)
+    body = (Repeat("first", block() * each, stop, lanes, (*lines.statements, *puts)),)
+    kernel = Kernel("random", (Buffer("out", result.dtype, True),), tuple(parameters.values), lanes, body)
+    launch = Launch(kernel, dims.ceildiv(counters, each), tuple(parameters.values.values()))
+    return Work(((launch, (Reference("result", 0),)),))
+
+
+class _Lines:
+    """Statements, each with its value in a register of its own."""
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+
+    def keep(self, value: Code) -> Code:
+        name = f"v{len(self.statements)}"
+        self.statements.append(Define(name, value, True))
+        return Register(name, value.dtype, True)
+
+    def word(self, function: str, left: Code, right: Code) -> Code:
+        return self.keep(Call(function, (left, right), DType.uint64))
+
+    def philox(self, counter: Code, keys: list[Code]) -> list[Code]:
+        """Four words of 32 bits each, in 64."""
+        low, half = Number(_LOW, DType.uint64), Number(32, DType.uint64)
+        words = [self.word("bit_and", counter, low), self.word("shift_right", counter, half)]
+        words += [Number(0, DType.uint64), Number(0, DType.uint64)]
+        for _ in range(_ROUNDS):
+            first, second = (
+                self.word("multiply", word, Number(factor, DType.uint64))
+                for word, factor in zip((words[0], words[2]), _MULTIPLIERS)
+            )
+            mixed = []
+            for product, word, key in ((second, words[1], keys[0]), (first, words[3], keys[1])):
+                high = self.word("shift_right", product, half)
+                mixed.append(self.word("bit_xor", self.word("bit_xor", high, word), key))
+            words = [mixed[0], self.word("bit_and", second, low), mixed[1], self.word("bit_and", first, low)]
+            sums = [self.word("add", key, Number(step, DType.uint64)) for key, step in zip(keys, _KEY_STEPS)]
+            keys = [self.word("bit_and", total, low) for total in sums]
+        return words
+
+    def uniform(self, word: Code) -> Code:
+        """24 bits, so that float32 holds the number exactly and never rounds up to 1."""
+        bits = self.word("shift_right", word, Number(8, DType.uint64))
+        return self.float("multiply", Call("cast", (bits,), DType.float64), Number(2.0**-24, DType.float64))
+
+    def normal(self, first: Code, second: Code) -> list[Code]:
+        """Two numbers from a radius and an angle."""
+        rest = self.float("subtract", Number(1.0, DType.float64), first)
+        radius = self.float("sqrt", self.float("multiply", Number(-2.0, DType.float64), self.float("log", rest)))
+        angle = self.float("multiply", Number(2.0 * pi, DType.float64), second)
+        return [self.float("multiply", radius, self.float(name, angle)) for name in ("cos", "sin")]
+
+    def float(self, function: str, *values: Code) -> Code:
+        return self.keep(Call(function, values, DType.float64))
+
+
+def _word(low: Dim, high: Dim) -> Code:
+    """A word of 32 bits from two halves."""
+    first, second = (Call("cast", (Integer(half),), DType.uint64) for half in (low, high))
+    return Call("bit_or", (first, Call("shift_left", (second, Number(16, DType.uint64)), DType.uint64)), DType.uint64)

@@ -1,0 +1,227 @@
+"""Reductions, with the expression of what is reduced and of what becomes of the result inside the kernel.
+
+A long reduction that few blocks would share is cut into pieces, always the same ones, whose results a second kernel
+combines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from weft.cost.sizes import estimate
+from weft.ir import dims
+from weft.ir.access import move_axes
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import row_major
+from weft.ir.program import ArgReduce, Reduce
+from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.target import Target
+from weft.ir.types import Shape
+from weft.kernels.build.accumulators import Fold, wide_dtype
+from weft.kernels.build.checks import is_checked
+from weft.kernels.build.loop_nest import PIECE
+from weft.kernels.build.positions import position_dtype
+from weft.kernels.build.row_passes import ROW_VALUES, Cut, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.threads.row_passes import Pieces, grid_sweep_launch
+from weft.kernels.threads.row_pieces import piece_length
+from weft.kernels.vector.row_passes import sweep_launch
+
+PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
+ENOUGH_BLOCKS = 8
+COLUMNS = 64  # rows that a block does side by side, at most
+
+
+def reduce_work(
+    primitive: Reduce | ArgReduce,
+    element: Scalar,
+    domain: Shape,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    target: Target,
+    epilogue: Epilogue | None = None,
+) -> Work:
+    """Reduce `element`, an expression over the domain that loads from the operands.
+
+    References count the operands given, then the epilogue's.
+    """
+    if isinstance(primitive, Reduce):
+        reduced = frozenset(primitive.axes)
+        fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)
+    else:
+        reduced = frozenset({primitive.axis})
+        which = "last" if primitive.last else "first"
+        positions = position_dtype(domain[primitive.axis])
+        fold = Fold(ROW_VALUES, primitive.kind, element, DType.int64, which, positions)
+    kept = [axis for axis in range(len(domain)) if axis not in reduced]
+    written = Write(0, _finished(epilogue, len(operands), fold, domain, kept))
+    strides: list[Dim] = [0] * len(domain)
+    for axis, stride in zip(kept, result.strides, strict=True):
+        strides[axis] = stride
+    sweep = Sweep(
+        domain,
+        reduced,
+        memory_order(element, domain, operands),
+        (Pass((fold,), then=(written,)),),
+        (*operands, *(epilogue.operands if epilogue is not None else ())),
+        (Result(result.dtype, tuple(strides)),),
+    )
+    return sweep_work(sweep, target)
+
+
+def _finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, kept: Sequence[int]) -> Scalar:
+    """What is written for a row, over the domain's axes; the epilogue's operands come after the first `count`."""
+    if epilogue is None:
+        return Load(fold.number, (), fold.dtype)
+
+    def renumber(load: Load) -> Scalar:
+        if load.operand == 0:
+            return Load(fold.number, (), fold.dtype)
+        return Load(count + load.operand - 1, load.indices, load.dtype, load.checked)
+
+    axes = {position: dims.axis(axis, domain[axis]) for position, axis in enumerate(kept)}
+    return move_axes(rebuild(epilogue.expression, renumber), axes)
+
+
+def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> tuple[int, ...]:
+    """The order in which the operand with the most axes of the domain stores them, outermost first."""
+    own = {dims.axis(axis, size): axis for axis, size in enumerate(domain) if size != 1}
+    best: list[int] = []
+    for load in loads(element):
+        if load.operand < len(operands):
+            indices = [load.indices[axis] for axis in operands[load.operand].layout.order]
+            found = [own[index.value] for index in indices if isinstance(index, Index) and index.value in own]
+            best = list(dict.fromkeys(found)) if len(found) > len(best) else best
+    return (*(axis for axis in range(len(domain)) if axis not in best), *best)
+
+
+# -- works -----------------------------------------------------------------------------------------------------------
+
+
+def sweep_work(sweep: Sweep, target: Target) -> Work:
+    """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    if target.threads:
+        return _grid_work(sweep, target)
+    place = _where_to_cut(sweep)
+    if place is None:
+        return Work(((sweep_launch(sweep, target), _references(sweep)),))
+    axis, length = place
+    rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
+    return _pieces_work(
+        sweep,
+        dims.ceildiv(sweep.domain[axis], length),
+        lambda first: sweep_launch(first, target, Cut(axis, length, rows)),
+        lambda second: sweep_launch(second, target),
+    )
+
+
+def _grid_work(sweep: Sweep, target: Target) -> Work:
+    """The same where lanes are threads."""
+    length = piece_length(sweep, target) if _is_lone(sweep) else None
+    if length is None:
+        return Work(((grid_sweep_launch(sweep, target), _references(sweep)),))
+    row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
+    rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
+    return _pieces_work(
+        sweep,
+        dims.ceildiv(row, length),
+        lambda first: grid_sweep_launch(first, target, Pieces(length, rows)),
+        lambda second: grid_sweep_launch(second, target),
+    )
+
+
+def _references(sweep: Sweep) -> tuple[Reference, ...]:
+    operands, results = sweep_buffers(sweep)
+    checked = is_checked(*(expression for part in sweep.passes for expression in part.expressions))
+    return (
+        *(Reference("operand", number) for number in operands),
+        *(Reference("result", number) for number in results),
+        *((Reference("errors", 0),) if checked else ()),
+    )
+
+
+def _is_lone(sweep: Sweep) -> bool:
+    """Whether there is one reduction to one number a row, and nothing else."""
+    folds = [fold for part in sweep.passes for fold in part.folds]
+    lone = bool(sweep.reduced) and len(folds) == 1 and folds[0].position is None
+    return lone and not any(part.writes for part in sweep.passes)
+
+
+def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
+    """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
+    domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
+    if not _is_lone(sweep):
+        return None
+    rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
+    row = dims.product(domain[axis] for axis in reduced)
+    if isinstance(row, int) and rows * row < 2 * PIECE_LENGTH:
+        return None
+    along_row = order[-1] in reduced
+    if (rows if along_row else -(-rows // COLUMNS)) >= ENOUGH_BLOCKS:
+        return None
+    axis = max((axis for axis in order if axis in reduced), key=lambda axis: _length(domain[axis]))
+    others = estimate(dims.product(domain[other] for other in reduced if other != axis))
+    width = 1 if along_row else min(rows, COLUMNS)
+    return axis, max(PIECE_LENGTH // max(others * width, 1), 1)
+
+
+def _length(size: Dim) -> float:
+    return size if isinstance(size, int) else float("inf")
+
+
+def _pieces_work(
+    sweep: Sweep, pieces: Dim, first_launch: Callable[[Sweep], Launch], second_launch: Callable[[Sweep], Launch]
+) -> Work:
+    """So many pieces of each row into a workspace, then the pieces into the results."""
+    (number,) = (n for n, part in enumerate(sweep.passes) if part.folds)
+    part = sweep.passes[number]
+    (fold,) = part.folds
+    wide = wide_dtype(fold.kind, fold.element.dtype)
+    kept = [other for other in sweep.order if other not in sweep.reduced]
+    rows = dims.product(sweep.domain[other] for other in kept)
+    stacked = Tensor(wide, (pieces, *(sweep.domain[other] for other in kept)), row_major(len(kept) + 1))
+    strides: list[Dim] = [0] * len(sweep.domain)
+    for other, stride in zip(kept, stacked.strides[1:], strict=True):
+        strides[other] = stride
+    write = Write(0, Load(fold.number, (), wide))
+    first = replace(
+        sweep,
+        passes=(*sweep.passes[:number], Pass((replace(fold, dtype=wide),), then=(write,))),
+        results=(Result(wide, tuple(strides)),),
+    )
+    second = _combining(sweep, replace(part, folds=(_fold_of_pieces(sweep, fold, stacked, kept),)), number, stacked)
+    workspace = Reference("workspace", 0)
+    first_references = tuple(workspace if r.kind == "result" else r for r in _references(first))
+    added = Reference("operand", len(sweep.operands))
+    second_references = tuple(workspace if r == added else r for r in _references(second))
+    launches = (
+        (first_launch(first), first_references),
+        (second_launch(second), second_references),
+    )
+    return Work(launches, (Workspace(wide, rows * pieces),))
+
+
+def _fold_of_pieces(sweep: Sweep, fold: Fold, stacked: Tensor, kept: Sequence[int]) -> Fold:
+    """The same reduction of the pieces, which lie along an axis after the domain's."""
+    along = Index(dims.axis(len(sweep.domain), stacked.shape[0]))
+    indices = (along, *(Index(dims.axis(other, sweep.domain[other])) for other in kept))
+    return replace(fold, element=Load(len(sweep.operands), indices, stacked.dtype))
+
+
+def _combining(sweep: Sweep, part: Pass, number: int, stacked: Tensor) -> Sweep:
+    """The sweep with pieces for elements: reduced axes give way to one more, which is innermost for few rows."""
+    after = len(sweep.domain)
+    domain = (*(1 if axis in sweep.reduced else size for axis, size in enumerate(sweep.domain)), stacked.shape[0])
+    results = tuple(
+        replace(result, strides=None if result.strides is None else (*result.strides, 0)) for result in sweep.results
+    )
+    return Sweep(
+        domain,
+        frozenset({after}),
+        (after, *sweep.order),
+        (*sweep.passes[:number], part, *sweep.passes[number + 1 :]),
+        (*sweep.operands, stacked),
+        results,
+    )

@@ -1,0 +1,52 @@
+"""A tensor made of sizes: each element is a parameter of the kernel that writes it.
+
+It may be any int64, unlike the size of a tensor that exists. Where parameters have 32 bits, several make one.
+"""
+
+from __future__ import annotations
+
+from weft.ir import dims
+from weft.ir.dims import LARGEST_POSITION, Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer, Call, Code, Integer, Kernel, Put
+from weft.ir.program import Dims
+from weft.ir.target import Target
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+
+_PART_BITS = (0, 31, 62)  # where parts start
+_PART = 1 << 31
+_MOST_ELEMENTS = 16  # of a launch whose parameters are parts: it has room for some sixty
+
+
+def sizes_work(primitive: Dims, result: Tensor, target: Target) -> Work:
+    """One scalar store per element; tensors of sizes are small."""
+    values = list(enumerate(primitive.values))
+    each = _MOST_ELEMENTS if target.short_parameters else max(len(values), 1)
+    pieces = [values[first : first + each] for first in range(0, max(len(values), 1), each)]
+    return Work(tuple((_launch(piece, result, target), (Reference("result", 0),)) for piece in pieces))
+
+
+def _launch(values: list[tuple[int, Dim]], result: Tensor, target: Target) -> Launch:
+    parameters = Parameters()
+    body = []
+    for number, value in values:
+        code: Code = Integer(_element(value, parameters, target))
+        if result.dtype is not DType.int64:
+            code = Call("cast", (code,), result.dtype)
+        body.append(Put("out", number, code))
+    kernel = Kernel("sizes", (Buffer("out", result.dtype, True),), tuple(parameters.values), 1, tuple(body))
+    return Launch(kernel, 1, tuple(parameters.values.values()))
+
+
+def _element(value: Dim, parameters: Parameters, target: Target) -> Dim:
+    if isinstance(value, int):
+        return value
+    low, high = dims.bounds(value)
+    if not target.short_parameters or (low is not None and low >= 0 and high is not None and high <= LARGEST_POSITION):
+        return parameters.size(value)
+    found: Dim = 0
+    for start in _PART_BITS:
+        part = dims.mod(dims.floordiv(value, 1 << start), _PART if start < _PART_BITS[-1] else 4)
+        found = found + parameters.size(part) * (1 << start)
+    return found

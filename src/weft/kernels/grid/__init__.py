@@ -1,1 +1,0 @@
-"""Builders for devices whose lanes are threads: blocks of many of them, and many blocks."""

@@ -1,0 +1,1 @@
+"""Scalar expressions -> kernel code, and Kernel -> Kernel passes."""

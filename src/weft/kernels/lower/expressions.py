@@ -1,0 +1,304 @@
+"""Scalar expressions -> kernel code, for given index values of the axes.
+
+A load whose index may leave the tensor is clamped into it, unless a `select` around it tests just that: then it is
+masked by the test, which keeps neighbouring lanes neighbours in memory. Where statements are collected, what occurs
+in several places is computed once, in a register.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.ir import dims
+from weft.ir.access import compared_indices
+from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Define, Fetch, Integer, Number, Register, Statement, dims_vary, is_varying
+from weft.ir.layout import offset
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.types import Shape
+from weft.kernels.lower.parameters import Parameters
+
+LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a kernel reads: its buffer, and its strides as the kernel sees them.
+
+    A flat one is read at offsets that are known to lie inside.
+    """
+
+    buffer: str
+    dtype: DType
+    shape: Shape
+    strides: tuple[Dim, ...]
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the conditions around an expression say: values that are at least 0, and values below a size."""
+
+    not_negative: frozenset[Dim] = frozenset()
+    below: frozenset[tuple[Dim, Dim]] = frozenset()
+    mask: Code | None = None
+
+    def under(self, condition: Scalar, test: Code) -> Facts:
+        """The facts where `condition` holds too."""
+        comparisons = compared_indices(condition)
+        if not comparisons:
+            return self
+        not_negative, below = set(self.not_negative), set(self.below)
+        for left, relation, right in comparisons:
+            if relation == "greater_equal" and dims.is_at_least(right, 0):
+                not_negative.add(left)
+            elif relation == "less":
+                below.add((left, right))
+        mask = test if self.mask is None else Call("logical_and", (self.mask, test), DType.bool)
+        return Facts(frozenset(not_negative), frozenset(below), mask)
+
+    def cover(self, index: Dim, size: Dim) -> bool:
+        """Whether they keep an index inside a dimension."""
+        above = index in self.not_negative or dims.is_at_least(index, 0)
+        return above and ((index, size) in self.below or dims.is_at_least(size - 1, index))
+
+
+NO_FACTS = Facts()
+
+
+class Lowering:
+    """One or more expressions in the making, for one vector of elements.
+
+    `replace` gives operands whose element is at hand already, `mask` the lanes that are inside the domain. With
+    `statements`, definitions of shared subexpressions are added there, under names that start with `prefix`. Strides
+    are parameters unless they are to be `literal`.
+    `checks` gathers the conditions under which the data is at fault.
+    """
+
+    def __init__(
+        self,
+        operands: Sequence[Operand],
+        axes: Mapping[int, Dim],
+        parameters: Parameters,
+        replace: Mapping[int, Code] | None = None,
+        mask: Code | None = None,
+        statements: list[Statement] | None = None,
+        prefix: str = "t",
+        literal: bool = False,
+    ) -> None:
+        self.operands = operands
+        self.axes = axes
+        self.parameters = parameters
+        self.replace = {} if replace is None else replace  # it may grow
+        self.mask = mask
+        self.statements = statements
+        self.prefix = prefix
+        self.literal = literal
+        self.checks: list[Code] = []
+        self._shared = _Sharing()
+        self._done: dict[tuple[int, int], Code] = {}
+        self._facts: list[Facts] = []  # keeps alive what _done names by identity
+        self._count = 0
+
+    def code(self, scalar: Scalar, facts: Facts = NO_FACTS) -> Code:
+        """The value of an expression."""
+        if self.statements is None:
+            return self._build(scalar, facts)
+        self._shared.count(scalar)
+        return self._visit(scalar, facts)
+
+    def expect(self, scalars: Iterable[Scalar]) -> None:
+        """Expressions that are still to come: what they share with others is computed once."""
+        for scalar in scalars:
+            self._shared.count(scalar)
+
+    def _visit(self, scalar: Scalar, facts: Facts) -> Code:
+        if self.statements is None or isinstance(scalar, (Literal, Index)):
+            return self._build(scalar, facts)
+        number = self._shared.number(scalar)
+        key = (number, id(facts))
+        known = self._done.get(key)
+        if known is None:
+            known = self._build(scalar, facts)
+            if self._shared.uses[number] > 1 and not isinstance(known, (Register, Number, Integer)):
+                known = self.keep(known)
+            self._done[key] = known
+            self._facts.append(facts)
+        return known
+
+    def keep(self, value: Code) -> Code:
+        """A value in a register of its own, where statements are collected."""
+        if self.statements is None:
+            return value
+        name = f"{self.prefix}{self._count}"
+        self._count += 1
+        self.statements.append(Define(name, value, is_varying(value)))
+        return Register(name, value.dtype, is_varying(value))
+
+    def _build(self, scalar: Scalar, facts: Facts) -> Code:
+        match scalar:
+            case Literal(value, dtype):
+                assert not isinstance(value, (str, complex))
+                return Number(value, dtype)
+            case Index(value):
+                return Integer(self.index(value))
+            case Load():
+                return self.load(scalar, facts)
+            case Apply("select", (condition, chosen, other), dtype):
+                test = self._visit(condition, facts)
+                inside = facts.under(condition, test)
+                return Call("select", (test, self._visit(chosen, inside), self._visit(other, facts)), dtype)
+            case Apply(function, arguments, dtype):
+                return Call(function, tuple(self._visit(argument, facts) for argument in arguments), dtype)
+
+    def index(self, value: Dim) -> Dim:
+        """Index arithmetic over the kernel's variables."""
+        return dims.substitute(self.parameters.symbols(value), self._atom)
+
+    def _atom(self, atom: Symbol | Axis) -> Dim:
+        if isinstance(atom, Axis):
+            return self.axes[atom.position]
+        return dims.symbol(atom.name, atom.low, atom.high)
+
+    def load(self, load: Load, facts: Facts) -> Code:
+        if load.operand in self.replace:
+            return self.replace[load.operand]
+        operand = self.operands[load.operand]
+        if operand.flat:
+            (flat,) = load.indices
+            assert isinstance(flat, Index)
+            return self.fetch(operand, self.flat_offset(flat.value), None, None)
+        places: list[Dim] = []
+        indirect: Code | None = None
+        mask: Code | None = None
+        for index, size, stride in zip(load.indices, operand.shape, operand.strides, strict=True):
+            if isinstance(index, Index):
+                place, test = self.inside(index.value, size, facts, load.checked)
+                places.append(place)
+            else:
+                part, test = self.clamped(self._visit(index, facts), size, load.checked)
+                scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
+                indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
+                places.append(0)
+            if test is not mask:
+                mask = both(mask, test)
+        return self.fetch(operand, offset(operand.strides, places), indirect, mask)
+
+    def inside(self, index: Dim, size: Dim, facts: Facts, checked: bool) -> tuple[Dim, Code | None]:
+        """An index as a place inside the dimension, wherever the mask that comes with it holds."""
+        if dims.is_at_least(index, 0) and dims.is_at_least(size - 1, index):
+            return self.index(index), None
+        if facts.cover(index, size) and not checked:
+            return self.index(index), facts.mask
+        place = self.index(dims.minimum(dims.maximum(index, 0), size - 1))
+        if checked:
+            self._check(Integer(self.index(index)), Integer(place))
+        return place, self._not_empty(size)
+
+    def clamped(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
+        """The same for an index that data decides."""
+        position = self.keep(position)
+        last = Integer(self.index(size - 1))
+        least = Call("maximum", (position, Integer(0)), DType.int64)
+        inside = self.keep(Call("minimum", (least, last), DType.int64))
+        if checked:
+            self._check(position, inside)
+        return inside, self._not_empty(size)
+
+    def _not_empty(self, size: Dim) -> Code | None:
+        if dims.is_at_least(size, 1):
+            return None
+        return Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool)
+
+    def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Code:
+        """A load that lanes outside of the domain leave alone."""
+        varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
+        if varies:
+            mask = both(self.mask, mask)
+        return Fetch(operand.buffer, place, operand.dtype, indirect, mask)
+
+    def flat_offset(self, value: Dim) -> Dim:
+        """An offset with the strides of the axes as parameters."""
+        strides, rest = split_strides(value)
+        total = self.index(rest)
+        for position, stride in strides.items():
+            literal = self.literal or stride in LITERAL_STRIDES
+            factor = self.parameters.symbols(stride) if literal else self.parameters.size(stride)
+            total = total + factor * self.axes[position]
+        return total
+
+    def _check(self, position: Code, inside: Code) -> None:
+        wrong: Code = Call("not_equal", (position, inside), DType.bool)
+        if self.mask is not None and is_varying(wrong):
+            wrong = Call("logical_and", (self.mask, wrong), DType.bool)
+        self.checks.append(wrong)
+
+
+class _Sharing:
+    """Numbers for subexpressions, equal ones alike, and how often each is used."""
+
+    def __init__(self) -> None:
+        self.uses: Counter[int] = Counter()
+        self._numbers: dict[object, int] = {}
+        self._known: dict[int, int] = {}
+        self._alive: list[Scalar] = []  # keeps identities unique
+
+    def count(self, scalar: Scalar) -> None:
+        self.uses[self.number(scalar)] += 1
+
+    def number(self, scalar: Scalar) -> int:
+        found = self._known.get(id(scalar))
+        if found is not None:
+            return found
+        parts: list[int] = []
+        key: object
+        match scalar:
+            case Literal(value, dtype):
+                key = (repr(value), dtype)
+            case Index(value):
+                key = (Index, value)
+            case Load(operand, indices, _, checked):
+                parts = [self.number(index) for index in indices]
+                key = (Load, operand, checked, *parts)
+            case Apply(function, arguments, dtype):
+                parts = [self.number(argument) for argument in arguments]
+                key = (function, dtype, *parts)
+        fresh = key not in self._numbers
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if fresh:
+            self.uses.update(parts)
+        self._known[id(scalar)] = number
+        self._alive.append(scalar)
+        return number
+
+
+def split_strides(value: Dim) -> tuple[dict[int, Dim], Dim]:
+    """({axis: stride}, rest) of an offset: what each axis is multiplied by, and all that is not linear in one axis."""
+    strides: dict[int, Dim] = {}
+    rest: Dim = 0
+    for monomial, coefficient in value.terms if isinstance(value, Expr) else (((), value),):
+        axes = [atom for atom in monomial if isinstance(atom, Axis)]
+        linear = len(axes) == 1 and not any(isinstance(atom, Compound) and _has_axis(atom) for atom in monomial)
+        term: Dim = coefficient
+        for atom in monomial:
+            if not (linear and isinstance(atom, Axis)):
+                term = term * Expr((((atom,), 1),))
+        if linear:
+            strides[axes[0].position] = strides.get(axes[0].position, 0) + term
+        else:
+            rest = rest + term
+    return strides, rest
+
+
+def _has_axis(atom: Compound) -> bool:
+    return any(isinstance(inner, Axis) for side in (atom.left, atom.right) for inner in dims.atoms(side))
+
+
+def both(left: Code | None, right: Code | None) -> Code | None:
+    """Where two masks hold; None holds everywhere."""
+    if left is None or right is None:
+        return left if right is None else right
+    return Call("logical_and", (left, right), DType.bool)

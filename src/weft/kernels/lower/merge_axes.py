@@ -1,0 +1,153 @@
+"""Fewer axes: neighbouring axes that everything steps through alike become one.
+
+In: expressions over a domain, with operands and results in given layouts. Out: the same with loads turned into
+offsets where their indices are certain to lie inside, and a list of merged axes, outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weft.ir import dims
+from weft.ir.access import axes_of, nonlinear_axes, stride_along
+from weft.ir.dims import Axis, Dim
+from weft.ir.layout import offset
+from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild
+from weft.ir.types import Shape
+from weft.kernels.lower.expressions import Operand
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """`axes` are groups of the domain's axes, outermost first, each with its size.
+
+    Loads of `expressions` from operand n that are certain to lie inside became flat ones, with one index, an offset,
+    from operand n + `count`.
+    """
+
+    expressions: tuple[Scalar, ...]
+    count: int
+    axes: tuple[tuple[int, ...], ...]
+    sizes: tuple[Dim, ...]
+
+    def places(self, groups: Sequence[Dim]) -> dict[int, Dim]:
+        """The domain's axes: one that was merged into others stands at 0, and the last of its group for all."""
+        places: dict[int, Dim] = {}
+        for members, position in zip(self.axes, groups, strict=True):
+            for axis in members:
+                places[axis] = 0
+            places[members[-1]] = position
+        return places
+
+    def strides(self, strides: Sequence[Dim]) -> tuple[Dim, ...]:
+        """A result's strides along the groups."""
+        return tuple(strides[group[-1]] for group in self.axes)
+
+    def offsets(self) -> list[Dim]:
+        """Where the flat loads are."""
+        return _offsets(self.expressions, self.count)
+
+
+def merge_axes(
+    expressions: Sequence[Scalar],
+    operands: Sequence[Tensor],
+    domain: Shape,
+    order: Sequence[int],
+    results: Sequence[Sequence[Dim]],
+    apart: Iterable[int] = (),
+    starts: Iterable[int] = (),
+) -> Merged:
+    """`order` lists the domain's axes from the outermost in; `results` are strides along all axes of the domain.
+
+    Axes that are `apart` do not merge with the others, those that are `starts` with none before them. Loads from
+    operands beyond those given are left as they are.
+    """
+    count = len(operands)
+    flat = tuple(flatten_loads(expression, operands) for expression in expressions)
+    offsets = _offsets(flat, count)
+    pinned = pinned_axes(flat, count)
+    separate, first = set(apart), set(starts)
+    groups: list[list[int]] = []
+    sizes: list[Dim] = []
+    for axis in order:
+        if domain[axis] == 1:
+            continue
+        last = groups[-1][-1] if groups else axis
+        may_join = last != axis and axis not in first and (axis in separate) == (last in separate)
+        if may_join and not pinned & {axis, last} and _alike(last, axis, domain[axis], offsets, results):
+            groups[-1].append(axis)
+            sizes[-1] = sizes[-1] * domain[axis]
+        else:
+            groups.append([axis])
+            sizes.append(domain[axis])
+    return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes))
+
+
+def operand_views(operands: Sequence[Tensor], parameters: Parameters) -> list[Operand]:
+    """The operands by index, then the same flat, in buffers in0, in1, ..."""
+    indexed = [
+        Operand(f"in{number}", operand.dtype, operand.shape, tuple(parameters.size(s) for s in operand.strides))
+        for number, operand in enumerate(operands)
+    ]
+    return indexed + [Operand(f"in{number}", t.dtype, (), (), flat=True) for number, t in enumerate(operands)]
+
+
+def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:
+    """Loads that are certain to lie inside as offsets into flat operands, numbered after the others."""
+    count = len(operands)
+
+    def flatten(load: Load) -> Scalar:
+        if load.operand >= count:
+            return Load(load.operand + count, load.indices, load.dtype, load.checked)
+        operand = operands[load.operand]
+        places: list[Dim] = []
+        for index, size in zip(load.indices, operand.shape, strict=True):
+            if not isinstance(index, Index):
+                return load
+            if not (dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)):
+                return load
+            places.append(index.value)
+        return Load(load.operand + count, (Index(offset(operand.strides, places)),), load.dtype)
+
+    return rebuild(expression, flatten)
+
+
+def _is_flat(load: Load, count: int) -> bool:
+    return count <= load.operand < 2 * count
+
+
+def _offsets(expressions: Iterable[Scalar], count: int) -> list[Dim]:
+    found = (load for expression in expressions for load in loads(expression) if _is_flat(load, count))
+    return [load.indices[0].value for load in found if isinstance(load.indices[0], Index)]
+
+
+def pinned_axes(expressions: Iterable[Scalar], count: int) -> set[int]:
+    """Axes that occur otherwise than as plain terms of an offset."""
+    pinned: set[int] = set()
+    pending = list(expressions)
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        match node:
+            case Load(operand, (Index(value),)) if count <= operand < 2 * count:
+                pinned |= nonlinear_axes(value)
+            case Load(operand, indices) if operand < count:
+                for index in indices:
+                    pinned |= axes_of(index)
+            case Index(value):
+                pinned |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
+            case Apply(_, arguments):
+                pending.extend(arguments)
+    return pinned
+
+
+def _alike(outer: int, inner: int, size: Dim, offsets: Sequence[Dim], results: Sequence[Sequence[Dim]]) -> bool:
+    if any(strides[outer] != strides[inner] * size for strides in results):
+        return False
+    return all(stride_along(value, outer) == stride_along(value, inner) * size for value in offsets)

@@ -1,0 +1,39 @@
+"""What kernel builders take and give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import Layout
+from weft.ir.scalar import Scalar
+from weft.ir.types import Shape
+from weft.ir.work import Copy, Launch, Reference, Work, Workspace
+
+__all__ = ["Copy", "Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as a kernel meets it."""
+
+    dtype: DType
+    shape: Shape
+    layout: Layout
+
+    @property
+    def strides(self) -> tuple[Dim, ...]:
+        return self.layout.strides(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to each element of a heavy result before it is written.
+
+    `expression` is over the result's axes; its loads from operand 0 stand for the element at hand (always at the plain
+    axes), those from 1, 2, ... read `operands`.
+    """
+
+    expression: Scalar
+    operands: tuple[Tensor, ...]

@@ -1,0 +1,1 @@
+"""Templates for targets whose lanes are threads: blocks of many of them, and many blocks."""

@@ -1,0 +1,315 @@
+"""Attention as one kernel that streams over the keys, where lanes are threads: what its two forms have in common.
+
+A block has some queries of one head. The softmax is the running one: the largest score so far is subtracted, and where
+new keys bring a larger one, what was summed up before is scaled down. Keys and values are read where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+
+from weft.fuse.attention import AT_HAND, Attention
+from weft.fuse.elements import axes_of_shape
+from weft.ir import dims
+from weft.ir.access import nonlinear_axes, stride_along, without_axis
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Across,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    FetchRun,
+    Integer,
+    Kernel,
+    Let,
+    Number,
+    Register,
+    Repeat,
+    Statement,
+    When,
+    block,
+    variable,
+)
+from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.target import Target
+from weft.kernels.build.attention import used_operands, with_operands
+from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.loop_axes import split_index
+from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.merge_axes import flatten_loads
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+
+FLOAT = DType.float32
+RUN = 4  # numbers of a query, key or value that are read at once
+
+Body = tuple[Statement, ...]
+
+
+def streamed_operands(attention: Attention) -> tuple[int, ...]:
+    """The operands that a kernel's buffers are, before those of the ending."""
+    return used_operands(attention.query, attention.key, attention.value, attention.score)
+
+
+def ending_operands(attention: Attention) -> tuple[int, ...]:
+    return () if attention.epilogue is None else used_operands(attention.epilogue)
+
+
+class Streaming:
+    """Buffers: the operands that are streamed, those of the ending, the result. `height` rows belong to a block."""
+
+    def __init__(
+        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target, height: int
+    ) -> None:
+        self.attention, self.result, self.target, self.height = attention, result, target, height
+        self.parameters = Parameters()
+        used = streamed_operands(attention)
+        self.operands = [operands[number] for number in used]
+        self.query, self.key, self.value, self.score = (
+            flatten_loads(with_operands(expression, used), self.operands)
+            for expression in (attention.query, attention.key, attention.value, attention.score)
+        )
+        self.epilogue_writer = EpilogueWriter(result, _epilogue(attention, operands, result), self.parameters)
+        self.last = len(attention.shape) - 1
+        self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
+        self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
+        self.count = dims.product(attention.shape[axis] for axis in self.rows)
+        named = self.parameters.named
+        self.row_sizes = [named(f"rows{axis}", dims.maximum(attention.shape[axis], 1)) for axis in self.rows]
+        self.is_whole = dims.mod(self.count, height) == 0
+        self.keys = named("keys", attention.shape[-1])
+        self.places: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
+
+    # -- blocks ------------------------------------------------------------------------------------------------------
+
+    def launch(self, lanes: int, body: Sequence[Statement], local: Sequence[Buffer] = ()) -> Launch:
+        """The kernel around the body for one block."""
+        shared = [Buffer(f"from{n}", tensor.dtype, False) for n, tensor in enumerate(self.operands)]
+        buffers = (*shared, *self.epilogue_writer.buffers, *local)
+        kernel = Kernel("attention", buffers, tuple(self.parameters.values), lanes, tuple(body))
+        heads = dims.product(self.attention.shape[axis] for axis in self.grid)
+        return Launch(kernel, heads * dims.ceildiv(self.count, self.height), tuple(self.parameters.values.values()))
+
+    def decode(self) -> list[Statement]:
+        """Which rows a block has, from `first` on, of which head."""
+        named = self.parameters.named
+        chunks = named("chunks", dims.maximum(dims.ceildiv(self.count, self.height), 1))
+        statements: list[Statement] = [
+            Let("first", dims.mod(block(), chunks) * self.height),
+            Let("head", dims.floordiv(block(), chunks)),
+        ]
+        rest: Dim = variable("head")
+        for axis in reversed(self.grid):
+            size = named(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
+            outermost = axis == self.grid[0]
+            statements.append(Let(f"g{axis}", rest if outermost else dims.mod(rest, size)))
+            if not outermost:
+                statements.append(Let(f"g{axis}_rest", dims.floordiv(rest, size)))
+                rest = variable(f"g{axis}_rest")
+            self.places[axis] = variable(f"g{axis}")
+        return statements
+
+    def at_row(self, row: Dim) -> dict[int, Dim]:
+        """Places along all axes but the last, of a row of the block; one beyond the end stands at the last one."""
+        position = variable("first") + row
+        if not self.is_whole:
+            position = dims.minimum(position, self.parameters.named("last_row", dims.maximum(self.count - 1, 0)))
+        return {**self.places, **dict(zip(self.rows, split_index(position, self.row_sizes)))}
+
+    def has_row(self, row: Dim) -> Code | None:
+        """Whether a row of the block is there."""
+        if self.is_whole:
+            return None
+        end = self.parameters.named("rows", self.count)
+        return Call("less", (Integer(variable("first") + row), Integer(end)), DType.bool)
+
+    # -- elements ----------------------------------------------------------------------------------------------------
+
+    def lowering(
+        self, places: Mapping[int, Dim], statements: list[Statement], prefix: str, mask: Code | None = None
+    ) -> Lowering:
+        size = self.parameters.size
+        indexed = [
+            Operand(f"from{number}", tensor.dtype, tensor.shape, tuple(size(stride) for stride in tensor.strides))
+            for number, tensor in enumerate(self.operands)
+        ]
+        flat = [Operand(f"from{number}", t.dtype, (), (), flat=True) for number, t in enumerate(self.operands)]
+        return Lowering([*indexed, *flat], places, self.parameters, None, mask, statements, prefix)
+
+    def take_run(
+        self,
+        element: Scalar,
+        places: Mapping[int, Dim],
+        statements: list[Statement],
+        prefix: str,
+        mask: Code | None = None,
+        count: int = RUN,
+    ) -> list[Code]:
+        """Neighbours of a query, key or value, from a place (a multiple of their number) on; 0 where masked."""
+        deep = self.last + 1
+        names: dict[int, list[str]] = {}
+        for number, load in enumerate(dict.fromkeys(loads(element))):
+            alone = sum(other.operand == load.operand for other in set(loads(element))) == 1
+            if count == RUN and alone and self._is_run(load):
+                assert isinstance(load.indices[0], Index)
+                own = [f"{prefix}run{number}_{part}" for part in range(RUN)]
+                lowering = self.lowering(places, statements, prefix)
+                place = lowering.flat_offset(load.indices[0].value)
+                statements.append(FetchRun(tuple(own), lowering.operands[load.operand].buffer, place, load.dtype, mask))
+                names[load.operand] = own
+        values: list[Code] = []
+        for part in range(count):
+            at = {**places, deep: places[deep] + part}
+            lowering = self.lowering(at, statements, f"{prefix}{part}_", mask)
+            lowering.replace = {
+                operand: Register(own[part], lowering.operands[operand].dtype, True) for operand, own in names.items()
+            }
+            value = lowering.code(element)
+            if mask is not None and not isinstance(element, Load):
+                value = call("select", mask, value, number_of(0.0))
+            values.append(lowering.keep(value) if not isinstance(value, Register) else value)
+        return values
+
+    def _is_run(self, load: Load) -> bool:
+        """Whether a load takes neighbours along the last axis, the first of four at a multiple of four."""
+        if load.operand < len(self.operands) or not isinstance(load.indices[0], Index):
+            return False
+        place, deep = load.indices[0].value, self.last + 1
+        if deep in nonlinear_axes(place) or stride_along(place, deep) != 1:
+            return False
+        return dims.mod(without_axis(place, deep), RUN) == 0
+
+    def score_at(
+        self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement], prefix: str
+    ) -> Code:
+        """The score that a product becomes, for a row and a key that are there."""
+        if isinstance(self.score, Load):
+            return product
+        lowering = self.lowering({**places, self.last: key}, statements, prefix)
+        lowering.replace = {len(self.operands) + AT_HAND: product}
+        return lowering.keep(lowering.code(self.score))
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def each_piece(self, size: int, pieces: Callable[[Dim, Dim], Body], largest: Sequence[Register]) -> Body:
+        """All keys that some row of the block sees: `pieces` are those of a range, which starts at a multiple of size.
+
+        A finite score hides a key only from rows that see another. So those beyond an end with such a score come in a
+        second part, and only if there is a row whose `largest` score so far is as low.
+        """
+        index = self.lowering(self.at_row(self.height - 1), [], "t").index
+        certain = [index(end.bound) for end in self.attention.ends if end.score == -inf]
+        likely = [index(end.bound) for end in self.attention.ends if end.score != -inf]
+        stop = dims.maximum(_least(self.keys, *certain), 0)
+        if not likely:
+            return (Let("stop", stop), *pieces(0, variable("stop")))
+        near = dims.ceildiv(dims.maximum(_least(*likely), 0), size) * size
+        low = max(end.score for end in self.attention.ends if end.score != -inf)
+        least: Code = largest[0]
+        for other in largest[1:]:
+            least = smaller(least, other)
+        hidden = Call("less_equal", (Across("minimum", least), number_of(low / 2)), DType.bool)
+        first = Call("equal", (Integer(variable("pass")), Integer(0)), DType.bool)
+        middle = variable("middle")
+        begin, end = variable("pass") * middle, middle + variable("pass") * (variable("stop") - middle)
+        return (
+            Let("stop", stop),
+            Let("middle", dims.minimum(near, variable("stop"))),
+            Repeat(
+                "pass",
+                0,
+                2,
+                1,
+                (
+                    Define("hidden", hidden, False),
+                    When(
+                        Call("logical_or", (first, Register("hidden", DType.bool, False)), DType.bool),
+                        (Let("begin", begin), Let("end", end), *pieces(variable("begin"), variable("end"))),
+                    ),
+                ),
+            ),
+        )
+
+    # -- softmax -----------------------------------------------------------------------------------------------------
+
+    def shift(self, now: Code) -> Code:
+        """What is subtracted from scores whose largest is `now`."""
+        unseen = Call("equal", (now, number_of(-inf)), DType.bool)
+        return call("select", unseen, number_of(0.0), now)
+
+    def inverse(self, total: Code, largest: Code, statements: list[Statement], prefix: str) -> Code:
+        """What sums of a row are multiplied by at the end.
+
+        Rows without a visible key have a total of 0 here; it is NaN where the program lets -inf - -inf happen.
+        """
+        if not self.attention.shifts_nothing:
+            hidden = Call("equal", (largest, number_of(-inf)), DType.bool)
+            total = call("select", hidden, number_of(nan), total)
+        whole = Register(f"{prefix}whole", FLOAT, True)
+        statements.append(Define(whole.name, total, True))
+        lowering = Lowering([], {}, self.parameters, {AT_HAND: whole}, None, statements, prefix)
+        inverse: Code = call("divide", number_of(1.0), lowering.code(self.attention.divisor))
+        if self.attention.drops_nan:
+            inverse = call("select", Call("is_nan", (whole,), DType.bool), number_of(0.0), inverse)
+        if not dims.is_at_least(self.attention.shape[-1], 1):
+            empty = Call("equal", (Integer(self.keys), Integer(0)), DType.bool)
+            inverse = call("select", empty, number_of(0.0), inverse)
+        register = Register(f"{prefix}inverse", FLOAT, True)
+        statements.append(Define(register.name, inverse, True))
+        return register
+
+    def write(
+        self, sums: Sequence[Code], inverse: Code, row: Dim, column: Dim, mask: Code | None, prefix: str
+    ) -> list[Statement]:
+        """Neighbouring columns of a row, from `column` on, ended and written."""
+        values = [call("multiply", each, inverse) for each in sums]
+        if self.attention.drops_nan:
+            nothing = Call("equal", (inverse, number_of(0.0)), DType.bool)
+            values = [call("select", nothing, number_of(0.0), value) for value in values]
+        at = {**self.at_row(row), self.last + 1: column}
+        axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
+        along = self.attention.axes.index(self.last + 1)
+        aligned = all(dims.mod(s, RUN) == 0 for axis, s in enumerate(self.result.strides) if axis != along)
+        if aligned and len(values) == RUN:
+            return list(self.epilogue_writer.write_run(values, axes, along, mask, prefix))
+        statements: list[Statement] = []
+        for number, value in enumerate(values):
+            place = {**axes, along: axes[along] + number}
+            statements += self.epilogue_writer.write(value, place, mask, f"{prefix}{number}_")
+        return statements
+
+
+def _epilogue(attention: Attention, operands: Sequence[Tensor], result: Tensor) -> Epilogue | None:
+    if attention.epilogue is None:
+        return None
+    used = ending_operands(attention)
+    here = Load(0, tuple(map(Index, axes_of_shape(result.shape))), FLOAT)
+    moved = rebuild(with_operands(attention.epilogue, used, 1), lambda load: here if load.operand == AT_HAND else load)
+    return Epilogue(moved, tuple(operands[number] for number in used))
+
+
+def larger(a: Code, b: Code) -> Code:
+    """The larger of two numbers; the first where the second is none: what becomes of it shows in the sums."""
+    return call("select", Call("greater", (b, a), DType.bool), b, a)
+
+
+def smaller(a: Code, b: Code) -> Code:
+    return call("select", Call("less", (b, a), DType.bool), b, a)
+
+
+def number_of(value: float) -> Number:
+    return Number(value, FLOAT)
+
+
+def call(function: str, *arguments: Code) -> Call:
+    return Call(function, arguments, FLOAT)
+
+
+def _least(*values: Dim) -> Dim:
+    least, *others = values
+    for value in others:
+        least = dims.minimum(least, value)
+    return least

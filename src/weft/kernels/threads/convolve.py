@@ -1,0 +1,214 @@
+"""Convolutions as sums of products where lanes are threads: output positions are rows, output channels columns, and
+taps and input channels are summed up.
+
+The input is read in place, with what lies outside of it as 0. Constant weights are rearranged when compiling, so that
+output channels are neighbours; others are read in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InternalError
+from weft.fuse.channel_order import period_of
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, offset
+from weft.ir.packing import Packing
+from weft.ir.program import Convolve
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.target import Target
+from weft.kernels.build.loop_axes import LoopAxis
+from weft.kernels.build.windows import Phase, Window, distances, phases
+from weft.kernels.common.maps import map_work
+from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.threads.product import Inside, Product
+from weft.kernels.threads.product_choice import product_work
+from weft.kernels.threads.product_operands import RUN
+
+Array = np.ndarray[Any, Any]
+CHANNEL = 1
+
+
+def convolve_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_w: Array | None = None,
+    order: Dim | None = None,
+) -> Work:
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
+
+    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
+    """
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, order).work()
+
+
+class _Builder:
+    def __init__(
+        self,
+        primitive: Convolve,
+        x: Tensor,
+        w: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: Target,
+        constant: Array | None,
+        order: Dim | None,
+    ) -> None:
+        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
+        self.constant, self.transposed, self.groups = constant, primitive.transposed, primitive.groups
+        channels = w.shape[1] * self.groups if order is not None else x.shape[CHANNEL]
+        self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
+        self.features = dims.floordiv(result.shape[CHANNEL], self.groups)  # of the result, in a group
+        self.phases = phases(primitive, w.shape[2:], result.shape[2:])
+        self.distances = distances(primitive)
+        self.order, self.first_channel = _simplified(order)
+
+    def work(self) -> Work:
+        source, work = Reference("operand", 0), Work(())
+        if any(distance != 1 for distance in self.distances):
+            self.x, source, work = self.spread()
+        for phase in self.phases:
+            weights = Reference("operand", 1)
+            if self.constant is not None:
+                weights = Reference("constant", len(work.constants))
+                work = replace(work, constants=(*work.constants, self.packing(phase)))
+            work = product_work("convolve", self.product(phase), source, weights, self.target, work)
+        return work
+
+    def product(self, phase: Phase) -> Product:
+        strides, spatial = self.x.strides, self.x.strides[2:]
+        right, start = self.right_strides(phase)
+        rows = [LoopAxis(self.x.shape[0], strides[0], axis=0)]
+        for axis, (window, stride) in enumerate(zip(phase, spatial)):
+            rows.append(LoopAxis(window.count, stride * window.advance, axis=2 + axis, factor=window.step))
+        sums = [
+            LoopAxis(window.taps, stride * window.dilation, step)
+            for window, stride, step in zip(phase, spatial, right["taps"])
+        ]
+        channel, feature, group = right["others"]
+        sums.append(LoopAxis(self.channels, strides[CHANNEL], channel))
+        groups = LoopAxis(self.groups, self.channels * strides[CHANNEL], group, CHANNEL, self.features)
+        first = offset(spatial, [window.base for window in phase]) if all(w.taps != 0 for w in phase) else 0
+        return Product(
+            left=self.x.dtype,
+            right=self.w.dtype,
+            result=self.result,
+            epilogue=self.epilogue,
+            grid=() if self.groups == 1 else (groups,),
+            rows=tuple(rows),
+            columns=(LoopAxis(self.features, 0, feature, CHANNEL),),
+            sums=tuple(sums),
+            left_start=first + self.first_channel * strides[CHANNEL],
+            right_start=start,
+            result_start=tuple((2 + axis, window.first) for axis, window in enumerate(phase) if window.first),
+            inside=self.inside(phase),
+            order=self.order,
+            padded=(False, self.constant is not None),
+        )
+
+    def inside(self, phase: Phase) -> tuple[Inside, ...]:
+        """Where windows meet the input, along each spatial axis."""
+        count = len(phase)
+        found = []
+        for axis, window in enumerate(phase):
+            along = [int(other == axis) for other in range(count)]
+            rows = (0, *(window.advance * here for here in along))
+            sums = (*(window.dilation * here for here in along), 0)
+            found.append(Inside(window.base, self.x.shape[2 + axis], rows, sums))
+        return tuple(found)
+
+    # -- the weights -------------------------------------------------------------------------------------------------
+
+    def right_strides(self, phase: Phase) -> tuple[dict[str, list[Dim]], Dim]:
+        """Of taps along each axis, and of channels, features and groups; and where the first element lies."""
+        if self.constant is not None:
+            feature: Dim = 1
+            channel = dims.ceildiv(self.features, RUN) * RUN
+            taps: list[Dim] = []
+            step = channel * self.channels
+            for window in reversed(phase):
+                taps.insert(0, step)
+                step = step * window.taps
+            return {"taps": taps, "others": [channel, feature, step]}, 0
+        strides = self.w.strides
+        taps = [stride * window.tap_step for stride, window in zip(strides[2:], phase)]
+        start = offset(strides[2:], [window.tap_first for window in phase])
+        if self.transposed:
+            return {"taps": taps, "others": [strides[0], strides[1], self.channels * strides[0]]}, start
+        return {"taps": taps, "others": [strides[1], strides[0], self.features * strides[0]]}, start
+
+    def packing(self, phase: Phase) -> Packing:
+        """The weights of a phase as [groups, taps, channels, features], with zeros after the last feature."""
+        assert self.constant is not None
+        groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
+        lines = groups * prod(_fixed(window.taps) for window in phase) * channels
+        shape = (lines, -(-features // RUN) * RUN)
+        given = (groups, channels, features) if self.transposed else (groups, features, channels)
+        pack = partial(_pack, phase=phase, given=given, transposed=self.transposed, width=shape[1])
+        return Packing(self.constant, pack, shape, self.constant.dtype)
+
+    # -- the input ---------------------------------------------------------------------------------------------------
+
+    def spread(self) -> tuple[Tensor, Reference, Work]:
+        """The input with its elements apart, and zeros between them."""
+        apart = [1, 1, *self.distances]
+        shape = tuple((size - 1) * distance + 1 for size, distance in zip(self.x.shape, apart))
+        made = Tensor(self.x.dtype, shape, channels_last(len(shape)))
+        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        places = tuple(Index(dims.floordiv(axis, distance)) for axis, distance in zip(axes, apart))
+        value: Scalar = Load(0, places, self.x.dtype)
+        for axis, distance in zip(axes, apart):
+            if distance != 1:
+                test = Apply("equal", (Index(dims.mod(axis, distance)), Index(0)), DType.bool)
+                value = Apply("select", (test, value, Literal(0, self.x.dtype)), self.x.dtype)
+        space = Reference("workspace", 0)
+        launches = map_work(value, [self.x], made, self.target).launches
+        moved = tuple(
+            (launch, tuple(space if reference.kind == "result" else reference for reference in references))
+            for launch, references in launches
+        )
+        return made, space, Work(moved, (Workspace(self.x.dtype, dims.product(shape)),))
+
+
+def _simplified(order: Dim | None) -> tuple[Dim | None, Dim]:
+    """An order of channels, and the first of them: without an order where they follow each other from there."""
+    if order is None:
+        return None, 0
+    start = dims.substitute(order, lambda _: 0)
+    return (None, start) if period_of(order) == (1, 1) else (order, 0)
+
+
+def _pack(array: Array, *, phase: Phase, given: Sequence[int], transposed: bool, width: int) -> Iterator[Array]:
+    """Group by group, so that little is in memory at once."""
+    arranged = array.reshape(*given, *array.shape[2:])
+    arranged = arranged if transposed else arranged.swapaxes(1, 2)
+    arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+    for group in arranged:
+        lines = np.moveaxis(group, (0, 1), (-2, -1))
+        lines = lines.reshape(-1, lines.shape[-1])
+        yield np.pad(lines, ((0, 0), (0, width - lines.shape[1])))
+
+
+def _taps(window: Window) -> slice:
+    first, count = _fixed(window.tap_first), _fixed(window.taps)
+    stop = first + count * window.tap_step
+    return slice(first, stop if stop >= 0 else None, window.tap_step)
+
+
+def _fixed(size: Dim) -> int:
+    if not isinstance(size, int):
+        raise InternalError(f"constant weights of the unknown size {size}")
+    return size

@@ -1,0 +1,370 @@
+"""Convolutions of many small groups, each result summed up by one thread straight from the input.
+
+A thread has some neighbouring pixels of a line, and four channels of them where groups allow it. What lies outside of
+the input is masked, so there is no padded copy. Weights are packed as [taps, channels of a group, features]: features
+are lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.cost.sizes import estimate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Assign,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    FetchRun,
+    Integer,
+    Kernel,
+    Number,
+    Register,
+    Repeat,
+    Statement,
+    variable,
+)
+from weft.ir.layout import offset, row_major
+from weft.ir.packing import Constant, Packing
+from weft.ir.program import Convolve
+from weft.ir.scalar import Index, Load
+from weft.ir.target import Target
+from weft.ir.types import Shape
+from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
+from weft.kernels.build.memoize import memoized
+from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
+from weft.kernels.build.windows import Phase, Window, distances, phases
+from weft.kernels.common.maps import map_lanes, map_launch
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.threads.points import all_of, points
+
+Array = np.ndarray[Any, Any]
+RUN = 4  # neighbouring channels that are read and written at once
+MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, products of tiles are faster
+MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
+MANY = 1 << 16  # threads that keep a GPU busy
+WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
+CHANNEL = 1
+
+
+def depthwise_applies(primitive: Convolve, x_shape: Shape, w_shape: Shape) -> bool:
+    """Whether a convolution has groups, small ones, and no zeros between the elements of its input."""
+    if primitive.groups == 1 or any(distance != 1 for distance in distances(primitive)):
+        return False
+    channels = dims.floordiv(x_shape[1], primitive.groups)
+    features = w_shape[1] if primitive.transposed else dims.floordiv(w_shape[0], primitive.groups)
+    return min(estimate(channels), estimate(features)) <= MOST_CHANNELS
+
+
+def depthwise_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_w: Array | None = None,
+) -> Work:
+    """Operands are x, w (of one type), then those of the epilogue; a constant w is given with its logical shape."""
+    groups = Groups(
+        primitive.groups,
+        dims.floordiv(x.shape[1], primitive.groups),
+        dims.floordiv(result.shape[1], primitive.groups),
+        primitive.transposed,
+    )
+    steps: list[tuple[Launch, tuple[Reference, ...]]] = []
+    constants: list[Constant] = []
+    spaces: list[Workspace] = []
+    for phase in phases(primitive, w.shape[2:], result.shape[2:]):
+        if any(window.taps == 0 for window in phase):
+            weights = Reference("operand", 0)  # of which nothing is read
+        elif constant_w is not None:
+            constants.append(packed_weights(constant_w, phase, groups))
+            weights = Reference("constant", len(constants) - 1)
+        else:
+            weights = Reference("workspace", len(spaces))
+            launch, space = pack_weights(w, phase, groups, target)
+            spaces.append(space)
+            steps.append((launch, (Reference("operand", 1), weights)))
+        launch = depthwise_launch(phase, groups, x, result, epilogue, target)
+        steps.append((launch, (Reference("operand", 0), weights, *epilogue_references(epilogue))))
+    return Work(tuple(steps), tuple(spaces), tuple(constants))
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """So many groups of `channels` of the input and `features` of the result."""
+
+    count: Dim
+    channels: Dim
+    features: Dim
+    transposed: bool
+
+
+def packed_weights(array: Array, phase: Phase, groups: Groups) -> Packing:
+    """A constant's taps of a phase as [taps, channels, features of all groups]."""
+    taps = [_fixed(window.taps) for window in phase]
+    shape = (*taps, _fixed(groups.channels), _fixed(groups.count) * _fixed(groups.features))
+    return Packing(array, partial(_packed, phase=phase, groups=groups), shape, array.dtype)
+
+
+def _packed(array: Array, phase: Phase, groups: Groups) -> Iterator[Array]:
+    count, channels, features = (_fixed(size) for size in (groups.count, groups.channels, groups.features))
+    sides = (channels, features) if groups.transposed else (features, channels)
+    arranged = array.reshape(count, *sides, *array.shape[2:])
+    arranged = arranged if groups.transposed else arranged.swapaxes(1, 2)  # [groups, channels, features, kernel]
+    arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+    yield np.moveaxis(arranged, (1, 0, 2), (-3, -2, -1))
+
+
+def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: Target) -> tuple[Launch, Workspace]:
+    """The same by a kernel."""
+    shape = (*(window.taps for window in phase), groups.channels, groups.count * groups.features)
+    axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+    group, feature = dims.floordiv(axes[-1], groups.features), dims.mod(axes[-1], groups.features)
+    places = [group * groups.channels + axes[-2], feature] if groups.transposed else [axes[-1], axes[-2]]
+    places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes)]
+    load = Load(0, tuple(map(Index, places)), w.dtype)
+    packed = Tensor(w.dtype, shape, row_major(len(shape)))
+    return map_launch(load, [w], packed, *map_lanes(load, packed, target)), Workspace(w.dtype, dims.product(shape))
+
+
+def _taps(window: Window) -> slice:
+    first, count = _fixed(window.tap_first), _fixed(window.taps)
+    stop = first + count * window.tap_step
+    return slice(first, stop if stop >= 0 else None, window.tap_step)
+
+
+def _fixed(size: Dim) -> int:
+    assert isinstance(size, int), f"constant weights of the unknown size {size}"
+    return size
+
+
+# -- the kernel ------------------------------------------------------------------------------------------------------
+
+
+@memoized
+def depthwise_launch(
+    phase: Phase,
+    groups: Groups,
+    x: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+) -> Launch:
+    """Buffers: x, the weights (of its type), the epilogue's operands, and the result."""
+    return _Direct(phase, groups, x, result, epilogue, target).launch()
+
+
+class _Direct:
+    def __init__(
+        self,
+        phase: Phase,
+        groups: Groups,
+        x: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: Target,
+    ) -> None:
+        self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
+        self.type = accumulator_type(x.dtype)
+        self.parameters = Parameters()
+        self.epilogue_writer = EpilogueWriter(result, epilogue, self.parameters)
+        self.alone = groups.channels == 1 and groups.features == 1
+        neighbours = x.strides[CHANNEL] == 1
+        shared = dims.mod(groups.features, RUN) == 0
+        fits = shared or (self.alone and neighbours and dims.mod(result.shape[CHANNEL], RUN) == 0)
+        self.run = RUN if fits else 1  # features of a thread
+        self.deep = RUN if not self.alone and neighbours and dims.mod(groups.channels, RUN) == 0 else 1
+        self.pixels = self.choose_pixels()
+        named = self.parameters.named
+        self.strides = [s if s in (0, 1) else named(f"x_{axis}", s) for axis, s in enumerate(x.strides)]
+        self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(x.shape[2:])]
+        self.bases = [named(f"base{axis}", window.base) for axis, window in enumerate(phase)]
+        self.taps = [self.number(f"taps{axis}", window.taps) for axis, window in enumerate(phase)]
+        self.channels = self.number("channels", groups.channels)
+        self.last = len(phase) - 1
+
+    def number(self, name: str, value: Dim) -> Dim:
+        return value if isinstance(value, int) else self.parameters.named(name, value)
+
+    def choose_pixels(self) -> int:
+        """Several a thread share what they read; but a GPU needs many threads to be busy."""
+        count = estimate(self.phase[-1].count)
+        outer = estimate(self.x.shape[0]) * prod(estimate(window.count) for window in self.phase[:-1])
+        pixels = MOST_PIXELS if self.target.shared_bytes else 2 * MOST_PIXELS
+        while pixels > 1:
+            threads = outer * -(-count // pixels) * estimate(self.result.shape[CHANNEL]) // self.run
+            if count * 2 > pixels and (threads >= MANY or not self.target.shared_bytes):
+                break
+            pixels //= 2
+        return pixels
+
+    def launch(self) -> Launch:
+        parts = [window.count for window in self.phase]
+        parts[-1] = dims.ceildiv(parts[-1], self.pixels)
+        sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
+        here = points(sizes, self.parameters, self.target.threads)
+        self.image, *self.places, feature = here.places
+        self.places[-1] = self.places[-1] * self.pixels
+        self.feature = feature * self.run
+        self.columns: dict[Dim, tuple[Code | None, list[Statement]]] = {}
+        sums = [Define(name, Number(0, self.type), True) for name in self.sums()]
+        products = self.products()
+        masks = [statement for _, made in self.columns.values() for statement in made]
+        statements = (*masks, *sums, *products, *self.end(here.mask))
+        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.epilogue_writer.buffers)
+        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.threads, statements)
+        return Launch(kernel, here.blocks, tuple(self.parameters.values.values()))
+
+    def sums(self) -> list[str]:
+        return [f"sum{pixel}_{number}" for pixel in range(self.pixels) for number in range(self.run)]
+
+    def end(self, mask: Code | None) -> list[Statement]:
+        """Every pixel's sums finished and written."""
+        statements: list[Statement] = []
+        count = self.phase[-1].count
+        for pixel in range(self.pixels):
+            place = self.places[-1] + pixel
+            tests = [] if mask is None else [mask]
+            if dims.mod(count, self.pixels) != 0:
+                limit = Integer(self.parameters.named("count", count))
+                tests.append(Call("less", (Integer(place), limit), DType.bool))
+            axes = {0: self.image, CHANNEL: self.feature}
+            for axis, (window, at) in enumerate(zip(self.phase, (*self.places[:-1], place))):
+                axes[2 + axis] = window.first + at * window.step
+            values = [Register(f"sum{pixel}_{number}", self.type, True) for number in range(self.run)]
+            statements += self.epilogue_writer.write_run(values, axes, CHANNEL, all_of(tests), f"e{pixel}_")
+        return statements
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def products(self) -> tuple[Statement, ...]:
+        """Loops over the taps of all axes but the last, and over the channels of a group."""
+        rows: list[list[Statement]] = []
+        masks: list[Code] = []
+        for axis in range(self.last):
+            row: list[Statement] = []
+            test = self.inside(axis, variable(f"t{axis}"), f"row{axis}", row)
+            rows.append(row)
+            masks += [] if test is None else [test]
+        body: tuple[Statement, ...] = tuple(self.line(all_of(masks)))
+        if self.channels != 1:
+            body = (Repeat("c", 0, self.channels, self.deep, body),)
+        for axis in reversed(range(self.last)):
+            body = (Repeat(f"t{axis}", 0, self.taps[axis], 1, (*rows[axis], *body)),)
+        return body
+
+    def line(self, row: Code | None) -> list[Statement]:
+        """The taps of the last axis."""
+        taps = self.taps[-1]
+        if not isinstance(taps, int) or taps > WRITTEN_OUT:
+            tap = variable(f"t{self.last}")
+            return [Repeat(f"t{self.last}", 0, taps, 1, tuple(self.some_taps([tap], row)))]
+        if self.deep == 1:
+            return self.some_taps(list(range(taps)), row)
+        return [statement for tap in range(taps) for statement in self.some_taps([tap], row)]
+
+    def some_taps(self, taps: Sequence[Dim], row: Code | None) -> list[Statement]:
+        """Weights of some taps, and every column of the input that one of them meets for some pixel."""
+        statements: list[Statement] = []
+        met: dict[Dim, list[tuple[int, Dim]]] = {}
+        for tap in taps:
+            for deep in range(self.deep):
+                names = tuple(f"w{tap}_{deep}_{number}" for number in range(self.run))
+                statements.append(FetchRun(names, "w", self.weight_place(tap, deep), self.x.dtype))
+            for pixel in range(self.pixels):
+                window = self.phase[-1]
+                met.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, tap))
+        for number, (column, pairs) in enumerate(met.items()):
+            inside = self.column(column, statements)
+            mask = all_of([test for test in (row, inside) if test is not None])
+            name = f"x{taps[0]}_{number}"
+            width = self.run if self.alone else self.deep
+            names = tuple(f"{name}_{part}" for part in range(width))
+            statements.append(FetchRun(names, "x", self.element_place(column), self.x.dtype, mask))
+            for pixel, tap in pairs:
+                statements += self.multiply(name, pixel, tap)
+        return statements
+
+    def multiply(self, name: str, pixel: int, tap: Dim) -> list[Statement]:
+        statements: list[Statement] = []
+        for deep in range(self.deep):
+            for number in range(self.run):
+                element = Register(f"{name}_{number if self.alone else deep}", self.x.dtype, True)
+                weight = Register(f"w{tap}_{deep}_{number}", self.x.dtype, True)
+                total = Register(f"sum{pixel}_{number}", self.type, True)
+                left, right = widened(element, self.type), widened(weight, self.type)
+                statements.append(Assign(total.name, multiply_add(self.target, left, right, total)))
+        return statements
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def weight_place(self, tap: Dim, deep: int) -> Dim:
+        place: Dim = 0
+        for size, at in zip(self.taps, (*(variable(f"t{axis}") for axis in range(self.last)), tap)):
+            place = place * size + at
+        channel = 0 if self.channels == 1 else variable("c") + deep
+        features = self.parameters.named("features", self.result.shape[CHANNEL])
+        return (place * self.channels + channel) * features + self.feature
+
+    def element_place(self, column: Dim) -> Dim:
+        """Where the element of x is for the loops' taps, at a column from the first one of the thread on."""
+        positions = [self.position(axis, variable(f"t{axis}") * self.phase[axis].dilation) for axis in range(self.last)]
+        positions.append(self.position(self.last, column))
+        channel = self.feature
+        if not self.alone:
+            group = dims.floordiv(self.feature, self.number("features_each", self.groups.features))
+            channel = group * self.channels + (0 if self.channels == 1 else variable("c"))
+        return offset(self.strides, [self.image, channel, *positions])
+
+    def position(self, axis: int, further: Dim) -> Dim:
+        return self.bases[axis] + self.places[axis] * self.phase[axis].advance + further
+
+    def column(self, column: Dim, statements: list[Statement]) -> Code | None:
+        """Whether a column is inside: found out once where it is known beforehand, else here."""
+        if not isinstance(column, int):
+            return self.inside(self.last, column, f"column_{len(statements)}", statements, whole=True)
+        if column not in self.columns:
+            made: list[Statement] = []
+            self.columns[column] = self.inside(self.last, column, f"column{column}", made, whole=True), made
+        return self.columns[column][0]
+
+    def inside(
+        self, axis: int, step: Dim, name: str, statements: list[Statement], *, whole: bool = False
+    ) -> Code | None:
+        """Whether a tap (`whole`: a column) meets the input, in a register; None where it certainly does."""
+        window, size = self.phase[axis], self.x.shape[2 + axis]
+        further = step if whole else step * window.dilation
+        count = dims.ceildiv(window.count, self.pixels) * self.pixels if axis == self.last else window.count
+        reach = (window.taps - 1) * window.dilation
+        tests: list[Code] = []
+        position = Integer(self.position(axis, further))
+        least, most = (further, further) if isinstance(further, int) else (0, reach)
+        if whole and not isinstance(further, int):
+            most = most + (self.pixels - 1) * window.advance
+        if not dims.is_at_least(window.base + least, 0):
+            tests.append(Call("greater_equal", (position, Integer(0)), DType.bool))
+        ahead = self.pixels if axis == self.last else 1
+        if not dims.is_at_least(size - 1, window.base + (count - ahead) * window.advance + most):
+            tests.append(Call("less", (position, Integer(self.sizes[axis])), DType.bool))
+        test = all_of(tests)
+        if test is None:
+            return None
+        statements.append(Define(name, test, True))
+        return Register(name, DType.bool, True)

@@ -1,0 +1,113 @@
+"""The end of a product where lanes are threads: four neighbours are finished and written together, where they can be.
+
+Places given here lie inside always; lanes without an element of their own only do not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.ir import dims
+from weft.ir.access import nonlinear_axes, stride_along, without_axis
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import LANE, Code, FetchRun, Put, PutRun, Register, Statement, dims_vary, variable
+from weft.ir.scalar import Index, loads
+from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.loop_axes import LoopAxis
+from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.merge_axes import operand_views
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.threads.product_operands import RUN
+
+
+class RunEpilogueWriter(EpilogueWriter):
+    """`columns` are the walks along which neighbours are written."""
+
+    def __init__(self, result: Tensor, epilogue: Epilogue | None, parameters: Parameters) -> None:
+        super().__init__(result, epilogue, parameters)
+        self._fetched: dict[tuple[str, Dim], tuple[str, ...]] = {}
+
+    def has_runs(self, columns: Sequence[LoopAxis], starts: Mapping[int, Dim]) -> bool:
+        """Whether four neighbouring columns are four neighbours of the result, from a multiple of four on."""
+        if not columns or columns[-1].axis is None or columns[-1].factor != 1:
+            return False
+        near, size = columns[-1].axis, columns[-1].size
+        others = [
+            stride
+            for axis, (stride, extent) in enumerate(zip(self.result.strides, self.result.shape))
+            if axis != near and extent != 1
+        ]
+        return self.result.strides[near] == 1 and all(
+            dims.mod(value, RUN) == 0 for value in (size, starts.get(near, 0), *others)
+        )
+
+    def write_four(
+        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None, prefix: str
+    ) -> list[Statement]:
+        """Write what becomes of four neighbours along an axis."""
+        statements: list[Statement] = []
+        known = self._runs(axes, axis, prefix, statements)
+        ended = []
+        for number, value in enumerate(values):
+            at = {**axes, axis: axes[axis] + number}
+            elements = {operand: registers[number] for operand, registers in known.items()}
+            ended.append(self._finish(value, at, elements, f"{prefix}{number}_", statements))
+        return [*statements, PutRun("out", self.place(axes), tuple(ended), mask)]
+
+    def write_one(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str) -> list[Statement]:
+        """Write what becomes of one element; where all lanes have the same place, only the first is in the mask."""
+        statements: list[Statement] = []
+        ended = self._finish(value, axes, {}, prefix, statements)
+        place = self.place(axes)
+        place = place if dims_vary(place) else place + variable(LANE)
+        return [*statements, Put("out", place, ended, mask=mask)]
+
+    def _finish(
+        self, value: Code, axes: Mapping[int, Dim], known: Mapping[int, Code], prefix: str, statements: list[Statement]
+    ) -> Code:
+        value = self._narrowed(value)
+        if self.expression is None:
+            return value
+        return self._lowering(axes, {0: value, self.count: value, **known}, prefix, statements).code(self.expression)
+
+    def _lowering(
+        self, axes: Mapping[int, Dim], known: Mapping[int, Code], prefix: str, statements: list[Statement]
+    ) -> Lowering:
+        places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
+        views = operand_views(self.operands, self.parameters)
+        return Lowering(views, places, self.parameters, known, None, statements, prefix)
+
+    def _runs(
+        self, axes: Mapping[int, Dim], axis: int, prefix: str, statements: list[Statement]
+    ) -> dict[int, list[Register]]:
+        """Operands of the epilogue of which four neighbours are read at once, each once for the same place."""
+        found: dict[int, list[Register]] = {}
+        for operand, place in self._neighbours(axis).items():
+            buffer = f"in{operand - self.count}"
+            offset = self._lowering(axes, {}, prefix, statements).flat_offset(place)
+            names = self._fetched.get((buffer, offset))
+            dtype: DType = self.operands[operand - self.count].dtype
+            if names is None:
+                names = tuple(f"{prefix}{buffer}_{number}" for number in range(RUN))
+                self._fetched[buffer, offset] = names
+                statements.append(FetchRun(names, buffer, offset, dtype))
+            found[operand] = [Register(name, dtype, True) for name in names]
+        return found
+
+    def _neighbours(self, axis: int) -> dict[int, Dim]:
+        """Operands that are read in one place alone, whose neighbours are those along an axis; the place."""
+        places: dict[int, set[Dim | None]] = {}
+        for load in loads(self.expression) if self.expression is not None else ():
+            flat = load.indices[0] if self.count < load.operand < 2 * self.count else None
+            number = load.operand % self.count + self.count
+            places.setdefault(number, set()).add(flat.value if isinstance(flat, Index) else None)
+        found: dict[int, Dim] = {}
+        for operand, known in places.items():
+            place = next(iter(known))
+            if len(known) != 1 or place is None or operand == self.count or axis in nonlinear_axes(place):
+                continue
+            if stride_along(place, axis) == 1 and dims.mod(without_axis(place, axis), RUN) == 0:
+                found[operand] = place
+        return found

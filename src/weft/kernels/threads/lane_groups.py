@@ -1,0 +1,112 @@
+"""Teams: how the lanes of a block share rows, and how what a team's lanes have becomes one value.
+
+A block does `rows` rows, each by `members` lanes. Neighbouring lanes are members of one team, or, `interleaved`, of
+neighbouring ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Across, Assign, Buffer, Call, Code, Define, Fetch, Put, Register, Statement, lane
+from weft.ir.target import Target
+from weft.kernels.build.accumulators import COMBINE, Accumulators, Fold
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGroup:
+    """Both numbers are powers of two."""
+
+    rows: int
+    members: int
+    interleaved: bool = False
+
+    @property
+    def lanes(self) -> int:
+        return self.rows * self.members
+
+    @property
+    def row(self) -> Dim:
+        """Which of the block's rows a lane belongs to."""
+        here = lane(self.lanes)
+        if self.rows == 1:
+            return 0
+        return dims.mod(here, self.rows) if self.interleaved else dims.floordiv(here, self.members)
+
+    @property
+    def member(self) -> Dim:
+        """The number of a lane in its team."""
+        here = lane(self.lanes)
+        if self.members == 1:
+            return 0
+        return dims.floordiv(here, self.rows) if self.interleaved else dims.mod(here, self.members)
+
+    def partner(self, distance: int) -> Dim:
+        """The lane whose number in the team differs in the bit `distance`."""
+        step = distance * (self.rows if self.interleaved else 1)
+        here = lane(self.lanes)
+        return here + step - 2 * step * dims.mod(dims.floordiv(here, step), 2)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Memory through which the members of teams meet: two buffers of a type take turns, which saves half the waits."""
+
+    lane_group: LaneGroup
+    used: dict[DType, int] = field(default_factory=dict)
+    count: int = 0
+
+    def buffers(self) -> list[Buffer]:
+        return [
+            Buffer(f"team_{dtype.name}{number}", dtype, True, self.lane_group.lanes)
+            for dtype in self.used
+            for number in range(2)
+        ]
+
+    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        """What all members of a team have, as one: in every lane of it the same."""
+        if self.lane_group.members == 1:
+            return value
+        if self.lane_group.rows == 1:
+            return Across(kind, value)
+        dtype = value.dtype
+        register = Register(f"team{self.count}", dtype, True)
+        self.count += 1
+        statements.append(Define(register.name, value, True))
+        distance = 1
+        while distance < self.lane_group.members:
+            turn = self.used[dtype] = self.used.get(dtype, 0) + 1
+            name = f"team_{dtype.name}{turn % 2}"
+            other = Fetch(name, self.lane_group.partner(distance), dtype)
+            statements.append(Put(name, lane(self.lane_group.lanes), register))
+            statements.append(Assign(register.name, Call(COMBINE[kind], (register, other), dtype)))
+            distance *= 2
+        return register
+
+
+class LaneGroupFolding(Accumulators):
+    """A fold by the members of a team."""
+
+    def __init__(self, fold: Fold, name: str, exchange: Exchange) -> None:
+        lane_group = exchange.lane_group
+        super().__init__(fold, name, None if lane_group.members == 1 else lane_group.lanes)
+        self.exchange = exchange
+
+    def member(self) -> Dim:
+        return self.exchange.lane_group.member
+
+    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        return self.exchange.combined(kind, value, statements)
+
+
+def shares(target: Target) -> bool:
+    """Whether threads of a block gain by sharing memory and waiting for each other."""
+    return target.shared_bytes > 0
+
+
+def power_of_two(number: int) -> int:
+    """The smallest one that is not below a number."""
+    return 1 << max(number - 1, 0).bit_length()

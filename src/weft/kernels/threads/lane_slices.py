@@ -1,0 +1,83 @@
+"""Sums of several slices of lanes as one: each slice keeps some rows, and gets from the others what they have of them.
+
+In rounds: a lane and its partner, half the slices away, exchange halves of their rows; then quarters, and so on. Lanes
+with one row left add up what both have of it, and one of them keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Barrier,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    FetchRun,
+    Integer,
+    PutRun,
+    Register,
+    Statement,
+    lane,
+)
+from weft.kernels.threads.product_operands import RUN
+from weft.kernels.threads.tile import Tile
+
+
+class Slices:
+    """Rows of sums in the making: `rows` are those that a lane keeps, from number `first` of its own on.
+
+    Where not all lanes keep something, `tests` are the conditions.
+    """
+
+    def __init__(self, tile: Tile, rows: Sequence[Sequence[Code]], dtype: DType) -> None:
+        self.tile, self.type = tile, dtype
+        self.rows = [list(row) for row in rows]
+        self.first: Dim = 0
+        self.tests: list[Code] = []
+        self.statements: list[Statement] = []
+        self.buffers: list[Buffer] = []
+        distance = tile.slices // 2
+        while distance:
+            self._round(distance)
+            distance //= 2
+
+    def _round(self, distance: int) -> None:
+        side = dims.mod(dims.floordiv(self.tile.slice, distance), 2)
+        is_low = Register(f"low{distance}", DType.bool, True)
+        self.statements.append(Define(is_low.name, Call("equal", (Integer(side), Integer(0)), DType.bool), True))
+        here, step = lane(self.tile.lanes), distance * self.tile.between
+        partner = here + step - 2 * step * side
+        if len(self.rows) == 1:
+            sent, kept = self.rows, self.rows
+            self.tests.append(is_low)
+        else:
+            half = len(self.rows) // 2
+            low, high = self.rows[:half], self.rows[half:]
+            sent, kept = self._chosen(is_low, high, low), self._chosen(is_low, low, high)
+            self.first = self.first + side * half
+        places = [(row, column) for row in range(len(sent)) for column in range(0, self.tile.columns, RUN)]
+        for row, column in places:
+            name = f"slices{distance}_{row}_{column}"
+            self.buffers.append(Buffer(name, self.type, True, self.tile.lanes * RUN))
+            self.statements.append(PutRun(name, here * RUN, tuple(sent[row][column : column + RUN])))
+        self.statements.append(Barrier())
+        self.rows = [[] for _ in kept]
+        for row, column in places:
+            name = f"slices{distance}_{row}_{column}"
+            names = tuple(f"{name}_{part}" for part in range(RUN))
+            self.statements.append(FetchRun(names, name, partner * RUN, self.type))
+            for part, other in enumerate(names):
+                total = Register(f"{other}_sum", self.type, True)
+                value = Call("add", (kept[row][column + part], Register(other, self.type, True)), self.type)
+                self.statements.append(Define(total.name, value, True))
+                self.rows[row].append(total)
+
+    def _chosen(
+        self, is_low: Register, first: Sequence[Sequence[Code]], second: Sequence[Sequence[Code]]
+    ) -> list[list[Code]]:
+        return [[Call("select", (is_low, a, b), self.type) for a, b in zip(*rows)] for rows in zip(first, second)]

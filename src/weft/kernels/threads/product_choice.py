@@ -1,0 +1,170 @@
+"""Which tiles a product is computed in, and in how many parts its sums are added up: one way where all sizes are known,
+else some, each for a range of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from weft.cost.expressions import cost
+from weft.cost.sizes import estimate
+from weft.ir.dims import LARGEST_POSITION, Dim
+from weft.ir.dtypes import DType
+from weft.ir.target import Target
+from weft.kernels.build.epilogue import LONG, epilogue_references
+from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.tensors import Launch, Reference, Work, Workspace
+from weft.kernels.threads.product import Product
+from weft.kernels.threads.product_operands import RUN
+from weft.kernels.threads.size_ranges import ranges, sample
+from weft.kernels.threads.split_k import adding_launch
+from weft.kernels.threads.tile import Tile
+from weft.kernels.threads.tile_cost import FEW, TILE_RATES, UNITS, Array, TileRate, direct_time, row_time, tile_time
+from weft.kernels.threads.tile_product import tile_product
+
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
+_LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal
+_LARGEST_LONG = 64  # and where much is to be done with each
+_MOST_VARIANTS, _MOST_SOFTWARE_VARIANTS = 4, 2  # of a product whose sizes are not known
+_ROW_LANES = 256
+_MOST_SLICES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A tile and a number of parts, for the sizes for which `active` is 1; it is 0 for others."""
+
+    tile: Tile
+    parts: int
+    active: Dim = 1
+
+
+def product_work(name: str, product: Product, left: Reference, right: Reference, target: Target, before: Work) -> Work:
+    """What is to be done before, and a product: one kernel, or one for parts of the sums and one that adds those.
+
+    Where sizes are not known there may be several such, of which a run takes one: others have no blocks.
+    """
+    work = before
+    for variant in choose(product, target):
+        work = _with_variant(name, product, variant, left, right, target, work)
+    return work
+
+
+def _with_variant(
+    name: str, product: Product, variant: Variant, left: Reference, right: Reference, target: Target, before: Work
+) -> Work:
+    parts, active = variant.parts, variant.active
+    launch = _only(tile_product(name, product, variant.tile, parts, target), active)
+    epilogue_writer = epilogue_references(product.epilogue)
+    if parts == 1:
+        return replace(before, launches=(*before.launches, (launch, (left, right, *epilogue_writer))))
+    grid, rows, columns, _ = product.extents()
+    space = Reference("workspace", len(before.workspaces))
+    adding = _only(adding_launch(name, product, parts, target), active)
+    return replace(
+        before,
+        launches=(*before.launches, (launch, (left, right, space)), (adding, (space, *epilogue_writer))),
+        workspaces=(*before.workspaces, Workspace(product.type, active * (parts * grid * rows * columns))),
+    )
+
+
+def _only(launch: Launch, active: Dim) -> Launch:
+    return launch if active == 1 else replace(launch, blocks=active * launch.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A tile and a number of parts, and what tells how long they take."""
+
+    tile: Tile
+    parts: int
+    times: Callable[[Array], Array]  # of extents
+
+
+@memoized
+def choose(product: Product, target: Target) -> tuple[Variant, ...]:
+    """One variant where sizes are known, else some; for any sizes one of them is active."""
+    extents = product.extents()
+    samples = sample(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
+    ways = _ways(product, samples, target)
+    times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
+    most = _MOST_VARIANTS if target.shared_bytes else _MOST_SOFTWARE_VARIANTS
+    found = ranges(extents, samples, times, most)
+    return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
+
+
+def _ways(product: Product, samples: Sequence[Sequence[int]], target: Target) -> list[_Way]:
+    """All that may be best for one of the samples."""
+    if not target.shared_bytes:
+        tiles = dict.fromkeys(_own_tile(product, extents) for extents in samples)
+        return [_Way(tile, 1, partial(direct_time, tile)) for tile in tiles]
+    element = product.right.numpy.itemsize
+    tiles = dict.fromkeys(_row_tile(product, extents, target) for extents in samples if extents[1] <= FEW)
+    found = [_Way(tile, parts, partial(row_time, tile, parts, element)) for tile in tiles for parts in _PARTS]
+    if any(extents[1] > FEW for extents in samples):
+        rates = _fitting(product, target)
+        found += [_Way(rate.tile, parts, partial(tile_time, rate, parts)) for rate in rates for parts in _PARTS]
+    return found
+
+
+def _fitting(product: Product, target: Target) -> list[TileRate]:
+    size = product.type.numpy.itemsize
+    most = _most_sums(product)
+    return [
+        rate
+        for rate in TILE_RATES
+        if rate.tile.bytes(size) <= target.shared_bytes
+        and rate.tile.lanes <= target.most_threads
+        and rate.tile.rows * rate.tile.columns <= most
+    ]
+
+
+def _most_sums(product: Product) -> int:
+    """Sums that a lane may have, so that kernels stay small enough to compile."""
+    written = product.result.dtype
+    if product.type.numpy.itemsize > 4 or (written.numpy.itemsize < 4 and written is not DType.float16):
+        return _LARGEST_WIDE
+    is_long = product.epilogue is not None and cost(product.epilogue.expression) > LONG
+    return _LARGEST_LONG if is_long else 1 << 30
+
+
+def _row_tile(product: Product, extents: Sequence[int], target: Target) -> Tile:
+    """For few rows: every element of the right operand is read once, by lanes that share the sums."""
+    grid, rows, columns, sums = extents
+    deep = bool(product.sums) and product.sums[-1].right == 1
+    many = not deep and grid * columns >= UNITS * _ROW_LANES // 2
+    wide = 32 if many else 8
+    slices = min(_ROW_LANES // wide, _MOST_SLICES)
+    while slices > 1 and RUN * slices > sums:
+        slices //= 2
+    tall = _power(rows) if _are_apart(product) else max(_power(rows), RUN)
+    tile = Tile(1, wide, tall, RUN, RUN * slices, shared=False, slices=slices, interleaved=deep)
+    while tile.bytes(product.type.numpy.itemsize) > target.shared_bytes or tile.lanes > target.most_threads:
+        tile = replace(tile, slices=tile.slices // 2, depth=tile.depth // 2)
+    return tile
+
+
+def _own_tile(product: Product, extents: Sequence[int]) -> Tile:
+    """For lanes that read memory on their own: as large as registers allow."""
+    _, rows, columns, _ = extents
+    each = 8 if columns > 32 else 4
+    wide = _power(min(max(-(-columns // each), 8), 16))
+    single = len(product.rows) == 1 and not product.inside
+    high = 16 // wide if single and rows > 8 else 1
+    most = 4 if 8 * each > _most_sums(product) else 8
+    tall = -(-rows // -(-rows // most)) if rows < 8 * most and high == 1 and _are_apart(product) else most
+    return Tile(high, wide, tall, each, RUN, shared=False)
+
+
+def _are_apart(product: Product) -> bool:
+    """Whether rows are read one by one, never in runs."""
+    return all(walk.left != 1 for walk in product.rows)
+
+
+def _power(number: int) -> int:
+    """The smallest power of two that is not below a number."""
+    return 1 << max(number - 1, 0).bit_length()

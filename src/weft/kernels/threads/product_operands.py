@@ -1,0 +1,130 @@
+"""The operands of a product as a kernel addresses them: offsets, tests for elements that are there, runs of four."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Integer, Let, Statement, variable
+from weft.ir.layout import offset
+from weft.kernels.build.loop_axes import LoopAxis
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.threads.product import Inside, Product
+
+RUN = 4  # neighbouring elements that are read or written at once
+
+
+class ProductOperand:
+    """The left operand, whose places across are rows, or the right one, for which they are columns."""
+
+    def __init__(self, product: Product, parameters: Parameters, *, is_left: bool) -> None:
+        self.name = "left" if is_left else "right"
+        self.is_left = is_left
+        self.parameters = parameters
+        self.dtype = product.left if is_left else product.right
+        self.across = product.rows if is_left else product.columns
+        self.grid, self.sums = product.grid, product.sums
+        self.order = product.order if is_left else None
+        self.inside = product.inside if is_left else ()
+        self.start = product.left_start if is_left else product.right_start
+        padded = product.padded[0 if is_left else 1]
+        self.runs_across = self._has_runs(self.across, self.sums, padded) and not any(
+            test.rows and test.rows[-1] != 0 for test in self.inside
+        )
+        self.runs_deep = (
+            not self.runs_across
+            and self._has_runs(self.sums, self.across, False)
+            and self.order is None
+            and not any(test.sums and test.sums[-1] != 0 for test in self.inside)
+        )
+        self._run = RUN if self.runs_across or self.runs_deep else 1
+        self._strides = {
+            kind: [self._named(f"{kind}{number}", self._step(loop_axis)) for number, loop_axis in enumerate(loop_axes)]
+            for kind, loop_axes in (("grid", self.grid), ("across", self.across), ("sums", self.sums))
+        }
+        self._start = 0 if self.start == 0 else self._named("start", self.start)
+        self._tests = [self._test(number, test) for number, test in enumerate(self.inside)]
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether neighbours in memory are neighbours along the sums, aligned or not."""
+        return bool(self.sums) and self._step(self.sums[-1]) == 1
+
+    @property
+    def has_outer_tests(self) -> bool:
+        """Whether there are tests, and they are the same all along the last sum."""
+        return bool(self.inside) and all(test.sums[-1] == 0 for test in self.inside)
+
+    def begin(self, name: str, grid: Sequence[Dim], outer: Sequence[Dim]) -> list[Statement]:
+        """What all elements of a piece have in common, under names that begin with `name`.
+
+        `outer` are the places along the sums that are the same for all of them, 0 for others.
+        """
+        base = self._start + offset(self._strides["sums"], outer)
+        base = base if self.order is not None else base + offset(self._strides["grid"], grid)
+        statements: list[Statement] = [Let(f"{name}{self.name}", base)]
+        for number, test in enumerate(self._tests):
+            statements.append(Let(f"{name}inside{number}", test.first + offset(test.sums, outer)))
+        return statements
+
+    def offset(self, name: str, grid: Sequence[Dim], across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
+        """Where an element lies, in the piece that began under a name; `inner` are its other places along the sums."""
+        strides = self._strides
+        place = variable(f"{name}{self.name}", None) + offset(strides["across"], across)
+        if self.order is None:
+            return place + offset(strides["sums"], inner)
+        index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], inner[-1:])
+        return place + offset(strides["sums"][:-1], inner[:-1]) + dims.substitute(self.order, lambda _: index)
+
+    def tests(self, name: str, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
+        """The conditions under which there is such an element."""
+        found: list[Code] = []
+        for number, test in enumerate(self._tests):
+            first = variable(f"{name}inside{number}", None)
+            place = Integer(first + offset(test.rows, across) + offset(test.sums, inner))
+            found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
+            found.append(Call("less", (place, Integer(test.size)), DType.bool))
+        return found
+
+    def _step(self, loop_axis: LoopAxis) -> Dim:
+        return loop_axis.left if self.is_left else loop_axis.right
+
+    def _has_runs(self, loop_axes: Sequence[LoopAxis], others: Sequence[LoopAxis], padded: bool) -> bool:
+        """Whether four neighbours along the last of these walks lie side by side, from a multiple of four on."""
+        if not loop_axes or self._step(loop_axes[-1]) != 1:
+            return False
+        if dims.mod(loop_axes[-1].size, RUN) != 0 and not (padded and len(loop_axes) == 1):
+            return False
+        rest = [self._step(loop_axis) for loop_axis in (*loop_axes[:-1], *others, *self.grid)]
+        return all(dims.mod(step, RUN) == 0 for step in (*rest, self.start))
+
+    def _named(self, name: str, value: Dim) -> Dim:
+        """A stride as the kernel sees it; one that is a multiple of a run shows that it is."""
+        if value in (0, 1):
+            return value
+        if self._run == 1:
+            return self.parameters.named(f"{self.name}_{name}", value)
+        return self._run * self.parameters.named(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
+
+    def _test(self, number: int, test: Inside) -> Inside:
+        named = self.parameters.named
+
+        def step(name: str, value: Dim) -> Dim:
+            return 0 if value == 0 else named(f"step{number}_{name}", value)
+
+        return Inside(
+            named(f"first{number}", test.first),
+            named(f"inside{number}", test.size),
+            tuple(step(f"row{n}", value) for n, value in enumerate(test.rows)),
+            tuple(step(f"sum{n}", value) for n, value in enumerate(test.sums)),
+        )
+
+
+def all_of(tests: Sequence[Code]) -> Code | None:
+    """One condition for several; None where there is none."""
+    found: Code | None = None
+    for test in tests:
+        found = test if found is None else Call("logical_and", (found, test), DType.bool)
+    return found

@@ -1,0 +1,421 @@
+"""Row passes (see build/row_passes.py) by threads: each row by a group of lanes, one lane or up to a whole block.
+
+Where the elements of a row that a lane has are few, they stay in registers, and memory is read once however many
+passes there are; otherwise each pass reads them again. For rows of unknown length a kernel can do both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from weft.cost.sizes import estimate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Integer,
+    Kernel,
+    Let,
+    Put,
+    Register,
+    Repeat,
+    Statement,
+    When,
+    block,
+    dims_vary,
+    is_varying,
+    variable,
+)
+from weft.ir.scalar import walk
+from weft.ir.target import Target
+from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.loop_nest import Body, Span, loops, masked
+from weft.kernels.build.memoize import memoized
+from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, sweep_buffers
+from weft.kernels.lower.expressions import Lowering, both
+from weft.kernels.lower.merge_axes import merge_axes, operand_views
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Launch
+from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
+from weft.kernels.threads.thread_points import digits, divisor
+
+MOST_SLOTS = 8  # elements of a row that a lane keeps
+MOST_NODES = 640  # of the expressions for all of them
+UNROLLED = 4  # elements that a lane loads before it waits for the first
+MANY_THREADS = 32768  # what keeps a large device busy
+WHOLE_BLOCK = 64  # lanes that a block may well consist of
+FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
+LONGEST_ALONE = 1 << 17  # elements for one lane: software counts the turns of a loop, and ends it at 2 ** 16
+FEW_LANES = 16  # that share a row there
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Rows in pieces of `length` elements, whose results lie `stride` apart."""
+
+    length: int
+    stride: Dim
+
+
+@memoized
+def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
+    """Buffers: `sweep_buffers`, and the errors where indices are checked. No pass reads what another has written."""
+    return _Builder(sweep, target, pieces).launch()
+
+
+def choose_team(
+    rows: int, pieces: int, length: Dim, along_row: bool, once: bool, most_slots: int, target: Target
+) -> LaneGroup:
+    """Lanes for about so many rows, each in about so many pieces of a given length.
+
+    `along_row`: the elements of a row are neighbours in memory. `once`: they are needed only once.
+    """
+    if not shares(target):
+        return _apart(rows, length, along_row, target)
+    threads = target.threads
+    if along_row:
+        if not isinstance(length, int):
+            return LaneGroup(1, threads)
+        members = _members(-(-length // most_slots), target)
+        if rows * pieces * members < MANY_THREADS:
+            members = _members(-(-length // 2), target)
+        elif once:
+            members = min(members, threads)  # nothing has to stay
+        whole = min(WHOLE_BLOCK, threads)
+        if 2 * members >= whole:
+            return LaneGroup(1, max(members, whole))
+        return LaneGroup(max(min(threads // members, power_of_two(rows)), 1), members)
+    side_by_side = min(power_of_two(rows), threads)
+    wanted = power_of_two(-(-MANY_THREADS // max(rows * pieces, 1)))
+    members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
+    return LaneGroup(min(side_by_side, threads // members), members, interleaved=True)
+
+
+def _apart(rows: int, length: Dim, along_row: bool, target: Target) -> LaneGroup:
+    """Lanes that do better without each other, unless there are few rows, and long ones."""
+    known = length if isinstance(length, int) else 0
+    if not along_row or known <= (FEW_ELEMENTS if rows < target.threads else LONGEST_ALONE):
+        return LaneGroup(min(target.threads, power_of_two(rows)), 1, interleaved=True)
+    return LaneGroup(1, min(FEW_LANES, target.threads) if known <= FEW_LANES * LONGEST_ALONE else target.threads)
+
+
+def _members(count: int, target: Target) -> int:
+    return min(power_of_two(count), 1 << (target.most_threads.bit_length() - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where a lane's row is: positions along the kept groups, and the piece of it; `inside`: whether there is one."""
+
+    kept: tuple[Dim, ...]
+    piece: Dim | None
+    inside: Code | None
+    known: dict[int, Code] = field(default_factory=dict)  # what passes before have found
+
+
+class _Builder:
+    def __init__(self, sweep: Sweep, target: Target, pieces: Pieces | None) -> None:
+        self.sweep = sweep
+        self.pieces = pieces
+        self.parameters = Parameters()
+        expressions = [expression for part in sweep.passes for expression in part.expressions]
+        strides = [result.strides for result in sweep.results if result.strides is not None]
+        self.merged = merge_axes(expressions, sweep.operands, sweep.domain, sweep.order, strides, sweep.reduced)
+        self.views = operand_views(sweep.operands, self.parameters)
+        self.checked = is_checked(*expressions)
+        self.moved = dict(zip(map(id, expressions), self.merged.expressions, strict=True))
+        groups = range(len(self.merged.axes))
+        self.reduced = [number for number in groups if self.merged.axes[number][0] in sweep.reduced]
+        self.kept = [number for number in groups if number not in self.reduced]
+        self.along_row = not self.kept or (bool(self.reduced) and self.reduced[-1] > self.kept[-1])
+        sizes = self.merged.sizes
+        self.row_size = dims.product(sizes[number] for number in self.reduced)
+        self.row_sizes = [sizes[number] for number in self.kept]
+        self.length = self.row_size  # elements of a row, or of a piece of it, that a team does
+        self.number_of_pieces: Dim = 1
+        if pieces is not None:
+            self.number_of_pieces = dims.ceildiv(self.row_size, pieces.length)
+            self.length = pieces.length
+        nodes = sum(1 for part in sweep.passes for element in part.elements for _ in walk(element))
+        self.most_slots = max(min(MOST_SLOTS, MOST_NODES // max(nodes, 1)), 1)
+        about = estimate(dims.product(self.row_sizes)), estimate(self.number_of_pieces)
+        once = sum(bool(part.elements) for part in sweep.passes) <= 1
+        self.lane_group = choose_team(*about, self.length, self.along_row, once, self.most_slots, target)
+        self.exchange = Exchange(self.lane_group)
+        self.count = 0
+
+    # -- the kernel --------------------------------------------------------------------------------------------------
+
+    def launch(self) -> Launch:
+        body = self.body()
+        read, _ = sweep_buffers(self.sweep)
+        buffers = [Buffer(f"in{number}", self.sweep.operands[number].dtype, False) for number in read]
+        buffers += [Buffer(f"out{number}", result.dtype, True) for number, result in enumerate(self.sweep.results)]
+        if self.checked:
+            buffers.append(Buffer("errors", DType.int32, True))
+            body = report_errors(body)
+        buffers += self.exchange.buffers()
+        kernel = Kernel("rows", tuple(buffers), tuple(self.parameters.values), self.lane_group.lanes, body)
+        blocks = dims.ceildiv(dims.product(self.row_sizes), self.lane_group.rows)
+        return Launch(kernel, blocks * self.number_of_pieces, tuple(self.parameters.values.values()))
+
+    def body(self) -> Body:
+        """The row of a lane, and all that is done to it."""
+        total = dims.product(self.row_sizes)
+        statements: list[Statement] = []
+        start: Dim = block()
+        piece: Dim | None = None
+        if self.pieces is not None:
+            around = divisor(dims.ceildiv(total, self.lane_group.rows), self.parameters)
+            statements += (Let("piece", dims.floordiv(block(), around)), Let("start", dims.mod(block(), around)))
+            piece, start = variable("piece"), variable("start")
+        number = start * self.lane_group.rows + self.lane_group.row
+        places = digits(number, self.row_sizes, self.parameters)
+        if not dims_vary(number):
+            statements += [Let(f"o{place}", value) for place, value in enumerate(places)]
+            places = [variable(f"o{place}") for place in range(len(places))]
+        inside: Code | None = None
+        if dims_vary(number) and not (isinstance(total, int) and total % self.lane_group.rows == 0):
+            test = Call("less", (Integer(number), Integer(self.parameters.size(total))), DType.bool)
+            inside = _define("has_row", test, statements)
+        return (*statements, *self.row(_Row(tuple(places), piece, inside)))
+
+    def row(self, row: _Row) -> Body:
+        """All passes, with a lane's elements in registers where that is possible."""
+        members, most = self.lane_group.members, self.most_slots
+        if any(fold.position is not None for part in self.sweep.passes for fold in part.folds):
+            return self.rereading(row)
+        if isinstance(self.length, int) and self.length <= most * members:
+            return self.in_registers(row, -(-self.length // members))
+        several = sum(bool(part.elements) for part in self.sweep.passes) > 1
+        if isinstance(self.length, int) or not several:
+            return self.rereading(row)
+        fits = Call("less_equal", (Integer(self.limit(row)), Integer(most * members)), DType.bool)
+        few = self.in_registers(_Row(row.kept, row.piece, row.inside), most)
+        return (When(fits, few, self.rereading(row)),)
+
+    def limit(self, row: _Row) -> Dim:
+        """The number of elements of a row or its piece."""
+        whole = self.parameters.size(self.row_size)
+        if row.piece is None or self.pieces is None:
+            return whole
+        length = self.parameters.size(self.pieces.length)
+        return dims.minimum(length, whole - row.piece * length)
+
+    # -- elements in registers ---------------------------------------------------------------------------------------
+
+    def in_registers(self, row: _Row, slots: int) -> Body:
+        """All passes over a number of elements in each lane: what two of them need is computed once."""
+        statements: list[Statement] = []
+        lowerings: list[Lowering] = []
+        masks: list[Code | None] = []
+        elements = [self.moved[id(element)] for part in self.sweep.passes for element in part.elements]
+        for slot in range(slots):
+            position = slot * self.lane_group.members + self.lane_group.member
+            inside = row.inside
+            exact = isinstance(self.length, int) and (slot + 1) * self.lane_group.members <= self.length
+            if not exact or row.piece is not None:
+                test = Call("less", (Integer(position), Integer(self.limit(row))), DType.bool)
+                inside = _define(f"inside{self.count}_{slot}", both(row.inside, test), statements)
+            masks.append(inside)
+            places = self.merged.places(self.groups(row, self.flat(row, position)))
+            prefix = f"e{self.count}_{slot}_"
+            lowerings.append(Lowering(self.views, places, self.parameters, row.known, inside, statements, prefix))
+            lowerings[-1].expect(elements)
+        self.count += 1
+        for part in self.sweep.passes:
+            if part.elements:
+                statements += self.pass_in_registers(part, row, lowerings, masks, statements)
+            statements += self.once(part.then, row)
+        return tuple(statements)
+
+    def pass_in_registers(
+        self,
+        part: Pass,
+        row: _Row,
+        lowerings: Sequence[Lowering],
+        masks: Sequence[Code | None],
+        statements: list[Statement],
+    ) -> list[Statement]:
+        """What follows the values of a pass, which are added to `statements`."""
+        foldings = self.foldings(part)
+        for folding in foldings:
+            statements += (*folding.start(), *folding.start_stretch())
+        puts: list[Statement] = []
+        for slot, (lowering, mask) in enumerate(zip(lowerings, masks)):
+            values = [lowering.code(self.moved[id(element)]) for element in part.elements]
+            values = [value if isinstance(value, Register) else lowering.keep(value) for value in values]
+            statements += gather_errors(lowering.checks)
+            lowering.checks.clear()
+            for folding, value in zip(foldings, values):
+                statements += folding.take(value, mask, [])
+            groups = self.groups(row, self.flat(row, slot * self.lane_group.members + self.lane_group.member))
+            for write, value in zip(part.writes, values[len(foldings) :], strict=True):
+                puts.append(Put(f"out{write.result}", self.offset(write.result, groups, row), value, mask=mask))
+        return [*puts, *self.finish(foldings, row, in_stretch=True)]
+
+    # -- elements read again in each pass ----------------------------------------------------------------------------
+
+    def rereading(self, row: _Row) -> Body:
+        statements: list[Statement] = []
+        for part in self.sweep.passes:
+            if part.elements:
+                foldings = self.foldings(part)
+                for folding in foldings:
+                    statements += folding.start()
+                statements += self.loop(part, foldings, row)
+                statements += self.finish(foldings, row, in_stretch=False)
+            statements += self.once(part.then, row)
+        return tuple(statements)
+
+    def loop(self, part: Pass, foldings: Sequence[LaneGroupFolding], row: _Row) -> Body:
+        """One pass over a row: along its innermost axis where that gives all members work, or over all as one."""
+        sizes = [self.merged.sizes[number] for number in self.reduced]
+        nested = len(sizes) > 1 and row.piece is None and estimate(sizes[-1]) >= self.lane_group.members * UNROLLED
+        if nested or (len(sizes) > 1 and self.lane_group.members == 1 and row.piece is None):
+            spans = [Span(0, self.parameters.size(size)) for size in sizes[:-1]]
+            limit = self.parameters.size(sizes[-1])
+            return loops(
+                spans,
+                "r",
+                lambda outer: self.in_stretches(
+                    foldings, limit, lambda at, mask, n: self.element(part, foldings, row, [*outer, at], mask, n)
+                ),
+            )
+        return self.in_stretches(
+            foldings,
+            self.limit(row),
+            lambda at, mask, n: self.element(part, foldings, row, self.flat(row, at), mask, n),
+        )
+
+    def in_stretches(
+        self, foldings: Sequence[LaneGroupFolding], limit: Dim, element: Callable[[Dim, Code | None, int], Body]
+    ) -> Body:
+        """A lane's elements below a limit, a stretch at a time where sums are to be exact."""
+        begin = [statement for folding in foldings for statement in folding.start_stretch()]
+        end = [statement for folding in foldings for statement in folding.finish_stretch()]
+        slots = dims.ceildiv(limit, self.lane_group.members)
+        unroll = min(UNROLLED, self.most_slots)
+        if not begin or (isinstance(self.length, int) and self.length <= STRETCH * self.lane_group.members):
+            return (*begin, *self.slots(0, slots, limit, unroll, element), *end)
+        first = variable("stretch")
+        last = dims.minimum(first + STRETCH, slots)
+        inner = self.slots(first, last, limit, unroll, element)
+        return (Repeat("stretch", 0, slots, STRETCH, (*begin, *inner, *end)),)
+
+    def slots(
+        self, first: Dim, last: Dim, limit: Dim, unroll: int, element: Callable[[Dim, Code | None, int], Body]
+    ) -> Body:
+        """A lane's elements number first..last-1, several at once as long as all are below the limit."""
+        members, member = self.lane_group.members, self.lane_group.member
+        rest = variable("j") * members + member
+        whole = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
+        ahead = first + dims.floordiv(whole - first, unroll) * unroll
+        several: list[Statement] = []
+        for number in range(unroll):
+            several += element((variable("i") + number) * members + member, None, number)
+        loop = Repeat("i", first, ahead, unroll, tuple(several))
+        return loop, Repeat("j", ahead, last, 1, masked(rest, limit, lambda mask: element(rest, mask, 0)))
+
+    def element(
+        self,
+        part: Pass,
+        foldings: Sequence[LaneGroupFolding],
+        row: _Row,
+        reduced: Sequence[Dim],
+        mask: Code | None,
+        number: int,
+    ) -> Body:
+        """One element a lane: what is folded and what is written."""
+        groups = self.groups(row, reduced)
+        inside = both(row.inside, mask)
+        statements: list[Statement] = []
+        places = self.merged.places(groups)
+        lowering = Lowering(self.views, places, self.parameters, row.known, inside, statements, f"t{number}_")
+        values = [lowering.code(self.moved[id(element)]) for element in part.elements]
+        if len(part.writes) > 1:  # one may write where another reads
+            values = [lowering.keep(value) for value in values]
+        statements += gather_errors(lowering.checks)
+        for folding, value in zip(foldings, values):
+            statements += folding.take(value, mask, reduced)
+        for write, value in zip(part.writes, values[len(foldings) :], strict=True):
+            statements.append(Put(f"out{write.result}", self.offset(write.result, groups, row), value, mask=inside))
+        return tuple(statements)
+
+    # -- rows as a whole ---------------------------------------------------------------------------------------------
+
+    def foldings(self, part: Pass) -> list[LaneGroupFolding]:
+        found = []
+        for fold in part.folds:
+            found.append(LaneGroupFolding(fold, f"a{self.count}", self.exchange))
+            self.count += 1
+        return found
+
+    def finish(self, foldings: Sequence[LaneGroupFolding], row: _Row, *, in_stretch: bool) -> list[Statement]:
+        """What folds come to, added to what is known of the row."""
+        statements: list[Statement] = []
+        for folding in foldings:
+            statements += folding.finish_stretch() if in_stretch else []
+            end, row.known[self.merged.count + folding.fold.number] = folding.finish()
+            statements += end
+        return statements
+
+    def once(self, actions: Sequence[Single | Write], row: _Row) -> list[Statement]:
+        """What is done for a row as a whole: its first lane writes."""
+        groups = self.groups(row, [0] * len(self.reduced))
+        statements: list[Statement] = []
+        prefix = f"s{self.count}_"
+        self.count += 1
+        places = self.merged.places(groups)
+        lowering = Lowering(self.views, places, self.parameters, row.known, row.inside, statements, prefix)
+        for action in actions:
+            value = lowering.code(self.moved[id(action.value)])
+            statements += gather_errors(lowering.checks)
+            lowering.checks.clear()
+            if isinstance(action, Write):
+                place = self.offset(action.result, groups, row)
+                mask = row.inside
+                if self.lane_group.rows > 1 and self.lane_group.members > 1:
+                    first = Call("equal", (Integer(self.lane_group.member), Integer(0)), DType.bool)
+                    mask = both(mask, first)
+                statements.append(Put(f"out{action.result}", place, value, mask=mask))
+            else:
+                register = Register(f"{prefix}v{action.number}", value.dtype, is_varying(value))
+                statements.append(Define(register.name, value, register.varying))
+                row.known[self.merged.count + action.number] = register
+        return statements
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def flat(self, row: _Row, position: Dim) -> list[Dim]:
+        """Positions along the reduced groups, from one in a row or its piece."""
+        if row.piece is not None and self.pieces is not None:
+            position = row.piece * self.parameters.size(self.pieces.length) + position
+        return digits(position, [self.merged.sizes[number] for number in self.reduced], self.parameters)
+
+    def groups(self, row: _Row, reduced: Sequence[Dim]) -> list[Dim]:
+        """Positions along all groups, in order."""
+        positions: dict[int, Dim] = dict(zip(self.kept, row.kept, strict=True))
+        positions.update(zip(self.reduced, reduced, strict=True))
+        return [positions[number] for number in range(len(self.merged.axes))]
+
+    def offset(self, result: int, groups: Sequence[Dim], row: _Row) -> Dim:
+        strides = self.sweep.results[result].strides
+        assert strides is not None
+        place: Dim = 0
+        if row.piece is not None and self.pieces is not None:
+            place = row.piece * self.parameters.size(self.pieces.stride)
+        for stride, position in zip(self.merged.strides(strides), groups, strict=True):
+            place = place + self.parameters.size(stride) * position
+        return place
+
+
+def _define(name: str, value: Code | None, statements: list[Statement]) -> Code:
+    assert value is not None
+    statements.append(Define(name, value, True))
+    return Register(name, value.dtype, True)

@@ -1,0 +1,46 @@
+"""Points of a domain, one for each thread: all axes as one, which blocks and lanes go along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Define, Integer, Register, block, lane
+from weft.ir.target import Target
+from weft.kernels.build.loop_nest import Body
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.threads.lane_groups import power_of_two
+
+
+def digits(position: Dim, sizes: Sequence[Dim], parameters: Parameters) -> list[Dim]:
+    """A position in all axes together, outermost first, as one along each."""
+    found: list[Dim] = []
+    for size in reversed(sizes[1:]):
+        found.insert(0, dims.mod(position, divisor(size, parameters)))
+        position = dims.floordiv(position, divisor(size, parameters))
+    return [position, *found] if sizes else []
+
+
+def divisor(size: Dim, parameters: Parameters) -> Dim:
+    """A size to divide positions by; where it is 0 there are none."""
+    return 1 if size == 0 else parameters.size(size)
+
+
+def lanes_for(count: Dim, target: Target) -> int:
+    """Lanes of blocks that do a point each: fewer than usual where there are fewer points."""
+    return min(target.threads, power_of_two(count)) if isinstance(count, int) else target.threads
+
+
+def each_point(
+    count: Dim, lanes: int, parameters: Parameters, body: Callable[[Dim, Code | None], Body]
+) -> tuple[Dim, Body]:
+    """(blocks, what they do): the body for each of so many points; the mask tells which lanes have one."""
+    position = block() * lanes + lane(lanes)
+    blocks = dims.ceildiv(count, lanes)
+    if isinstance(count, int) and count % lanes == 0:
+        return blocks, body(position, None)
+    test = Call("less", (Integer(position), Integer(parameters.size(count))), DType.bool)
+    has_point = Register("has_point", DType.bool, True)
+    return blocks, (Define(has_point.name, test, True), *body(position, has_point))

@@ -1,0 +1,1 @@
+"""Templates for targets whose lanes are the elements of vectors."""

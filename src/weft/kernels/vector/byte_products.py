@@ -1,0 +1,180 @@
+"""Contractions and convolutions of 8-bit numbers: as others, of words that hold four neighbours along the sums.
+
+An operand whose sums are neighbours in memory already consists of such words; a constant is rearranged when compiling,
+and others by a kernel. Where the number of summed elements is no multiple of four, zeros fill the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.program import Contract, Convolve
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.target import Target
+from weft.kernels.build.contraction import guarded
+from weft.kernels.common.maps import map_work
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.vector.contract import contract_work
+from weft.kernels.vector.convolve import convolve_work
+
+Array = np.ndarray[Any, Any]
+WORD = 4  # bytes
+INT32 = DType.int32
+
+
+def dot_product_work(
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_left: Array | None = None,
+    constant_right: Array | None = None,
+) -> Work:
+    """As `contract_work`, for an operand of uint8 and one of int8; the sums are int32."""
+    label = _summed_label(primitive, left, right)
+    sides = [
+        _Words(number, tensor, labels, constant, label)
+        for number, (tensor, labels, constant) in enumerate(
+            ((left, primitive.left, constant_left), (right, primitive.right, constant_right))
+        )
+    ]
+    work = contract_work(
+        primitive,
+        sides[0].tensor(),
+        sides[1].tensor(),
+        result,
+        epilogue,
+        target,
+        constant_left=sides[0].constant_words(),
+        constant_right=sides[1].constant_words(),
+        unsigned=0 if left.dtype is DType.uint8 else 1,
+    )
+    for side in sides:
+        work = side.prepared(work, target)
+    return work
+
+
+def byte_convolve_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_w: Array | None = None,
+) -> Work:
+    """As `convolve_work`, for x of uint8 and w of int8, in one group; words go along the channels."""
+    labels = tuple(range(len(x.shape)))
+    left, right = _Words(0, x, labels, None, 1), _Words(1, w, labels, constant_w, 1)
+    constant = right.constant_words()
+    work = convolve_work(
+        primitive, left.tensor(), right.tensor(), result, epilogue, target, constant_w=constant, words=True
+    )
+    return right.prepared(left.prepared(work, target), target)
+
+
+def _summed_label(primitive: Contract, left: Tensor, right: Tensor) -> int | None:
+    """Along which sum words go: one that both operands have, and best as neighbours in the left one."""
+    shared = [label for label in primitive.left if label in primitive.right and label not in primitive.output]
+    once = [label for label in shared if primitive.left.count(label) == primitive.right.count(label) == 1]
+
+    def nearness(label: int) -> int:
+        return sum(
+            tensor.layout.order[-1] == labels.index(label)
+            for tensor, labels in ((left, primitive.left), (right, primitive.right))
+        )
+
+    return max(once, key=nearness) if once else None
+
+
+class _Words:
+    """An operand as words along one of its labels; without one, every word holds one element."""
+
+    def __init__(
+        self, number: int, bytes_: Tensor, labels: tuple[int, ...], constant: Array | None, label: int | None
+    ) -> None:
+        self.number, self.bytes, self.constant = number, bytes_, constant
+        self.axis = labels.index(label) if label is not None else None
+
+    @property
+    def in_place(self) -> bool:
+        if self.axis is None:
+            return False
+        size = self.bytes.shape[self.axis]
+        return self.bytes.layout.order[-1] == self.axis and dims.mod(size, WORD) == 0
+
+    def tensor(self) -> Tensor:
+        if self.axis is None:
+            return replace(self.bytes, dtype=INT32)
+        shape = list(self.bytes.shape)
+        shape[self.axis] = dims.ceildiv(shape[self.axis], WORD)
+        return Tensor(INT32, tuple(shape), self.bytes.layout)
+
+    def constant_words(self) -> Array | None:
+        if self.constant is None:
+            return None
+        if self.axis is None:
+            return self.constant.astype(np.uint8).astype(np.int32)
+        moved = np.moveaxis(self.constant, self.axis, -1)
+        rest = -moved.shape[-1] % WORD
+        padded = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, rest)])
+        words = np.ascontiguousarray(padded).view(np.dtype("<i4"))
+        return np.moveaxis(words, -1, self.axis)
+
+    def prepared(self, work: Work, target: Target) -> Work:
+        """The work with this operand made into words first, where it reads them and they are not there yet."""
+        own = Reference("operand", self.number)
+        if self.in_place or all(own not in references for _, references in work.launches):
+            return work
+        words = self.tensor()
+        if (known := self.constant_words()) is not None:
+            stored = Reference("constant", len(work.constants))
+            constant = np.ascontiguousarray(known.transpose(words.layout.order))
+            return replace(work, launches=_redirected(work, own, stored), constants=(*work.constants, constant))
+        made = map_work(self.expression(), [self.bytes], words, target)
+        space = Reference("workspace", len(work.workspaces))
+        first = tuple(
+            (launch, tuple(own if r.kind == "operand" else space if r.kind == "result" else r for r in references))
+            for launch, references in made.launches
+        )
+        return replace(
+            work,
+            launches=(*first, *_redirected(work, own, space)),
+            workspaces=(*work.workspaces, Workspace(INT32, dims.product(words.shape))),
+        )
+
+    def expression(self) -> Scalar:
+        """A word, from its bytes: the lowest is the first."""
+        shape = self.tensor().shape
+        places: list[Dim] = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        total: Scalar | None = None
+        for byte in range(WORD if self.axis is not None else 1):
+            at = list(places)
+            if self.axis is not None:
+                at[self.axis] = places[self.axis] * WORD + byte
+            load = Load(0, tuple(map(Index, at)), self.bytes.dtype)
+            element: Scalar = load if self.axis is None else guarded(load, at[self.axis], self.bytes.shape[self.axis])
+            word: Scalar = Apply("cast", (Apply("bitcast", (element,), DType.uint8),), INT32)
+            if byte:
+                word = Apply("shift_left", (word, Literal(8 * byte, INT32)), INT32)
+            total = word if total is None else Apply("bit_or", (total, word), INT32)
+        assert total is not None
+        return total
+
+
+def _redirected(work: Work, old: Reference, new: Reference) -> tuple[tuple[Launch, tuple[Reference, ...]], ...]:
+    """The launches of a work with other memory for one of its references."""
+    return tuple(
+        (launch, tuple(new if reference == old else reference for reference in references))
+        for launch, references in work.launches
+    )

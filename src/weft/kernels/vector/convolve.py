@@ -1,0 +1,298 @@
+"""Convolutions as tiled products: output pixels are rows, output channels lanes, and kernel elements and input channels
+are summed up. The input is read in place, or from a copy with its padding written out; 1 x 1 kernels need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, offset, row_major
+from weft.ir.packing import Packing
+from weft.ir.program import Convolve
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.target import Target
+from weft.kernels.build.contraction import guarded
+from weft.kernels.build.epilogue import epilogue_references
+from weft.kernels.build.loop_axes import LoopAxis
+from weft.kernels.build.loop_nest import choose_lanes
+from weft.kernels.build.windows import Phase, Window, distances, needed, phases
+from weft.kernels.common.maps import map_launch
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.vector.columns import Columns, split_columns
+from weft.kernels.vector.depthwise import depthwise_launch
+from weft.kernels.vector.panels import Panels, lanes_for, panels_for
+from weft.kernels.vector.register_tiles import Product, product_kernel
+
+Array = np.ndarray[Any, Any]
+Step = tuple[Launch, tuple[Reference, ...]]
+
+
+def convolve_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Target,
+    *,
+    constant_w: Array | None = None,
+    words: bool = False,
+    order: Dim | None = None,
+) -> Work:
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
+
+    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
+
+    With `words` elements are words of four bytes, unsigned in x and signed in w.
+    """
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words, order=order).work()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The input as the kernels meet it, with the position that its first element has along each spatial axis."""
+
+    tensor: Tensor
+    reference: Reference
+    low: tuple[Dim, ...]
+
+
+class _Builder:
+    def __init__(
+        self,
+        primitive: Convolve,
+        x: Tensor,
+        w: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: Target,
+        constant: Array | None,
+        *,
+        words: bool = False,
+        order: Dim | None = None,
+    ) -> None:
+        self.unsigned = "left" if words else ""
+        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
+        self.constant, self.transposed = constant, primitive.transposed
+        self.groups, self.order = primitive.groups, order
+        channels = w.shape[1] * self.groups if order is not None else x.shape[1]
+        self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
+        self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
+        self.phases = phases(primitive, w.shape[2:], result.shape[2:])
+        self.distances = distances(primitive)
+        plain = all(distance == 1 for distance in self.distances)
+        self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
+        self.parts = self.column_parts()
+        self.steps: list[Step] = []
+        self.spaces: list[Workspace] = []
+        self.constants: list[Packing] = []
+
+    def work(self) -> Work:
+        source = self.source()
+        for phase in self.phases:
+            for part in self.parts:
+                if self.depthwise:
+                    launch = depthwise_launch(phase, self.x, self.result, self.epilogue, part.panels.lanes, self.target)
+                else:
+                    launch = product_kernel("convolve", self.product(source, phase, part), self.target)
+                weights = self.weights(phase, part)
+                self.steps.append((launch, (source.reference, weights, *epilogue_references(self.epilogue))))
+        return Work(tuple(self.steps), tuple(self.spaces), tuple(self.constants))
+
+    def column_parts(self) -> tuple[Columns, ...]:
+        """Features, of a group or of all depthwise ones, in parts of as many lanes as suit each."""
+        if self.depthwise:
+            lanes = lanes_for(self.target, self.x.dtype, self.result.shape[1])
+            return (Columns(0, Panels(self.result.shape[1], lanes, 1)),)
+        if self.constant is None or not isinstance(self.features, int):
+            return (Columns(0, panels_for(self.target, self.x.dtype, self.features)),)
+        depth = self.constant.size // max(self.constant.shape[1 if self.transposed else 0], 1)
+        rows = self.result.shape[0] * dims.product(self.result.shape[2:]) * self.groups
+        return split_columns(self.features, rows, depth, self.target, self.x.dtype)
+
+    def product(self, source: Source, phase: Phase, part: Columns) -> Product:
+        strides = source.tensor.strides
+        spatial = strides[2:]
+        rows = [LoopAxis(self.x.shape[0], strides[0], axis=0)]
+        for axis, (window, stride) in enumerate(zip(phase, spatial)):
+            rows.append(LoopAxis(window.count, stride * window.advance, axis=2 + axis, factor=window.step))
+        sums = [LoopAxis(window.taps, stride * window.dilation) for window, stride in zip(phase, spatial)]
+        sums.append(LoopAxis(self.channels, strides[1]))
+        distance: Dim = part.panels.step
+        for number in reversed(range(len(sums))):
+            sums[number] = LoopAxis(sums[number].size, sums[number].left, distance)
+            distance = distance * sums[number].size
+        constant = self.constant is not None
+        size = dims.floordiv(distance, part.panels.step) * part.panels.stored(packed=constant)
+        group = LoopAxis(self.groups, self.channels * strides[1], size, 1, self.features)
+        firsts = {2 + axis: window.first for axis, window in enumerate(phase) if window.first}
+        starts = [window.base - low for window, low in zip(phase, source.low)]
+        return Product(
+            left=self.x.dtype,
+            right=self.w.dtype,
+            result=self.result,
+            epilogue=self.epilogue,
+            grid=() if self.groups == 1 else (group,),
+            rows=tuple(rows),
+            column=LoopAxis(part.panels.columns, axis=1),
+            sums=tuple(sums),
+            panels=part.panels,
+            panel=distance,
+            padded=True,
+            packed=constant,
+            order=self.order,
+            unsigned=self.unsigned,
+            left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
+            result_start=firsts | {1: part.first} if part.first else firsts,
+        )
+
+    # -- the input ---------------------------------------------------------------------------------------------------
+
+    def source(self) -> Source:
+        """The input, in place where no window leaves it."""
+        sizes = [(size - 1) * distance + 1 for size, distance in zip(self.x.shape[2:], self.distances)]
+        ranges = [needed(self.phases, axis, size) for axis, size in enumerate(sizes)]
+        whole = all(low == 0 and high == size - 1 for (low, high), size in zip(ranges, self.x.shape[2:]))
+        if self.depthwise or whole:
+            return Source(self.x, Reference("operand", 0), (0,) * len(sizes))
+        lows = tuple(low for low, _ in ranges)
+        shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
+        padded = Tensor(self.x.dtype, shape, channels_last(len(shape)))
+        reference = self.space(self.x.dtype, dims.product(shape))
+        self.steps.append((self.pad(padded, lows), (Reference("operand", 0), reference)))
+        return Source(padded, reference, lows)
+
+    def pad(self, padded: Tensor, lows: Sequence[Dim]) -> Launch:
+        """Copy x into the padded input; where it has its channels last, they count as part of the last axis."""
+        starts: list[Dim]
+        x, starts, distances = self.x, [0, 0, *lows], [1, 1, *self.distances]
+        if x.layout == padded.layout and distances[-1] == 1:
+            channels = x.shape[1]
+            starts, distances = [0, *lows[:-1], lows[-1] * channels], distances[1:]
+            x, padded = _joined(x, channels), _joined(padded, channels)
+        names: dict[str, Dim] = {}
+        x, padded = _with_names("x", x, names), _with_names("padded", padded, names)
+        for axis, start in enumerate(starts):
+            starts[axis] = _name(f"start{axis}", start, names) if start != 0 else 0
+        axes = [dims.axis(axis, size) for axis, size in enumerate(padded.shape)]
+        places = [axis + start for axis, start in zip(axes, starts)]
+        indices = [Index(dims.floordiv(place, distance)) for place, distance in zip(places, distances)]
+        value: Scalar = Load(0, tuple(indices), x.dtype)
+        test: Scalar | None = None
+        for place, size, distance in zip(places, x.shape, distances):
+            for condition in _inside(place, size, distance):
+                test = condition if test is None else Apply("logical_and", (test, condition), DType.bool)
+        if test is not None:
+            value = Apply("select", (test, value, Literal(0, x.dtype)), x.dtype)
+        return _bind(map_launch(value, [x], padded, choose_lanes(self.target, (x.dtype,))), names)
+
+    # -- the weights -------------------------------------------------------------------------------------------------
+
+    def weights(self, phase: Phase, part: Columns) -> Reference:
+        """The weights of a phase as [groups, panels, taps, channels, columns] (depthwise: channels are columns)."""
+        if self.constant is not None:
+            heads = 1 if self.depthwise else _fixed(self.groups)
+            sums = prod(_fixed(window.taps) for window in phase) * _fixed(self.channels)
+            pack = partial(self.packed, phase=phase, part=part)
+            self.constants.append(
+                Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.constant.dtype)
+            )
+            return Reference("constant", len(self.constants) - 1)
+        taps = [window.taps for window in phase]
+        columns, step = part.panels.columns, part.panels.step
+        shape = (1 if self.depthwise else self.groups, dims.ceildiv(columns, step), *taps, self.channels, step)
+        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        column = axes[1] * step + axes[-1]
+        group = column if self.depthwise else axes[0]
+        feature = 0 if self.depthwise else column
+        if self.transposed:
+            places = [group * self.channels + axes[-2], feature]
+        else:
+            places = [group * self.features + feature, axes[-2]]
+        places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes[2:-2])]
+        load = Load(0, tuple(map(Index, places)), self.w.dtype)
+        packed = Tensor(self.w.dtype, shape, row_major(len(shape)))
+        launch = map_launch(guarded(load, column, columns), [self.w], packed, step)
+        reference = self.space(self.w.dtype, dims.product(shape))
+        self.steps.append((launch, (Reference("operand", 1), reference)))
+        return reference
+
+    def packed(self, array: Array, phase: Phase, part: Columns) -> Iterator[Array]:
+        groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
+        kernel = array.shape[2:]
+        shape = (groups, channels, features) if self.transposed else (groups, features, channels)
+        arranged = array.reshape(*shape, *kernel)
+        arranged = arranged.swapaxes(1, 2) if self.transposed else arranged
+        arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+        if self.depthwise:
+            arranged = arranged.reshape(1, groups, 1, *arranged.shape[3:])
+        columns = slice(part.first, part.first + _fixed(part.panels.columns))
+        chosen = np.moveaxis(arranged[:, columns], (1, 2), (-1, -2))
+        yield part.panels.pack(chosen.reshape(len(arranged), -1, chosen.shape[-1]))
+
+    def space(self, dtype: DType, size: Dim) -> Reference:
+        self.spaces.append(Workspace(dtype, size))
+        return Reference("workspace", len(self.spaces) - 1)
+
+
+def _joined(tensor: Tensor, channels: Dim) -> Tensor:
+    """[N, C, *S] with its channels last as [N, *S] with channels and last axis in one."""
+    shape = (tensor.shape[0], *tensor.shape[2:-1], tensor.shape[-1] * channels)
+    return Tensor(tensor.dtype, shape, row_major(len(shape)))
+
+
+def _name(name: str, value: Dim, names: dict[str, Dim]) -> Dim:
+    names[name] = value
+    return dims.symbol(name, dims.bounds(value)[0])
+
+
+def _with_names(prefix: str, tensor: Tensor, names: dict[str, Dim]) -> Tensor:
+    """A tensor whose sizes are names: so that one kernel does for all sizes."""
+    shape = tuple(
+        size if size == 1 else _name(f"{prefix}{axis}", size, names) for axis, size in enumerate(tensor.shape)
+    )
+    return Tensor(tensor.dtype, shape, tensor.layout)
+
+
+def _bind(launch: Launch, names: Mapping[str, Dim]) -> Launch:
+    """A launch with the values put in for names."""
+
+    def value(atom: dims.Symbol | dims.Axis) -> Dim:
+        assert isinstance(atom, dims.Symbol)
+        return names[atom.name] if atom.name in names else dims.symbol(atom.name, atom.low, atom.high)
+
+    parameters = tuple(dims.substitute(parameter, value) for parameter in launch.parameters)
+    return Launch(launch.kernel, dims.substitute(launch.blocks, value), parameters)
+
+
+def _inside(place: Dim, size: Dim, distance: int) -> list[Scalar]:
+    """The conditions, as far as they are not certain, under which there is an element at a place."""
+    end = (size - 1) * distance + 1
+    conditions: list[Scalar] = []
+    if not dims.is_at_least(place, 0):
+        conditions.append(Apply("greater_equal", (Index(place), Index(0)), DType.bool))
+    if not dims.is_at_least(end - 1, place):
+        conditions.append(Apply("less", (Index(place), Index(end)), DType.bool))
+    if distance != 1:
+        conditions.append(Apply("equal", (Index(dims.mod(place, distance)), Index(0)), DType.bool))
+    return conditions
+
+
+def _taps(window: Window) -> slice:
+    first, count = _fixed(window.tap_first), _fixed(window.taps)
+    stop = first + count * window.tap_step
+    return slice(first, stop if stop >= 0 else None, window.tap_step)
+
+
+def _fixed(size: Dim) -> int:
+    assert isinstance(size, int), f"constant weights of the unknown size {size}"
+    return size

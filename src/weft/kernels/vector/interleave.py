@@ -1,0 +1,76 @@
+"""Transposed convolutions whose windows do not overlap: every input pixel becomes a rectangle of output pixels.
+
+With few features the rectangles fill a vector better than the features alone would. So a plain 1 x 1 convolution gives
+all pixels of a rectangle as its features, and a map puts them in their places, with the epilogue on whole vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.layout import channels_last, row_major
+from weft.ir.program import Convolve
+from weft.ir.scalar import Index, Load, Scalar, rebuild
+from weft.ir.target import Target
+from weft.kernels.build.epilogue import epilogue_references
+from weft.kernels.build.loop_nest import choose_lanes, computed_dtypes
+from weft.kernels.build.multiply_add import accumulator_type
+from weft.kernels.common.maps import map_launch
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.vector.convolve import convolve_work
+
+Array = np.ndarray[Any, Any]
+
+
+def interleave_work(
+    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: Target
+) -> Work | None:
+    """Operands are x, w, then those of the epilogue; None where rectangles overlap, or do not fit a vector."""
+    if not _applies(primitive, x, w, result, target):
+        return None
+    rank = len(x.shape)
+    plain = Convolve((1,) * (rank - 2), (1,) * (rank - 2), ((0, 0),) * (rank - 2), 1)
+    weights = np.moveaxis(w, (0, 1), (-1, -2)).reshape(-1, w.shape[0], *(1,) * (rank - 2))
+    pixels = Tensor(x.dtype, (x.shape[0], len(weights), *x.shape[2:]), channels_last(rank))
+    right = Tensor(x.dtype, weights.shape, row_major(rank))
+    work = convolve_work(plain, x, right, pixels, None, target, constant_w=np.ascontiguousarray(weights))
+    space = Reference("workspace", len(work.workspaces))
+    launches = [
+        (launch, tuple(space if reference.kind == "result" else reference for reference in references))
+        for launch, references in work.launches
+    ]
+    launches.append((_place(primitive, pixels, result, epilogue, target), (space, *epilogue_references(epilogue))))
+    spaces = (*work.workspaces, Workspace(x.dtype, dims.product(pixels.shape)))
+    return replace(work, launches=tuple(launches), workspaces=spaces)
+
+
+def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: Target) -> bool:
+    if not primitive.transposed or primitive.groups != 1 or accumulator_type(x.dtype) is not x.dtype:
+        return False
+    strides = primitive.strides
+    plain = all(distance == 1 for distance in primitive.dilations) and all(pad[0] == 0 for pad in primitive.pads)
+    covered = all(size * stride == whole for size, stride, whole in zip(x.shape[2:], strides, result.shape[2:]))
+    fits = w.shape[1] * prod(strides) <= choose_lanes(target, [x.dtype])
+    return plain and covered and fits and w.shape[2:] == strides and prod(strides) > 1
+
+
+def _place(primitive: Convolve, pixels: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+    """Each element from its rectangle; buffers are the pixels, the epilogue's operands, and the result."""
+    axes = [dims.axis(axis, size) for axis, size in enumerate(result.shape)]
+    number: Dim = 0
+    for axis, stride in zip(axes[2:], primitive.strides):
+        number = number * stride + dims.mod(axis, stride)
+    places = [axes[0], number * result.shape[1] + axes[1]]
+    places += [dims.floordiv(axis, stride) for axis, stride in zip(axes[2:], primitive.strides)]
+    element = Load(0, tuple(map(Index, places)), pixels.dtype)
+    expression: Scalar = element
+    if epilogue is not None:
+        expression = rebuild(epilogue.expression, lambda load: element if load.operand == 0 else load)
+    operands = [pixels, *(epilogue.operands if epilogue is not None else ())]
+    return map_launch(expression, operands, result, choose_lanes(target, (*computed_dtypes(expression), result.dtype)))

@@ -1,0 +1,473 @@
+"""The register-tiled kernel for sums of products: matrix products and convolutions are this, with other strides.
+
+A tile is some rows times a panel, some vectors of neighbouring columns, with an accumulator for each row and vector.
+Each step of the sums takes the vectors from the right operand, one number a row from the left one, and multiplies them
+into the accumulators. Columns after the last whole panel go vector by vector, so that hardly a lane is idle. Rows may
+lie anywhere in the left operand. The epilogue is applied to the accumulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.fuse.channel_order import period_of
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Assign,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    Integer,
+    Kernel,
+    Let,
+    Number,
+    Put,
+    Register,
+    Repeat,
+    Statement,
+    View,
+    block,
+    lane,
+    variable,
+)
+from weft.ir.layout import offset
+from weft.ir.target import Target
+from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
+from weft.kernels.build.memoize import memoized
+from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
+from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.vector.blocking import Cut, Demand, cut
+from weft.kernels.vector.panels import Panels, tile_height
+
+_TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in the first cache where sums are short
+_CHAINS = 4  # independent sums that keep the multipliers busy
+_LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
+_WIDE = 8  # panels at a time, times rows, where an operand in place is read for few rows
+_ALIAS = 4096  # bytes between places that compete for the same lines of a cache
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """result[grid, rows, column] = epilogue(sum of left * right over `sums`).
+
+    Lanes are neighbours in the right operand, where `panel` elements lie between panels. In place, vectors of a panel
+    lie side by side like all others, and nothing lies behind the last column. With `padded` every vector is whole;
+    with `packed` single vectors too lie on their own, and the steps of the sums are shorter there.
+    """
+
+    left: DType
+    right: DType
+    result: Tensor
+    epilogue: Epilogue | None
+    grid: tuple[LoopAxis, ...]
+    rows: tuple[LoopAxis, ...]
+    column: LoopAxis
+    sums: tuple[LoopAxis, ...]
+    panels: Panels
+    panel: Dim
+    padded: bool = False
+    packed: bool = False
+    left_start: Dim = 0
+    right_start: Dim = 0
+    result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
+    order: Dim | None = None  # which element of the left operand is the one at a place along the grid and the only sum
+    unsigned: str = ""  # elements are words of four bytes: int8 in one operand, uint8 in this one, left or right
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is summed up at the same time: rows, vectors of columns (or a single one), and parts of the sums."""
+
+    height: int
+    width: int
+    splits: int
+    single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`count` tiles of one height, from tile number `first` and row `row` on."""
+
+    height: int
+    first: Dim
+    count: Dim
+    row: Dim
+
+
+def sections(rows: Dim, height: int) -> list[Section]:
+    """Rows shared out to tiles: evenly where their number is known, else greedily."""
+    if isinstance(rows, int):
+        tiles = max(1, -(-rows // height))
+        tall = -(-rows // tiles)
+        count = rows - tiles * (tall - 1)
+        found = [Section(tall, 0, count, 0)] if rows else []
+        if tiles > count or rows > height * (height - 1):
+            found.append(Section(tall - 1, count, tiles - count, count * tall))
+        return found
+    found = []
+    first: Dim = 0
+    row: Dim = 0
+    size = height
+    while size:
+        count_left = dims.floordiv(rows - row, size)
+        found.append(Section(size, first, count_left, row))
+        first, row = first + count_left, row + count_left * size
+        size = 8 if size > 8 else size // 2
+    return found
+
+
+@memoized
+def product_kernel(name: str, product: Product, target: Target) -> Launch:
+    """A launch with the buffers left, right, the epilogue's operands, and the result."""
+    return _Builder(name, product, target).launch()
+
+
+class _Builder:
+    def __init__(self, name: str, product: Product, target: Target) -> None:
+        self.name = name
+        self.product = product
+        self.target = target
+        self.panels = product.panels
+        self.lanes = product.panels.lanes
+        self.type = accumulator_type(product.left)
+        self.parameters = Parameters()
+        self.epilogue_writer = EpilogueWriter(product.result, product.epilogue, self.parameters)
+        self.rows = merge_loop_axes(product.rows, self.epilogue_writer)
+        self.sums = merge_loop_axes(product.sums)
+        self.row_sizes = [self.parameters.named(f"rows{n}", loop_axis.size) for n, loop_axis in enumerate(self.rows)]
+        self.height = self.most_rows()
+        self.grid_places: list[Dim] = []
+        self.chains = 1  # the same for all rows, so that each sums up in the same order
+
+    def most_rows(self) -> int:
+        """Rows of a tile; half as many where all of them would share one set of the first cache."""
+        height = tile_height(self.target, self.panels.width)
+        steps = [loop_axis.left for loop_axis in self.rows[-1:]]
+        aliased = all(isinstance(step, int) and step * (self.product.left.bits // 8) % _ALIAS == 0 for step in steps)
+        return max(1, height // 2) if aliased and self.rows else height
+
+    def stride(self, name: str, value: Dim) -> Dim:
+        """A stride as the kernel sees it: those that decide how to address are written into the code."""
+        return value if value in (0, 1) else self.parameters.named(name, value)
+
+    def stride_right(self, name: str, value: Dim) -> Dim:
+        """The same for the right operand, where vectors and panels mostly follow each other."""
+        return value if value in (self.lanes, self.panels.step) else self.stride(name, value)
+
+    def launch(self) -> Launch:
+        product = self.product
+        count = dims.product(loop_axis.size for loop_axis in self.rows)
+        parts = sections(count, self.height)
+        height = parts[0].height if parts else 1
+        self.chains = max(1, _CHAINS // height)
+        tiles = parts[-1].first + parts[-1].count if parts else 0
+        panels = self.panels.whole + self.panels.singles
+        made = self.cut(height, dims.ceildiv(count, height), panels)
+        chunks = dims.ceildiv(tiles, made.tiles), dims.ceildiv(panels, made.panels)
+        statements: list[Statement] = []
+        tile_chunk, panel_chunk = self.decode(statements, chunks, made)
+        first, end = self.share("tiles", tile_chunk, made.tiles, tiles)
+        panel_first, panel_end = self.share("panels", panel_chunk, made.panels, panels)
+        flat = [part for part in parts if part.height <= _LOW and not product.padded]
+        tall = [part for part in parts if part not in flat]
+        if tall:
+            statements.extend(self.columns(tall, first, end, panel_first, panel_end))
+        for part in flat:
+            wide = max(1, _WIDE // part.height)
+            statements.extend(self.columns([part], first, end, panel_first, panel_end, wide))
+        blocks = dims.product(loop_axis.size for loop_axis in product.grid) * chunks[0] * chunks[1]
+        kernel = Kernel(self.name, self.buffers(height), tuple(self.parameters.values), self.lanes, tuple(statements))
+        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+
+    # -- blocks ------------------------------------------------------------------------------------------------------
+
+    def cut(self, height: int, tiles: Dim, panels: Dim) -> Cut:
+        """What a block does: rows that stay in the cache, and enough work."""
+        depth = dims.product(loop_axis.size for loop_axis in self.sums)
+        tile_bytes = self.row_elements() * height * (self.product.left.bits // 8)
+        most = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
+        demand = Demand(
+            grid=dims.product(loop_axis.size for loop_axis in self.product.grid),
+            tiles=tiles,
+            panels=panels,
+            work=2 * max(height, 4) * self.panels.step * depth,
+            tile_bytes=tile_bytes,
+            panel_bytes=depth * self.panels.step * (self.product.right.bits // 8),
+        )
+        flat = height <= _LOW and not self.product.padded
+        return cut(demand, dims.maximum(most, 1), _WIDE if flat else 1, self.target.cache_bytes)
+
+    def row_elements(self) -> Dim:
+        """Elements of the left operand that one more row brings: windows of neighbouring rows may overlap."""
+        depth = dims.product(loop_axis.size for loop_axis in self.sums)
+        if not self.sums or not self.rows or self.sums[-1].left != 1:
+            return depth
+        inner, step = self.sums[-1].size, self.rows[-1].left
+        if not isinstance(inner, int) or not isinstance(step, int) or not 0 < step < inner:
+            return depth
+        return dims.floordiv(depth, inner) * step
+
+    def decode(self, statements: list[Statement], chunks: tuple[Dim, Dim], made: Cut) -> tuple[Dim, Dim]:
+        """Which tiles and panels a block has, by its number; its places in the grid are kept.
+
+        The order is a matter of parameters, so that it needs no other kernel.
+        """
+        named = self.parameters.named
+        tile_chunks, panel_chunks = named("tile_chunks", chunks[0]), named("panel_chunks", chunks[1])
+        tile_step = named("tile_step", 1 if made.tiles_first else chunks[1])
+        panel_step = named("panel_step", chunks[0] if made.tiles_first else 1)
+        statements.append(Let("tile_chunk", dims.mod(dims.floordiv(block(), tile_step), tile_chunks)))
+        statements.append(Let("panel_chunk", dims.mod(dims.floordiv(block(), panel_step), panel_chunks)))
+        statements.append(Let("place", dims.floordiv(block(), tile_chunks * panel_chunks)))
+        sizes = [named(f"grid{number}", loop_axis.size) for number, loop_axis in enumerate(self.product.grid)]
+        for number, place in enumerate(split_index(variable("place"), sizes)):
+            statements.append(Let(f"g{number}", place))
+            self.grid_places.append(variable(f"g{number}"))
+        return variable("tile_chunk"), variable("panel_chunk")
+
+    def share(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
+        """The first of a chunk, and where it ends."""
+        size = self.parameters.named(f"{name}_each", each)
+        return chunk * size, dims.minimum(chunk * size + size, self.parameters.named(name, count))
+
+    def buffers(self, height: int) -> tuple[Buffer, ...]:
+        found = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
+        found += self.epilogue_writer.buffers
+        if self.epilogue_writer.is_long:
+            found.append(Buffer("tile", self.type, True, max(height, _WIDE) * self.panels.step))
+        return tuple(found)
+
+    # -- tiles -------------------------------------------------------------------------------------------------------
+
+    def columns(
+        self, parts: Sequence[Section], first: Dim, end: Dim, panel: Dim, panel_end: Dim, wide: int = 1
+    ) -> list[Statement]:
+        """Tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
+        panels = self.panels
+        statements: list[Statement] = []
+        whole = self.parameters.named("whole", panels.whole)
+
+        def loop(start: Dim, stop: Dim, step: int, width: int, splits: bool, lets: Sequence[Let]) -> None:
+            tiles = tuple(self.section(part, first, end, width, splits) for part in parts)
+            statements.append(Repeat("panel", start, stop, step, (*lets, *tiles)))
+
+        distance = self.stride_right("panel_right", self.product.panel)
+        if panels.whole != 0:
+            stop = dims.minimum(panel_end, whole)
+            lets = [Let("column", variable("panel") * panels.step), Let("start", variable("panel") * distance)]
+            middle = panel
+            if wide > 1:
+                middle = panel + dims.floordiv(dims.maximum(stop - panel, 0), wide) * wide
+                loop(panel, middle, wide, wide * panels.width, False, lets)
+            loop(middle, stop, 1, panels.width, True, lets)
+        if panels.singles != 0:
+            number = variable("panel") - whole
+            near = self.narrowed("single_right", self.product.panel) if self.product.packed else self.lanes
+            column, start = whole * panels.step + number * self.lanes, whole * distance + number * near
+            lets = [Let("column", column), Let("start", start)]
+            loop(dims.maximum(panel, whole), panel_end, 1, 0, True, lets)
+        return statements
+
+    def section(self, part: Section, first: Dim, end: Dim, width: int, splits: bool) -> Statement:
+        """The tiles of one height that belong to a block; width 0 means single vectors."""
+        named = self.parameters.named
+        name = f"tile{part.height}"
+        start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
+        row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
+        splits = splits and self.product.order is None
+        shape = Shape(part.height, max(width, 1), self.chains if splits else 1, width == 0)
+        return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, self.tile(row, shape))
+
+    def tile(self, row: Dim, shape: Shape) -> tuple[Statement, ...]:
+        statements: list[Statement] = []
+        places = self.row_places(statements, row, shape.height)
+        base = self.start("left", self.product.left_start)
+        if self.product.order is None:
+            base = base + self.grid_left()
+        lefts = [self.stride(f"rows{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.rows)]
+        statements.extend(Let(f"left{number}", base + offset(lefts, place)) for number, place in enumerate(places))
+        count = shape.height * shape.width * shape.splits
+        statements.extend(Define(f"sum{number}", Number(0, self.type), True) for number in range(count))
+        statements.extend(self.reduce(shape))
+        for number in range(shape.height * shape.width):
+            for split in range(1, shape.splits):
+                other = self.register(number + split * shape.height * shape.width)
+                total = Call("add", (self.register(number), other), self.type)
+                statements.append(Assign(f"sum{number}", total))
+        statements.extend(self.finish(row, places, shape))
+        return tuple(statements)
+
+    def start(self, side: str, value: Dim) -> Dim:
+        return 0 if value == 0 else self.parameters.named(f"{side}_start", value)
+
+    def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
+        """Where the rows of a tile lie along the row walks: counted up from the first one."""
+        if len(self.rows) <= 1:
+            return [[row + number][: len(self.rows)] for number in range(height)]
+        statements.append(Let("row", row))
+        places: list[list[Dim]] = [[]]
+        for number, place in enumerate(split_index(variable("row"), self.row_sizes)):
+            statements.append(Let(f"y{number}_0", place))
+            places[0].append(variable(f"y{number}_0"))
+        for step in range(1, height):
+            carry: Dim = 1
+            following: list[Dim] = []
+            for number in reversed(range(len(self.rows))):
+                moved = places[-1][number] + carry
+                if number:
+                    statements.append(Let(f"wrap{number}_{step}", dims.maximum(moved + 1 - self.row_sizes[number], 0)))
+                    carry = variable(f"wrap{number}_{step}", 0, 1)
+                    moved = moved - carry * self.row_sizes[number]
+                statements.append(Let(f"y{number}_{step}", moved))
+                following.insert(0, variable(f"y{number}_{step}"))
+            places.append(following)
+        return places
+
+    def register(self, number: int) -> Register:
+        return Register(f"sum{number}", self.type, True)
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def reduce(self, shape: Shape) -> tuple[Statement, ...]:
+        """The loops over the sums; the innermost one does as many steps at a time as there are splits."""
+        if self.product.order is not None:
+            return self.reduce_in_order(shape, self.product.order)
+        lefts = [self.stride(f"sum{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.sums)]
+        step_right = self.narrowed if self.is_narrow(shape) else self.stride_right
+        rights = [step_right(f"sum{number}_right", loop_axis.right) for number, loop_axis in enumerate(self.sums)]
+        sizes = [self.parameters.named(f"sums{number}", loop_axis.size) for number, loop_axis in enumerate(self.sums)]
+        places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
+
+        last = len(self.sums) - 1
+        outer = offset(lefts[:last], places[:last]) if self.sums else 0
+
+        def step(split: int) -> list[Statement]:
+            at = [*places[:-1], places[-1] + split] if places else []
+            return self.multiply(shape, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
+
+        views = [View(f"row{n}", "left", variable(f"left{n}", None) + outer) for n in range(shape.height)]
+        views.append(View("panels", "right", self.right_place() + offset(rights[:last], places[:last])))
+        if not self.sums:
+            return (*views, *step(0))
+        name, count = f"k{last}", sizes[-1]
+        body: tuple[Statement, ...]
+        if shape.splits == 1:
+            unroll = 2 if shape.height * shape.width <= _LOW else 1
+            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=unroll),)
+        else:
+            end = dims.floordiv(count, shape.splits) * shape.splits
+            together = tuple(statement for split in range(shape.splits) for statement in step(split))
+            body = (Repeat(name, 0, end, shape.splits, together), Repeat(name, end, count, 1, tuple(step(0))))
+        body = (*views, *body)
+        for number in reversed(range(last)):
+            body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
+        return body
+
+    def is_narrow(self, shape: Shape) -> bool:
+        """Whether a tile's single vectors lie closer together than those of panels."""
+        return shape.single and self.product.packed
+
+    def narrowed(self, name: str, value: Dim) -> Dim:
+        """A stride of panels as one of the single vectors that are packed like them."""
+        return self.stride_right(f"{name}_single", dims.floordiv(value, self.panels.width))
+
+    def reduce_in_order(self, shape: Shape, order: Dim) -> tuple[Statement, ...]:
+        """The only sum, with the left operand's elements where `order` says: those a period apart after each other."""
+        period, advance = period_of(order)
+        (loop_axis,) = self.sums
+        right = dims.floordiv(loop_axis.right, self.panels.width) if self.is_narrow(shape) else loop_axis.right
+        turn, place = variable("turn"), variable("k")
+        at = dims.substitute(
+            order, lambda _: turn + offset([loop_axis.left for loop_axis in self.product.grid], self.grid_places)
+        )
+        views = [View(f"row{n}", "left", variable(f"left{n}", None) + at) for n in range(shape.height)]
+        views.append(View("panels", "right", self.right_place() + turn * right))
+        count = dims.ceildiv(self.parameters.named("sums", loop_axis.size) - turn, period)
+        step = self.multiply(shape, place * advance, place * (period * right), 0)
+        unroll = 2 if shape.height * shape.width <= _LOW else 1
+        return (Repeat("turn", 0, period, 1, (*views, Repeat("k", 0, count, 1, tuple(step), unroll=unroll))),)
+
+    def grid_left(self) -> Dim:
+        strides = [
+            self.stride(f"grid{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.product.grid)
+        ]
+        return offset(strides, self.grid_places)
+
+    def right_place(self) -> Dim:
+        """Where the present panel starts."""
+        place = self.start("right", self.product.right_start)
+        for number, (loop_axis, at) in enumerate(zip(self.product.grid, self.grid_places)):
+            place = place + self.stride(f"grid{number}_right", loop_axis.right) * at
+        return place + variable("start")
+
+    def multiply(self, shape: Shape, left: Dim, right: Dim, split: int) -> list[Statement]:
+        """One step of the sums: all rows times all vectors of columns."""
+        product = self.product
+        mask = None if product.padded else self.column_mask(shape)
+        statements: list[Statement] = []
+        for column in range(shape.width):
+            place = right + column * self.lanes + lane(self.lanes)
+            vector = widened(Fetch("panels", place, product.right, mask=mask), self.type)
+            statements.append(Define(f"b{column}_{split}", vector, True))
+        for number in range(shape.height):
+            element = widened(Fetch(f"row{number}", left, product.left), self.type)
+            if shape.width > 1:
+                statements.append(Define(f"a{number}_{split}", element, False))
+                element = Register(f"a{number}_{split}", self.type, False)
+            for column in range(shape.width):
+                total = self.register((split * shape.height + number) * shape.width + column)
+                columns = Register(f"b{column}_{split}", self.type, True)
+                added = accumulate(product.unsigned, self.target, element, columns, total)
+                statements.append(Assign(total.name, added))
+        return statements
+
+    # -- epilogue ----------------------------------------------------------------------------------------------------
+
+    def column(self, number: int = 0) -> Dim:
+        return variable("column") + number * self.lanes + lane(self.lanes)
+
+    def column_mask(self, shape: Shape) -> Code | None:
+        """Lanes that have a column: all of them, in whole panels."""
+        if not shape.single or self.panels.are_full:
+            return None
+        columns = self.parameters.named("columns", self.panels.columns)
+        return Call("less", (Integer(self.column()), Integer(columns)), DType.bool)
+
+    def finish(self, row: Dim, places: list[list[Dim]], shape: Shape) -> list[Statement]:
+        """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
+        mask = self.column_mask(shape)
+        statements: list[Statement] = []
+        if not self.epilogue_writer.is_long:
+            for number, place in enumerate(places):
+                for column in range(shape.width):
+                    value = self.register(number * shape.width + column)
+                    statements.extend(self.write(value, place, self.column(column), mask, f"t{number}_{column}_"))
+            return statements
+        for number in range(shape.height * shape.width):
+            at = number * self.lanes + lane(self.lanes)
+            statements.append(Put("tile", at, self.register(number)))
+        place = split_index(row + variable("e"), self.row_sizes)
+        body: list[Statement] = []
+        for column in range(shape.width):
+            at = (variable("e") * shape.width + column) * self.lanes + lane(self.lanes)
+            body.extend(self.write(Fetch("tile", at, self.type), place, self.column(column), mask, f"t{column}_"))
+        return [*statements, Repeat("e", 0, shape.height, 1, tuple(body))]
+
+    def write(
+        self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None, prefix: str
+    ) -> tuple[Statement, ...]:
+        """One vector of the result."""
+        product, named = self.product, self.parameters.named
+        axes = {axis: named(f"start{axis}", start) for axis, start in product.result_start.items()}
+        loop_axes = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, column)]
+        for loop_axis, at in loop_axes:
+            if loop_axis.axis is not None:
+                axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.parameters.size(loop_axis.factor) * at
+        return self.epilogue_writer.write(value, axes, mask, prefix)

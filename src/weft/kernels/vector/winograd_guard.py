@@ -1,0 +1,138 @@
+"""Which tiles and weights may be transformed: those that stay within float32, and whose values are of one size.
+
+A tile's transform mixes values that plain sums keep apart. Let |x| be the root of the sum of squares over a tile, all
+channels together, and |w| that over a feature's weights. Rounding leaves at most k g eps |x| |w| in each output, where
+k counts operations on the way, and g is the largest sum of |output| |kernel| |input| over the points: along an axis 2
+for tiles of 2 outputs and 6.2 for tiles of 4, along two axes 4 and 38.4. Plain sums leave k eps |x| |w| with x over the
+output's own window. So the two are alike where no window is much weaker than its tile.
+
+- Tiles of 2 outputs: a transformed value that an output takes has only values of its own window in it (the factors of
+  others are 0, and not multiplied). Nothing can spoil what does not see it.
+- Tiles of 4 outputs: along an axis the windows of outputs 0 and 1 hold the positions 1 and 2, those of outputs 2 and 3
+  the positions 3 and 4. A tile is harmless if the squares in it are on average at most `MOST_UNEVEN` times those in its
+  weakest block of such positions: |x| of a tile is then less than 100 times that of any of its windows. In activations
+  of real networks it is 16 at most, but for some in ten thousand tiles; zeros alone beside others are never harmless.
+- Values so large that a transform might overflow, or so small that it might underflow, are not harmless, NaN and
+  infinity included: comparisons with a NaN fail. With weights within `WEIGHTS` nothing on the way of a harmless tile
+  is larger than 2^70 (the sum of |x|) 28 (input's factors) 2^32 2 (weights) 68 (output's factors) < 2^116.
+
+What is decided depends on a tile's own values alone. Tiles that are not harmless are computed as plain sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Across,
+    Assign,
+    Call,
+    Code,
+    Define,
+    Integer,
+    Number,
+    Put,
+    Register,
+    Statement,
+    variable,
+)
+from weft.ir.target import Target
+from weft.kernels.build.multiply_add import multiply_add
+
+Array = np.ndarray[Any, Any]
+MOST_UNEVEN = 1024  # times the squares in its weakest block that those of a tile may be on average
+SQUARES = (2.0**-120, 2.0**120)  # the sum of those in a tile, unless it is 0
+WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
+_MOST_APART = 2.0**16  # the largest weight of a layer from the usual one
+_SAMPLE = 65536  # weights that tell what is usual
+# first output, and positions that all windows hold from there on to the next block's first
+_BLOCKS: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {1: ((0, (0,)),), 4: ((0, (1, 2)), (2, (3, 4)))}
+
+
+def are_tame(weights: Array) -> bool:
+    """Whether weights are finite and of such sizes that none drowns the others in what rounding leaves of it."""
+    largest = max(float(weights.max(initial=0)), -float(weights.min(initial=0)))
+    if not WEIGHTS[0] <= largest <= WEIGHTS[1]:  # NaN is not within
+        return False
+    some = np.abs(weights.reshape(-1)[:: -(-weights.size // _SAMPLE)])
+    some = some[some > 0]
+    return some.size == 0 or largest <= _MOST_APART * float(np.median(some))
+
+
+class Watch:
+    """Statements of the input's transform that find out whether a tile is harmless, and write what they find."""
+
+    def __init__(self, target: Target, sizes: Sequence[int], sides: Sequence[int]) -> None:
+        """`sizes` and `sides` are a tile's outputs and inputs along each axis."""
+        self.target = target
+        blocks = list(product(*(_BLOCKS[size] for size in sizes))) if all(size in _BLOCKS for size in sizes) else []
+        self.firsts = [[first for first, _ in block] for block in blocks]
+        self.places = [list(product(*(positions for _, positions in block))) for block in blocks]
+        taken = {place for places in self.places for place in places}
+        self.rest = [place for place in np.ndindex(*sides) if place not in taken]
+        self.most = [MOST_UNEVEN * prod(sides) / len(places) for places in self.places]
+        self.names = [f"strength{number}" for number in range(len(self.places) + 1)]
+
+    def begin(self) -> list[Statement]:
+        """Before a tile."""
+        return [Define(name, _number(0), True) for name in self.names]
+
+    def take(self, tile: Array) -> list[Statement]:
+        """Some channels of a tile, as an array of vectors."""
+        statements: list[Statement] = []
+        for name, places in zip(self.names, (*self.places, self.rest)):
+            for place in places:
+                total = Register(name, DType.float32, True)
+                statements.append(Assign(name, multiply_add(self.target, tile[place], tile[place], total)))
+        return statements
+
+    def end(self, outputs: Sequence[Dim], sizes: Sequence[Dim]) -> list[Statement]:
+        """After a tile whose first output lies at `outputs` in a result of these sizes.
+
+        A block whose outputs all lie outside of the result does not matter.
+        """
+        sums = [Register(f"{name}_sum", DType.float32, False) for name in self.names]
+        statements: list[Statement] = [
+            Define(found.name, Across("sum", Register(name, DType.float32, True)), False)
+            for found, name in zip(sums, self.names)
+        ]
+        whole: Code = sums[0]
+        for found in sums[1:]:
+            whole = Call("add", (whole, found), DType.float32)
+        statements.append(Define("total", whole, False))
+        total = Register("total", DType.float32, False)
+        low, high = SQUARES
+        harmless = _either(_compare("greater_equal", total, _number(low)), _compare("less_equal", total, _number(0)))
+        harmless = _both(harmless, _compare("less_equal", total, _number(high)))
+        for strength, firsts, most in zip(sums, self.firsts, self.most):
+            even = _compare("less_equal", total, Call("multiply", (_number(most), strength), DType.float32))
+            for first, output, size in zip(firsts, outputs, sizes):
+                if first:
+                    outside = Call("less_equal", (Integer(size), Integer(output + first)), DType.bool)
+                    even = _either(even, outside)
+            harmless = _both(harmless, even)
+        flag = Call("logical_not", (harmless,), DType.bool)
+        return [*statements, Put("flags", variable("number"), flag)]
+
+
+def _number(value: float) -> Number:
+    return Number(float(value), DType.float32)
+
+
+def _compare(function: str, left: Code, right: Code) -> Code:
+    return Call(function, (left, right), DType.bool)
+
+
+def _both(left: Code, right: Code) -> Code:
+    return Call("logical_and", (left, right), DType.bool)
+
+
+def _either(left: Code, right: Code) -> Code:
+    return Call("logical_or", (left, right), DType.bool)

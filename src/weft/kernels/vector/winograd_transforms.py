@@ -1,0 +1,163 @@
+"""The transforms of convolutions on tiles: matrices in exact arithmetic, and statements that apply them to vectors.
+
+Along an axis, what m outputs and 3 taps give is a product of polynomials, known by its values at m + 1 points and at
+infinity. Points come in opposite pairs after 0, and what the two of a pair have in common is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Define, Number, Register, Statement
+from weft.ir.target import Target
+from weft.kernels.build.multiply_add import multiply_add
+
+Array = np.ndarray[Any, Any]
+Matrix = tuple[tuple[Fraction, ...], ...]
+# opposite points follow each other; these give a third of the error that 1 and 2 give
+_POINTS: dict[int, tuple[Fraction, ...]] = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+}
+TAPS = 3
+SIZES = tuple(_POINTS)  # of tiles, along an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """y = output . ((kernel . g) * (input . d)) along an axis, for `size` outputs."""
+
+    size: int
+    input: Matrix
+    kernel: Matrix
+    output: Matrix
+
+
+def transforms(size: int) -> Transforms:
+    """Interpolation at some points and at infinity, in exact arithmetic."""
+    points = _POINTS[size]
+    values, kernel = [], []
+    for point in points:
+        others = _polynomial([other for other in points if other != point])
+        scale = sum(c * point**power for power, c in enumerate(others))
+        values.append((*others, Fraction(0)))
+        kernel.append(tuple(point**power / scale for power in range(TAPS)))
+    values.append(_polynomial(points))
+    kernel.append((*[Fraction(0)] * (TAPS - 1), Fraction(1)))
+    output = [(*(point**power for point in points), Fraction(int(power == size - 1))) for power in range(size)]
+    return Transforms(size, tuple(values), tuple(kernel), tuple(output))
+
+
+def recovering(transform: Transforms) -> list[int]:
+    """Points at which transformed weights give the taps back: 0, two opposite ones, infinity."""
+    last = len(transform.kernel) - 1
+    return [0, 1, 2, last] if last else [0]
+
+
+SAME = Transforms(1, ((Fraction(1),),), ((Fraction(1),),), ((Fraction(1),),))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Coefficients of the product of (x - root), the constant one first."""
+    found = [Fraction(1)]
+    for root in roots:
+        found = [low - root * high for low, high in zip([Fraction(0), *found], [*found, Fraction(0)])]
+    return tuple(found)
+
+
+class Lines:
+    """Statements for linear combinations of vectors, each in a register of its own."""
+
+    def __init__(self, target: Target, prefix: str = "v") -> None:
+        self.target = target
+        self.prefix = prefix
+        self.dtype = DType.float32
+        self.statements: list[Statement] = []
+
+    def keep(self, value: Code) -> Code:
+        name = f"{self.prefix}{len(self.statements)}"
+        self.statements.append(Define(name, value, True))
+        return Register(name, self.dtype, True)
+
+    def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
+        """A tile with every line along an axis changed."""
+        lines = np.moveaxis(tile, axis, -1)
+        changed = [change(list(lines[place])) for place in np.ndindex(lines.shape[:-1])]
+        found = np.empty((*lines.shape[:-1], len(changed[0])), object)
+        for place, line in zip(np.ndindex(lines.shape[:-1]), changed):
+            for number, value in enumerate(line):
+                at = (*place, number)
+                found[at] = value
+        return np.moveaxis(found, -1, axis)
+
+    def apply(self, matrix: Matrix, values: list[Code]) -> list[Code]:
+        """matrix . values; rows of opposite points by way of what they have in common."""
+        found: dict[int, Code] = {}
+        for number, row in enumerate(matrix):
+            if number in found:
+                continue
+            partner = next((n for n in range(number + 1, len(matrix)) if _is_mirrored(row, matrix[n])), None)
+            if partner is None:
+                found[number] = self.combine(row, values)
+            else:
+                even = self.combine([c if power % 2 == 0 else Fraction(0) for power, c in enumerate(row)], values)
+                odd = self.combine([c if power % 2 else Fraction(0) for power, c in enumerate(row)], values)
+                found[number] = self.keep(Call("add", (even, odd), self.dtype))
+                found[partner] = self.keep(Call("subtract", (even, odd), self.dtype))
+        return [found[number] for number in range(len(matrix))]
+
+    def paired(self, matrix: Matrix, values: list[Code]) -> tuple[Matrix, list[Code]]:
+        """The same product with sums and differences of the values that belong to opposite points."""
+        taken = list(values)
+        columns = [list(column) for column in zip(*matrix)]
+        for first in range(1, len(columns) - 2, 2):
+            plus = self.keep(Call("add", (values[first], values[first + 1]), self.dtype))
+            minus = self.keep(Call("subtract", (values[first], values[first + 1]), self.dtype))
+            taken[first], taken[first + 1] = plus, minus
+            point = columns[first]
+            columns[first] = [c if power % 2 == 0 else Fraction(0) for power, c in enumerate(point)]
+            columns[first + 1] = [c if power % 2 else Fraction(0) for power, c in enumerate(point)]
+        return tuple(zip(*columns)), taken
+
+    def back(self, matrix: Matrix, values: list[Code]) -> list[Code]:
+        """matrix . values, for values at points that come in opposite pairs."""
+        return self.apply(*self.paired(matrix, values))
+
+    def taps(self, transform: Transforms, values: list[Code]) -> list[Code]:
+        """The taps along an axis from transformed weights at the points `recovering`.
+
+        The outer taps to a rounding or two, the one in the middle, by what tells opposite points apart, to a rounding
+        or two of the largest.
+        """
+        if len(values) == 1:
+            return values
+        first, plus, minus, last = values
+        middle = self.keep(Call("subtract", (plus, minus), self.dtype))
+        first = self.keep(Call("multiply", (self.number(1 / transform.kernel[0][0]), first), self.dtype))
+        middle = self.keep(Call("multiply", (self.number(1 / transform.kernel[1][1] / 2), middle), self.dtype))
+        return [first, middle, last]
+
+    def combine(self, factors: Sequence[Fraction], values: Sequence[Code]) -> Code:
+        """The sum of products, starting from a value that is taken as it is where there is one."""
+        terms = sorted(((f, v) for f, v in zip(factors, values) if f), key=lambda term: term[0] != 1)
+        (first, start), *rest = terms
+        total = start if first == 1 else self.keep(Call("multiply", (self.number(first), start), self.dtype))
+        for factor, value in rest:
+            if abs(factor) == 1:
+                total = self.keep(Call("add" if factor == 1 else "subtract", (total, value), self.dtype))
+            else:
+                total = self.keep(multiply_add(self.target, self.number(factor), value, total))
+        return total
+
+    def number(self, value: Fraction) -> Number:
+        return Number(float(value), self.dtype)
+
+
+def _is_mirrored(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
+    return all(b == (a if power % 2 == 0 else -a) for power, (a, b) in enumerate(zip(row, other)))
