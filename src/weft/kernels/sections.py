@@ -21,9 +21,10 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
 from weft.kernels.attention_tasks import attention_parts, streams_attention
 from weft.kernels.build.memoize import memoizing
+from weft.kernels.lower.barriers import work_with_barriers
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import build_work, copy_work, is_native
 from weft.kernels.vector.winograd_choice import choose_tiles
@@ -97,7 +98,7 @@ def _native_scan(group: Group, target: Target) -> ScanTask | None:
     if not set(program.outputs) <= set(body.outputs) or len(set(stacked)) < len(stacked):
         return None
     carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
-    copies = tuple(copy_work(carry, carry, target, flat=True) for carry in carries)
+    copies = tuple(_lowered(copy_work(carry, carry, target, flat=True), target) for carry in carries)
     return ScanTask(step.primitive, program, body, copies, step.operands, step.results, step.origin)
 
 
@@ -125,7 +126,15 @@ def _native_section(
         else:
             builder.add(group)
         tell()
-    return NativeSection(tuple(builder.tasks), builder.aliases, part.inputs, part.outputs)
+    tasks = tuple(
+        replace(task, work=_lowered(task.work, target)) if isinstance(task, Task) else task for task in builder.tasks
+    )
+    return NativeSection(tasks, builder.aliases, part.inputs, part.outputs)
+
+
+def _lowered(work: Work, target: Target) -> Work:
+    """The work as its target's lanes can run it."""
+    return work_with_barriers(work) if target.threads else work
 
 
 def _seen_outside(program: TensorProgram, groups: list[Group]) -> set[Value]:
