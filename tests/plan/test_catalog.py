@@ -28,6 +28,7 @@ def sizes_of(entry: CatalogModel, model: weft.Model) -> dict[str, Any]:
 
 @pytest.mark.models
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.parametrize("entry", [pytest.param(model, id=model.name) for model in load_catalog()])
 def test_the_arena_is_as_small_as_it_can_be(entry: CatalogModel) -> None:
     if entry.missing:

@@ -21,6 +21,7 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
+from weft.ir.verification import verified
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
 from weft.kernels.attention_tasks import attention_parts, streams_attention
 from weft.kernels.build.memoize import memoizing
@@ -54,7 +55,7 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
     sections: list[Section] = []
     for native, stretch in _stretches(groups, scans, target):
         if native:
-            sections.append(_native_section(program, stretch, scans, target, tiles, numbers, tell))
+            sections.append(verified(_native_section(program, stretch, scans, target, tiles, numbers, tell)))
         else:
             steps = tuple(step for group in stretch for step in group.steps)
             inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
