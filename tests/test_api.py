@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -452,21 +451,13 @@ def test_stages_can_be_dumped(tmp_path: Path) -> None:
 # -- the cost of importing -------------------------------------------------------------------------------------------
 
 
-def seconds(imports: str) -> float:
-    """Processor time of a Python that imports something: unlike the clock's, it does not count other programs."""
-    code = f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); import {imports}; print(sum(os.times()[:2]))"
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-
-
-def test_importing_is_quick() -> None:
-    pairs = [(seconds("numpy"), seconds("numpy, weft")) for _ in range(5)]
-    assert statistics.median(after - before for before, after in pairs) < 0.3
-
-
 def test_importing_brings_in_little() -> None:
+    """Whatever the first load needs is imported by the first load. `weft bench` measures how long both take."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"onnx", "rich", "onnxruntime", "google.protobuf"} & set(run.stdout.split())
+    brought = set(run.stdout.split())
+    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & brought
+    assert {name for name in brought if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
 
 
 def test_public_names_exist() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from cpu.works import TARGET, Array, run_work, tensor_of
 
-from weft.backends.cpu.codegen import assembly_of
 from weft.backends.cpu.machine import named
 from weft.backends.cpu.modules import modules_of
+from weft.backends.llvm.compilation import assembly_text
 from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -312,4 +312,4 @@ def test_other_processors(processor: str) -> None:
     for work in works:
         for launch, _ in work.launches:
             verify_kernel(launch.kernel)
-            assert launch.kernel.name in assembly_of(modules_of([launch.kernel])[0], machine)
+            assert launch.kernel.name in assembly_text(modules_of([launch.kernel])[0], machine)

@@ -24,7 +24,7 @@ GOODBYE = 10.0
 LAST_WORDS = 300  # characters
 
 
-class Worker:
+class EngineProcess:
     """An engine's process with a model; leaving the `with` block ends it."""
 
     def __init__(self, engine: Engine, setup: Setup, cache: Path, patience: float = PATIENCE) -> None:
@@ -42,7 +42,7 @@ class Worker:
             env=environment(engine, setup.threads, cache),
         )
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> EngineProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -15,7 +15,7 @@ from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
 from weft.frontend.source import ModelSource, Source, open_source, privately, source_name
-from weft.frontend.storage import Storage
+from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
 from weft.ir.graph import Model
@@ -80,12 +80,12 @@ def _read(source: Source, is_defined: IsDefined, folders: Sequence[Path]) -> Mod
     )
 
 
-def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, Storage]:
+def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, WeightStorage]:
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
     if source.view[:23].tobytes() == b"version https://git-lfs":
         raise InvalidModelError("this is a Git LFS pointer, not the model", hint="fetch the model with: git lfs pull")
-    content, cuts = cut_weights(source.view)
+    content, extents = cut_weights(source.view)
     release_pages(source.view)
     proto = onnx.ModelProto.FromString(content)
     if not proto.HasField("graph") or not proto.HasField("ir_version"):
@@ -93,4 +93,4 @@ def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, St
             "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
         )
     check_text(proto)
-    return proto, Storage(source, cuts, folders)
+    return proto, WeightStorage(source, extents, folders)

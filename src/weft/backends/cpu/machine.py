@@ -46,13 +46,6 @@ def named(processor: str) -> Machine:
     return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
 
 
-@cache
-def initialize_compiler() -> None:
-    """Make LLVM able to compile for the host: memory that only those need who compile."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
 def is_arm(triple: str) -> bool:
     return triple.startswith(("aarch64", "arm64"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.formats import Format, format_of
+from weft.backends.numerics.formats import Format, format_of
 from weft.backends.webgpu.helpers import functions_in, number
 from weft.backends.webgpu.kinds import MINIFLOATS
 from weft.ir.dtypes import DType

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from weft.backends.coefficients import (
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.terms import (
+    Term,
+    absolute,
+    at_least,
+    at_most,
+    call,
+    choose,
+    fma,
+    odd_polynomial,
+    polynomial,
+    square_root,
+    with_sign,
+)
+from weft.backends.numerics.coefficients import (
     ACOSH,
     ASINH,
     ATANH,
@@ -18,20 +32,6 @@ from weft.backends.coefficients import (
     LOG_WIDE,
     SINH,
     TANH,
-)
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.terms import (
-    Term,
-    absolute,
-    at_least,
-    at_most,
-    call,
-    choose,
-    fma,
-    odd_polynomial,
-    polynomial,
-    square_root,
-    with_sign,
 )
 
 LOG2_E = 1.4426950408889634

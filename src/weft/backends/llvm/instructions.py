@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.types import vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.types import vector
 
 Builder = ir.IRBuilder
 Value = Any

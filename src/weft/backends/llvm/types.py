@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
+from weft.backends.llvm import assembly as ir
 from weft.errors import UnsupportedModelError
 from weft.ir.dtypes import DType
 
@@ -51,6 +51,10 @@ def register_type(dtype: DType) -> Any:
 
 def memory_type(dtype: DType) -> Any:
     return _element(dtype).memory
+
+
+def element_bytes(dtype: DType) -> int:
+    return _element(dtype).bytes
 
 
 def vector(element: Any, lanes: int) -> Any:

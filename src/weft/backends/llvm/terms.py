@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.types import BIT, vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.types import BIT, vector
 
 Operand = Union["Term", int, float]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.backends.cpu import exponentials, trigonometry
-from weft.backends.cpu.terms import Term
+from weft.backends.llvm import exponentials, trigonometry
+from weft.backends.llvm.terms import Term
 
 _FUNCTIONS: dict[str, Callable[..., Term]] = {
     "exp": exponentials.exp,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
-from weft.backends.cpu.minifloats import narrow, widen
-from weft.backends.cpu.types import INT32, INT64, MINIFLOATS, SMALL_INTEGERS, memory_type, register_type
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.instructions import Builder, Value, intrinsic, like, splat
+from weft.backends.llvm.minifloats import narrow, widen
+from weft.backends.llvm.types import INT32, INT64, MINIFLOATS, SMALL_INTEGERS, memory_type, register_type
 from weft.ir.dtypes import DType
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.conversions import bitcast, cast, rounded
-from weft.backends.cpu.dot4 import dot4
-from weft.backends.cpu.elementary import ELEMENTARY, elementary
-from weft.backends.cpu.instructions import Builder, Value, declare, intrinsic, like, splat, suffix
-from weft.backends.cpu.types import BIT
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.conversions import bitcast, cast, rounded
+from weft.backends.llvm.elementary import ELEMENTARY, elementary
+from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, like, splat, suffix
+from weft.backends.llvm.types import BIT
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 
@@ -22,8 +21,6 @@ def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Seque
         return bitcast(builder, values[0], kinds[0], result)
     if function == "select":
         return builder.select(values[0], values[1], values[2])
-    if function == "dot4":
-        return dot4(builder, *values)
     kind = kinds[0]
     if function in ELEMENTARY and kind.is_float:
         return _elementary(builder, function, values, kind)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.instructions import Builder, Value, intrinsic, like, splat
-from weft.backends.cpu.types import INT32
-from weft.backends.formats import Format, format_of
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.instructions import Builder, Value, intrinsic, like, splat
+from weft.backends.llvm.types import INT32
+from weft.backends.numerics.formats import Format, format_of
 from weft.ir.dtypes import DType
 
 _BYTE = ir.IntType(8)

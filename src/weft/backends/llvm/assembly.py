@@ -70,9 +70,13 @@ class VoidType(_Named):
     NAME = "void"
 
 
-class PointerType(_Named):
+class PointerType(Type):
+    """An address, in one of the spaces that GPUs have several of."""
+
     __slots__ = ()
-    NAME = "ptr"
+
+    def __init__(self, space: int = 0) -> None:
+        self.text = f"ptr addrspace({space})" if space else "ptr"
 
 
 class VectorType(Type):
@@ -222,7 +226,7 @@ class Module:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.globals: dict[str, Function | GlobalVariable] = {}
+        self.globals: dict[str, Function | GlobalVariable | SharedMemory] = {}
 
     def __str__(self) -> str:
         parts = [part.definition() for part in self.globals.values()]
@@ -243,6 +247,31 @@ class GlobalVariable(Value):
         return f"{self.name} = internal constant {self.initializer}"
 
 
+class SharedMemory(Value):
+    """Bytes that the threads of a block share; more than a module may have are brought by the launch."""
+
+    __slots__ = ("size",)
+    ALIGNMENT = 16
+    MOST = 48 * 1024  # that a module may have
+
+    def __init__(self, module: Module, space: int, name: str) -> None:
+        super().__init__(PointerType(space), f'@"{name}"')
+        self.size = 0
+        module.globals[name] = self
+
+    def reserve(self, size: int) -> int:
+        """So many bytes more; where they begin."""
+        start = -(-self.size // self.ALIGNMENT) * self.ALIGNMENT
+        self.size = start + size
+        return start
+
+    def definition(self) -> str:
+        space = self.type.text.removeprefix("ptr ")
+        if self.size > self.MOST:
+            return f"{self.name} = external {space} global [0 x i8], align {self.ALIGNMENT}"
+        return f"{self.name} = internal {space} global [{self.size} x i8] undef, align {self.ALIGNMENT}"
+
+
 class Block:
     __slots__ = ("function", "lines", "name")
 
@@ -254,14 +283,14 @@ class Block:
 class Function(Value):
     """One without blocks is a declaration."""
 
-    __slots__ = ("args", "attributes", "blocks", "linkage", "module", "signature", "used")
+    __slots__ = ("args", "attributes", "blocks", "convention", "linkage", "module", "signature", "used")
 
     def __init__(self, module: Module, signature: FunctionType, name: str) -> None:
         super().__init__(PointerType(), f'@"{name}"')
         self.module, self.signature = module, signature
         self.args = tuple(Argument(kind, f"%a{number}") for number, kind in enumerate(signature.arguments))
         self.attributes: set[str] = set()
-        self.linkage = ""
+        self.linkage = self.convention = ""
         self.blocks: list[Block] = []
         self.used = 0  # names
         module.globals[name] = self
@@ -278,7 +307,15 @@ class Function(Value):
         if not self.blocks:
             return f"declare {result} {self.name}({arguments})"
         arguments = ", ".join(" ".join((a.type.text, *a.attributes, a.name)) for a in self.args)
-        words = ("define", self.linkage, result, f"{self.name}({arguments})", *sorted(self.attributes), "{")
+        words = (
+            "define",
+            self.linkage,
+            self.convention,
+            result,
+            f"{self.name}({arguments})",
+            *sorted(self.attributes),
+            "{",
+        )
         lines = [" ".join(filter(None, words))]
         for block in self.blocks:
             lines.append(f"{block.name}:")
@@ -466,16 +503,16 @@ class IRBuilder:
 
     def load(self, address: Value, typ: Type, align: int | None = None) -> Value:
         aligned = "" if align is None else f", align {align}"
-        return self._value(typ, f"load {typ.text}, ptr {address.name}{aligned}")
+        return self._value(typ, f"load {typ.text}, {address}{aligned}")
 
     def store(self, value: Value, address: Value, align: int | None = None) -> None:
         aligned = "" if align is None else f", align {align}"
-        self.block.lines.append(f"store {value}, ptr {address.name}{aligned}")
+        self.block.lines.append(f"store {value}, {address}{aligned}")
 
     def gep(self, base: Value, indices: Sequence[Value], source_etype: Type) -> Value:
         """An address; a vector of them where the index is one."""
         counts = [index.type.count for index in indices if isinstance(index.type, VectorType)]
-        kind = VectorType(PointerType(), counts[0]) if counts else PointerType()
+        kind = VectorType(base.type, counts[0]) if counts else base.type
         places = ", ".join(map(str, indices))
         return self._value(kind, f"getelementptr {source_etype.text}, {base}, {places}")
 

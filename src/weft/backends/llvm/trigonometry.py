@@ -10,9 +10,8 @@ import itertools
 from math import pi
 from typing import Any
 
-from weft.backends.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.terms import (
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.terms import (
     Term,
     absolute,
     any_lane,
@@ -23,7 +22,8 @@ from weft.backends.cpu.terms import (
     square_root,
     with_sign,
 )
-from weft.backends.cpu.types import INT32, INT64
+from weft.backends.llvm.types import INT32, INT64
+from weft.backends.numerics.coefficients import ASIN, ATAN, COS, HALF_PI, HALF_PI_PARTS, INVERSE_PI, SIN
 
 # beyond it, the number of quarter turns is too long for exact products with the first of HALF_PI_PARTS
 _LARGEST = {32: 12000.0, 64: 3000000.0}

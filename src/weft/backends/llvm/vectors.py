@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.functions import apply
-from weft.backends.cpu.instructions import Builder, Value, declare, suffix
-from weft.backends.cpu.types import BIT, INT32, POINTER, vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.functions import apply
+from weft.backends.llvm.instructions import Builder, Value, declare, suffix
+from weft.backends.llvm.types import BIT, INT32, POINTER, vector
 from weft.ir.dtypes import DType
 
 
@@ -138,11 +138,6 @@ def masked_store(builder: Builder, value: Value, address: Value, mask: Value, al
     name = f"llvm.masked.store.{suffix(value.type)}.p0"
     function = declare(builder, name, ir.FunctionType(ir.VoidType(), [value.type, POINTER, INT32, mask.type]))
     builder.call(function, [value, address, INT32(align), mask])
-
-
-def vector_addresses(builder: Builder, base: Value, places: Value, element: Any) -> Value:
-    """base + places elements, one pointer a lane."""
-    return builder.gep(base, [places], source_etype=element)
 
 
 def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: int) -> Value:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.instructions import Builder, Value, declare
-from weft.backends.cpu.types import INT32, vector
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.instructions import Builder, Value, declare
+from weft.backends.llvm.types import INT32, vector
 
 _WIDTHS = (16, 8, 4)  # lanes that the instruction comes in
 
