@@ -20,10 +20,11 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.maps import Region, map_work
-from weft.kernels.common.reduce import reduce_work
+from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.maps import map_work
 from weft.kernels.vector.pool import pool_work
+from weft.kernels.vector.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48)

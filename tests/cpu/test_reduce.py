@@ -14,8 +14,8 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.reduce import reduce_work
 from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.vector.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 DTYPES = (F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32, I64, DType.uint8, DType.int8, BOOL)

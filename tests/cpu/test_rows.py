@@ -21,8 +21,8 @@ from weft.ir.program import Map, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.common.rows import rows_work
 from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.vector.reduce import rows_work
 from weft.ops.lower import lower
 from weft.passes import PIPELINE
 

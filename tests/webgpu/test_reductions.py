@@ -19,8 +19,8 @@ from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.common.reduce import reduce_work
 from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.threads.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 KINDS = ("sum", "product", "maximum", "minimum")

@@ -38,23 +38,28 @@ from weft.ir.types import TensorType
 from weft.kernels.build.in_place import overwritable
 from weft.kernels.build.loop_nest import computed_dtypes
 from weft.kernels.common.concat import concat_work
-from weft.kernels.common.maps import map_work
 from weft.kernels.common.random import random_work
-from weft.kernels.common.reduce import reduce_work
-from weft.kernels.common.rows import rows_work
-from weft.kernels.common.scatter import scatter_work
 from weft.kernels.common.sizes import sizes_work
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
-from weft.kernels.threads import contract as contractions
-from weft.kernels.threads import convolve as convolutions
+from weft.kernels.threads import contract as thread_contract
+from weft.kernels.threads import convolve as thread_convolve
+from weft.kernels.threads import cumulate as thread_cumulate
+from weft.kernels.threads import maps as thread_maps
+from weft.kernels.threads import pool as thread_pool
+from weft.kernels.threads import reduce as thread_reduce
+from weft.kernels.threads import scatter as thread_scatter
+from weft.kernels.threads import sort as thread_sort
 from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
+from weft.kernels.vector import contract as vector_contract
+from weft.kernels.vector import convolve as vector_convolve
+from weft.kernels.vector import cumulate as vector_cumulate
+from weft.kernels.vector import maps as vector_maps
+from weft.kernels.vector import pool as vector_pool
+from weft.kernels.vector import reduce as vector_reduce
+from weft.kernels.vector import scatter as vector_scatter
+from weft.kernels.vector import sort as vector_sort
 from weft.kernels.vector.byte_products import byte_convolve_work, dot_product_work
-from weft.kernels.vector.contract import contract_work
-from weft.kernels.vector.convolve import convolve_work
-from weft.kernels.vector.cumulate import cumulate_work
 from weft.kernels.vector.interleave import interleave_work
-from weft.kernels.vector.pool import pool_work
-from weft.kernels.vector.sort import sort_work
 from weft.kernels.vector.winograd import winograd_work
 
 Array = np.ndarray[Any, Any]
@@ -104,12 +109,14 @@ def build_work(
     """
     if group.rows:
         operands = {value: tensors[value] for value in group.operands}
+        rows_work = thread_reduce.rows_work if target.threads else vector_reduce.rows_work
         return rows_work(group.steps, operands, {value: tensors[value] for value in group.results}, target)
     before, heavy, after = _parts(group)
     epilogue, others = _epilogue(heavy, after, tensors)
     result = tensors[group.results[0]]
     match heavy.primitive:
         case Map(expression):
+            map_work = thread_maps.map_work if target.threads else vector_maps.map_work
             work = map_work(expression, [tensors[value] for value in heavy.operands], result, target)
             return _renumber(work, heavy.operands, group)
         case Dims():
@@ -117,26 +124,32 @@ def build_work(
         case Random():
             return random_work(heavy.primitive, result, target)
         case Concat():
-            work = concat_work(heavy.primitive, [tensors[value] for value in heavy.operands], result, target)
+            region_launch = thread_maps.region_launch if target.threads else vector_maps.region_launch
+            given = [tensors[value] for value in heavy.operands]
+            work = concat_work(heavy.primitive, given, result, target, region_launch)
             return _renumber(work, heavy.operands, group)
         case Pool():
-            work = pool_work(heavy.primitive, tensors[heavy.operands[0]], result, target, epilogue)
+            family = thread_pool if target.threads else vector_pool
+            work = family.pool_work(heavy.primitive, tensors[heavy.operands[0]], result, target, epilogue)
             return _renumber(work, (*heavy.operands, *others), group)
         case Cumulate():
+            running = thread_cumulate.cumulate_work if target.threads else vector_cumulate.cumulate_work
             return _renumber(
-                cumulate_work(heavy.primitive, tensors[heavy.operands[0]], result, target), heavy.operands, group
+                running(heavy.primitive, tensors[heavy.operands[0]], result, target), heavy.operands, group
             )
         case Sort():
             values, positions = (tensors[value] for value in heavy.results)
+            sort_work = thread_sort.sort_work if target.threads else vector_sort.sort_work
             work = sort_work(heavy.primitive, tensors[heavy.operands[0]], values, positions, target)
             return _renumber(work, heavy.operands, group)
         case Scatter():
-            work = scatter_work(heavy.primitive, [tensors[value] for value in heavy.operands], result, target)
-            return _renumber(work, heavy.operands, group)
+            given = [tensors[value] for value in heavy.operands]
+            scatter_work = thread_scatter.scatter_work if target.threads else vector_scatter.scatter_work
+            return _renumber(scatter_work(heavy.primitive, given, result, target), heavy.operands, group)
         case Contract():
             left, right = heavy.operands
-            build = contract_work if tensors[left].dtype is tensors[right].dtype else dot_product_work
-            build = contractions.contract_work if target.threads else build
+            build = vector_contract.contract_work if tensors[left].dtype is tensors[right].dtype else dot_product_work
+            build = thread_contract.contract_work if target.threads else build
             work = build(
                 heavy.primitive,
                 tensors[left],
@@ -159,6 +172,7 @@ def build_work(
             element, sources = _reduced(before, heavy, tensors)
             domain = tensors[heavy.operands[0]].shape
             given = [tensors[value] for value in sources]
+            reduce_work = thread_reduce.reduce_work if target.threads else vector_reduce.reduce_work
             work = reduce_work(heavy.primitive, element, domain, given, result, target, epilogue)
             return _renumber(work, (*sources, *others), group)
     raise InternalError(f"no kernels for {type(heavy.primitive).__name__}")
@@ -180,7 +194,7 @@ def _convolve(
         return depthwise_work(primitive, x, w, result, epilogue, target, constant_w=weights)
     if target.threads:
         ends = (result, epilogue, target)
-        return convolutions.convolve_work(primitive, x, w, *ends, constant_w=weights, order=order)
+        return thread_convolve.convolve_work(primitive, x, w, *ends, constant_w=weights, order=order)
     if x.dtype is not w.dtype:
         return byte_convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights)
     if size is not None and weights is not None:
@@ -191,7 +205,7 @@ def _convolve(
         work = interleave_work(primitive, x, weights, result, epilogue, target)
         if work is not None:
             return work
-    return convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights, order=order)
+    return vector_convolve.convolve_work(primitive, x, w, result, epilogue, target, constant_w=weights, order=order)
 
 
 def _parts(group: Group) -> tuple[Step | None, Step, Step | None]:
@@ -220,6 +234,7 @@ def copy_work(source: Tensor, result: Tensor, target: Target, *, flat: bool) -> 
         size = dims.product(source.shape)
         source, result = (Tensor(source.dtype, (size,), row_major(1)) for _ in range(2))
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.shape))
+    map_work = thread_maps.map_work if target.threads else vector_maps.map_work
     return map_work(Load(0, plain, source.dtype), [source], result, target)
 
 

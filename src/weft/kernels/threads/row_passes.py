@@ -63,7 +63,7 @@ class Pieces:
 
 
 @memoized
-def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
     """Buffers: `sweep_buffers`, and the errors where indices are checked. No pass reads what another has written."""
     return _Builder(sweep, target, pieces).launch()
 

@@ -1,0 +1,80 @@
+"""Reductions and row groups on vectors: which rows are cut into pieces, and the kernels that pass over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.cost.sizes import estimate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.program import ArgReduce, Reduce, Step, Value
+from weft.ir.scalar import Scalar
+from weft.ir.target import Target
+from weft.ir.types import Shape
+from weft.kernels.build.loop_nest import PIECE
+from weft.kernels.build.row_passes import COLUMNS, Cut, Sweep
+from weft.kernels.common.reduce import is_lone, pieces_work, reduce_sweep, sweep_references
+from weft.kernels.common.rows import rows_sweep
+from weft.kernels.lower.tensors import Epilogue, Tensor, Work
+from weft.kernels.vector.row_passes import sweep_launch
+
+PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
+ENOUGH_BLOCKS = 8
+
+
+def reduce_work(
+    primitive: Reduce | ArgReduce,
+    element: Scalar,
+    domain: Shape,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    target: Target,
+    epilogue: Epilogue | None = None,
+) -> Work:
+    """References count the operands given, then the epilogue's."""
+    return sweep_work(reduce_sweep(primitive, element, domain, operands, result, epilogue), target)
+
+
+def rows_work(
+    steps: Sequence[Step], operands: Mapping[Value, Tensor], results: Mapping[Value, Tensor], target: Target
+) -> Work | None:
+    """The steps as one work, whose references count `operands` and `results` in their order; None if it cannot be."""
+    sweep = rows_sweep(steps, operands, results, keeps=True)
+    return None if sweep is None else sweep_work(sweep, target)
+
+
+def sweep_work(sweep: Sweep, target: Target) -> Work:
+    """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    place = _where_to_cut(sweep)
+    if place is None:
+        return Work(((sweep_launch(sweep, target), sweep_references(sweep)),))
+    axis, length = place
+    rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
+    return pieces_work(
+        sweep,
+        dims.ceildiv(sweep.domain[axis], length),
+        lambda first: sweep_launch(first, target, Cut(axis, length, rows)),
+        lambda second: sweep_launch(second, target),
+    )
+
+
+def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
+    """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
+    domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
+    if not is_lone(sweep):
+        return None
+    rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
+    row = dims.product(domain[axis] for axis in reduced)
+    if isinstance(row, int) and rows * row < 2 * PIECE_LENGTH:
+        return None
+    along_row = order[-1] in reduced
+    if (rows if along_row else -(-rows // COLUMNS)) >= ENOUGH_BLOCKS:
+        return None
+    axis = max((axis for axis in order if axis in reduced), key=lambda axis: _length(domain[axis]))
+    others = estimate(dims.product(domain[other] for other in reduced if other != axis))
+    width = 1 if along_row else min(rows, COLUMNS)
+    return axis, max(PIECE_LENGTH // max(others * width, 1), 1)
+
+
+def _length(size: Dim) -> float:
+    return size if isinstance(size, int) else float("inf")
