@@ -24,8 +24,8 @@ from weft.ir.types import TensorType
 from weft.ir.verification import verified
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
 from weft.kernels.attention_tasks import attention_parts, streams_attention
-from weft.kernels.build.memoize import memoizing
 from weft.kernels.lower.barriers import work_with_barriers
+from weft.kernels.lower.memoize import memoizing
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import build_work, copy_work, is_native
 from weft.kernels.vector.winograd_choice import choose_tiles

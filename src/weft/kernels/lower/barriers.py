@@ -33,7 +33,7 @@ from weft.ir.kernel import (
     walk_code,
 )
 from weft.ir.work import Work
-from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.memoize import memoized
 
 
 def with_barriers(kernel: Kernel) -> Kernel:
