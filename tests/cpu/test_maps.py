@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.cpu.machine import named
@@ -24,7 +25,6 @@ from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.vector.maps import map_work
 from weft.kernels.vector.pool import pool_work
-from weft.kernels.vector.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48)

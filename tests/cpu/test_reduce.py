@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.reference.interpret import evaluate
@@ -15,7 +16,6 @@ from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, Tensor
-from weft.kernels.vector.reduce import reduce_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 DTYPES = (F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32, I64, DType.uint8, DType.int8, BOOL)

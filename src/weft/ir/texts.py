@@ -97,14 +97,16 @@ def _task_lines(task: Task | ScanTask, indent: str) -> Iterator[str]:
 def _work_lines(work: Work, indent: str) -> Iterator[str]:
     for number, workspace in enumerate(work.workspaces):
         yield f"{indent}workspace {number}: {workspace.size} of {workspace.dtype}"
-    for launch in work.launches:
+    for launch, references in work.launches:
         yield f"{indent}{launch.kernel.name} on {launch.blocks} blocks of {launch.kernel.lanes} lanes"
-        yield f"{indent}  {_bound(launch)}"
+        yield f"{indent}  {_bound(launch, references)}"
 
 
-def _bound(launch: Launch) -> str:
-    memory = [f"{name} = {_memory(reference)}" for name, reference in launch.buffers]
-    return ", ".join([*memory, *(f"{name} = {value}" for name, value in launch.parameters)])
+def _bound(launch: Launch, references: Sequence[Reference]) -> str:
+    names = [buffer.name for buffer in launch.kernel.buffers if buffer.local_size is None]
+    memory = [f"{name} = {_memory(reference)}" for name, reference in zip(names, references)]
+    values = zip(launch.kernel.parameters, launch.parameters)
+    return ", ".join([*memory, *(f"{name} = {value}" for name, value in values)])
 
 
 def _memory(reference: Reference) -> str:

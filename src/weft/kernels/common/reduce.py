@@ -13,6 +13,7 @@ from weft.ir import dims
 from weft.ir.access import move_axes
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.groups import ReduceGroup
 from weft.ir.layout import row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
@@ -21,21 +22,29 @@ from weft.kernels.build.accumulators import Fold, wide_dtype
 from weft.kernels.build.checks import is_checked
 from weft.kernels.build.positions import position_dtype
 from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 
 
-def reduce_sweep(
+def reduce_sweep(request: Request[ReduceGroup]) -> Sweep:
+    """The sweep of a reduction; its operands are those of the element, then the epilogue's."""
+    group = request.group
+    primitive, element = group.heavy.primitive, group.element.expression
+    assert isinstance(primitive, (Reduce, ArgReduce))
+    domain = request.tensors[group.heavy.operands[0]].shape
+    operands, result = request.take(group.element.operands), request.result
+    return reduction_sweep(primitive, element, domain, operands, result, request.epilogue(group.epilogue))
+
+
+def reduction_sweep(
     primitive: Reduce | ArgReduce,
     element: Scalar,
     domain: Shape,
     operands: Sequence[Tensor],
     result: Tensor,
-    epilogue: Epilogue | None,
+    epilogue: Epilogue | None = None,
 ) -> Sweep:
-    """Reduce `element`, an expression over the domain that loads from the operands.
-
-    The operands are those given, then the epilogue's.
-    """
+    """Reduce `element`, an expression over the domain that loads from the operands."""
     if isinstance(primitive, Reduce):
         reduced = frozenset(primitive.axes)
         fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.cost.expressions import cost
-from weft.fuse.row_groups import Frame, row_frame
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.groups import RowGroup
 from weft.ir.program import Map, Reduce, Step, Value
+from weft.ir.rows import RowFrame
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
 from weft.ir.types import TensorType
 from weft.kernels.build.accumulators import Fold
 from weft.kernels.build.row_passes import COLUMNS, ROW_VALUES, Pass, Result, Single, Sweep, Write
+from weft.kernels.build.templates import Request
 from weft.kernels.common.reduce import memory_order
 from weft.kernels.lower.tensors import Tensor
 
@@ -26,15 +28,14 @@ LOCAL_BYTES = 32 * 1024
 WIDE = (DType.float32, DType.float64)
 
 
-def rows_sweep(
-    steps: Sequence[Step], operands: Mapping[Value, Tensor], results: Mapping[Value, Tensor], *, keeps: bool
-) -> Sweep | None:
-    """The steps as one sweep, which counts `operands` and `results` in their order; None if it cannot be.
+def rows_sweep(request: Request[RowGroup], *, keeps: bool) -> Sweep:
+    """The group as one sweep, which counts its operands and results in their order.
 
     Results must not share memory with operands. `keeps`: costly full values stay in memory for later passes.
     """
-    frame = row_frame(steps)
-    return None if frame is None else _Plan(frame, steps, operands, results, keeps).sweep()
+    group = request.group
+    operands, results = ({v: request.tensors[v] for v in values} for values in (group.operands, group.results))
+    return _Plan(group.frame, group.steps, operands, results, keeps).sweep()
 
 
 class _Plan:
@@ -45,7 +46,7 @@ class _Plan:
 
     def __init__(
         self,
-        frame: Frame,
+        frame: RowFrame,
         steps: Sequence[Step],
         operands: Mapping[Value, Tensor],
         results: Mapping[Value, Tensor],

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from weft.cost.sizes import estimate
-from weft.fuse.attention import Attention
 from weft.ir import dims
+from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (

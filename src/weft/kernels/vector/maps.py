@@ -22,9 +22,9 @@ from weft.ir.kernel import (
     When,
     lane,
 )
-from weft.ir.scalar import Scalar
+from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import Target
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, masked, spread
+from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, masked, spread
 from weft.kernels.common.maps import MapWriter, Region, single_map
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import Merged

@@ -13,10 +13,10 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Kernel, Put, Statement
 from weft.ir.program import Scatter
-from weft.ir.scalar import loads
+from weft.ir.scalar import computed_dtypes, loads
 from weft.ir.target import Target
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
+from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
 from weft.kernels.common.scatter import Launched, scatter_launches
 from weft.kernels.lower.expressions import Lowering

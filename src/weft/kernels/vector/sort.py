@@ -28,7 +28,6 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Sort
-from weft.ir.target import Target
 from weft.kernels.build.loop_nest import Body, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.parameters import Parameters
@@ -40,7 +39,7 @@ MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as 
 INT64, BOOL = DType.int64, DType.bool
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, _: Target) -> Work:
+def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> Work:
     """Results: the sorted values, and where they stood."""
     return _Sorting(primitive, operand, values, positions).work()
 

@@ -8,17 +8,25 @@ together would add too much to the program's weights. Sizes that are not known a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.groups import FusedProgram, TransformedTiles
 from weft.ir.program import Contract, Convolve, Step, TensorProgram, Value
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.vector.winograd import applies, tile_sides
-from weft.kernels.vector.winograd_guard import are_tame
-from weft.kernels.vector.winograd_transforms import SIZES
 
+Array = np.ndarray[Any, Any]
+TAPS = 3
+SIZES = (2, 4)  # outputs of a tile along an axis
+WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
+_MOST_APART = 2.0**16  # the largest weight of a layer from the usual one
+_SAMPLE = 65536  # weights that tell what is usual
 _SHARE = 2  # transformed weights may add one part in so many to the bytes of all weights
 _ALWAYS = 4 << 20  # bytes that they may add in any case
 _WORTH = 0.9  # of the time that it took before, at most, or a choice is not worth its memory
@@ -37,17 +45,22 @@ class Way:
     bytes: int  # of its weights
 
 
-def choose_tiles(program: TensorProgram, target: Target) -> dict[Value, int]:
-    """The size of tiles, by a convolution's result, for those that are to be computed on transformed tiles."""
+def choose_tiles(fused: FusedProgram, target: Target) -> FusedProgram:
+    """The convolutions that are to be computed on transformed tiles, with the size of these."""
+    program = fused.program
     if not target.transformed_products or target.threads:
-        return {}
+        return fused
     layers = {}
     for step in program.steps:
         if _can_be_transformed(step, program.constants):
             layers[step.results[0]] = _ways(step)
     room = max(_ALWAYS, _weight_bytes(program) // _SHARE)
-    chosen = spend(layers, room)
-    return {result: way.size for result, way in chosen.items() if way.size > 1}
+    tiles = {
+        result: TransformedTiles(way.size, f"{way.cost / layers[result][0].cost:.0%} of the time of plain products")
+        for result, way in spend(layers, room).items()
+        if way.size > 1
+    }
+    return replace(fused, tiles=tiles)
 
 
 def spend(layers: Mapping[Value, Sequence[Way]], room: int) -> dict[Value, Way]:
@@ -109,3 +122,25 @@ def _weight_bytes(program: TensorProgram) -> int:
         v for step in program.steps if isinstance(step.primitive, (Contract, Convolve)) for v in step.operands
     }
     return sum(program.constants[value].nbytes for value in multiplied if value in program.constants)
+
+
+def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
+    """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
+    plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
+    unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
+    return plain and unit and dtype is DType.float32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
+
+
+def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """Outputs and inputs of a tile, along each axis."""
+    return [(size, size + TAPS - 1) if taps == TAPS else (1, 1) for taps in kernel]
+
+
+def are_tame(weights: Array) -> bool:
+    """Whether weights are finite and of such sizes that none drowns the others in what rounding leaves of it."""
+    largest = max(float(weights.max(initial=0)), -float(weights.min(initial=0)))
+    if not WEIGHTS[0] <= largest <= WEIGHTS[1]:  # NaN is not within
+        return False
+    some = np.abs(weights.reshape(-1)[:: -(-weights.size // _SAMPLE)])
+    some = some[some > 0]
+    return some.size == 0 or largest <= _MOST_APART * float(np.median(some))
