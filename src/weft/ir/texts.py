@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from weft.ir.dims import Dim
 from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel
 from weft.ir.program import Value
 from weft.ir.work import HostSection, Launch, NativeSection, Reference, ScanTask, Section, Task, Work
 
 LONGEST_ATTRIBUTE = 60
+LONGEST_EXPRESSION = 60
 
 
 def model_text(model: OnnxModel) -> str:
@@ -98,7 +99,7 @@ def _work_lines(work: Work, indent: str) -> Iterator[str]:
     for number, workspace in enumerate(work.workspaces):
         yield f"{indent}workspace {number}: {workspace.size} of {workspace.dtype}"
     for launch, references in work.launches:
-        yield f"{indent}{launch.kernel.name} on {launch.blocks} blocks of {launch.kernel.lanes} lanes"
+        yield f"{indent}{launch.kernel.name} on {_short(launch.blocks)} blocks of {launch.kernel.lanes} lanes"
         yield f"{indent}  {_bound(launch, references)}"
 
 
@@ -106,7 +107,12 @@ def _bound(launch: Launch, references: Sequence[Reference]) -> str:
     names = [buffer.name for buffer in launch.kernel.buffers if buffer.local_size is None]
     memory = [f"{name} = {_memory(reference)}" for name, reference in zip(names, references)]
     values = zip(launch.kernel.parameters, launch.parameters)
-    return ", ".join([*memory, *(f"{name} = {value}" for name, value in values)])
+    return ", ".join([*memory, *(f"{name} = {_short(value)}" for name, value in values)])
+
+
+def _short(value: Dim) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_EXPRESSION else f"{text[:LONGEST_EXPRESSION]}…"
 
 
 def _memory(reference: Reference) -> str:
@@ -115,8 +121,3 @@ def _memory(reference: Reference) -> str:
 
 def _values(values: Iterable[Value]) -> str:
     return ", ".join(f"{value}: {value.type}" for value in values)
-
-
-def plain(content: Any) -> str:
-    """Any stage as text, with one line feed at its end."""
-    return f"{str(content).rstrip()}\n"

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from weft.backends.device import Array, Compiled, CompilingDriver, Progress, Recorder, Runner, RunOptions
+from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
 from weft.backends.webgpu import adapters, gpu, targets
+from weft.backends.webgpu.bindings import module_text
 from weft.backends.webgpu.compile import compile_program
+from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.executable import Executable
 from weft.backends.webgpu.peak import known_peak
 from weft.backends.webgpu.recording import recorder
 from weft.backends.webgpu.tensor import upload
 from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.target import Peak, Target
 from weft.ir.tensors import DeviceTensor
@@ -44,6 +47,11 @@ class WebGpuDriver(CompilingDriver):
         adapter = self._adapter()
         telling = partial(progress, "writing shaders")
         return compile_program(program, sections, adapter.abilities, adapter.limits.max_subgroup, telling)
+
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:
+        adapter = self._adapter()
+        shader = emit(kernel, adapter.abilities, adapter.limits.max_subgroup)
+        return (Listing("WGSL", "wgsl", ".wgsl", module_text(kernel, shader, {}, adapter.abilities)),)
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
