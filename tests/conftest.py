@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 import weft
-import weft.backends.cpu.section
+import weft.backends.planned
 import weft.compiler
 from weft.ir.work import NativeSection
 from weft.plan.sections import Plan, make_plan
@@ -83,7 +81,4 @@ def _make_verified_plan(
 @pytest.fixture(autouse=True)
 def _verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan that a test makes is verified."""
-    monkeypatch.setattr(weft.backends.cpu.section, "make_plan", _make_verified_plan)
-    if find_spec("wgpu") is not None:
-        section = importlib.import_module("weft.backends.webgpu.section")
-        monkeypatch.setattr(section, "make_plan", _make_verified_plan)
+    monkeypatch.setattr(weft.backends.planned, "make_plan", _make_verified_plan)

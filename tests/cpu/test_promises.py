@@ -21,7 +21,7 @@ from test_random_graphs import UNSTEADY, graphs
 from widen import widened, widened_inputs
 
 import weft
-from weft.backends.cpu import section
+from weft.backends import planned
 from weft.cli import main
 from weft.plan.sections import make_plan
 
@@ -258,7 +258,7 @@ def deep(layers: int) -> onnx.ModelProto:
 
 def test_a_new_shape_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of Python for each launch, however large the model is; nothing is compiled or built again."""
-    monkeypatch.setattr(section, "make_plan", make_plan)  # without the verifier, which is for tests alone
+    monkeypatch.setattr(planned, "make_plan", make_plan)  # without the verifier, which is for tests alone
     costs = {}
     for layers in (40, 160):
         loaded = weft.load(deep(layers), device="cpu", threads=1)
