@@ -9,7 +9,7 @@ from functools import partial
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.executable import Executable
+from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.pool import MOST_THREADS
@@ -58,7 +58,7 @@ class CpuDriver(CompilingDriver):
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
-        return Executable(program, _threads(options.threads), options)
+        return CpuExecutable(program, _threads(options.threads), options)
 
     def place(self, array: Array) -> DeviceTensor:
         return host_tensor(array, self.name)

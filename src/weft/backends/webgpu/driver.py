@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
+from weft.backends.resident.executable import ResidentExecutable
+from weft.backends.resident.recording import recorder
+from weft.backends.resident.tensor import upload
 from weft.backends.webgpu import adapters, gpu, targets
 from weft.backends.webgpu.bindings import module_text
 from weft.backends.webgpu.compile import compile_program
 from weft.backends.webgpu.emit import emit
-from weft.backends.webgpu.executable import Executable
+from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
-from weft.backends.webgpu.recording import recorder
-from weft.backends.webgpu.tensor import upload
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
@@ -55,7 +56,8 @@ class WebGpuDriver(CompilingDriver):
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
-        executable = Executable(program, self._gpu(), options.memory_limit)
+        opened = self._gpu()
+        executable = ResidentExecutable(program, opened, gpu_launches(program, opened), options.memory_limit)
         executable.compile_usual()
         return executable
 
@@ -64,7 +66,8 @@ class WebGpuDriver(CompilingDriver):
 
     def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
         assert isinstance(program, CompiledProgram)
-        return Recorder(recorder(program, self._gpu()), 1)
+        opened = self._gpu()
+        return Recorder(recorder(program, opened, gpu_launches(program, opened)), 1)
 
     def calibrate(self, threads: int) -> Peak:  # noqa: ARG002
         return known_peak(self._gpu())
