@@ -21,10 +21,10 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.attention_tasks import attention_parts, streams_attention
 from weft.kernels.build.memoize import memoizing
-from weft.kernels.lower.barriers import work_with_barriers
+from weft.kernels.lower.barriers import sections_with_barriers
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import build_work, copy_work, is_native
 from weft.kernels.vector.winograd_choice import choose_tiles
@@ -36,10 +36,11 @@ OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
 def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     """The whole program as sections, in an order that the data allows."""
     with memoizing():
-        return _divide(program, target, progress)
+        sections = _divide(program, target, progress)
+    return sections_with_barriers(sections) if target.threads else sections
 
 
-def _divide(program: TensorProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
+def _divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     program = inline_maps(program, target.most_buffers - OTHER_BUFFERS)
     numbers = count(_highest(program) + 1)
     groups = _narrow(group_steps(program, streams=streams_attention(target)), target)
@@ -57,7 +58,7 @@ def _divide(program: TensorProgram, target: Target, progress: Progress | None) -
             sections.append(_native_section(program, stretch, scans, target, tiles, numbers, tell))
         else:
             steps = tuple(step for group in stretch for step in group.steps)
-            inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
+            inside = tuple(_divide(body, target) for step in steps for body in bodies(step.primitive))
             sections.append(HostSection(steps, inside))
     return tuple(sections)
 
@@ -90,7 +91,7 @@ def _native_scan(group: Group, target: Target) -> ScanTask | None:
     if not isinstance(step.primitive, Scan) or not all(_is_tensor(v) for v in (*step.operands, *step.results)):
         return None
     program = inline_maps(step.primitive.body, target.most_buffers - OTHER_BUFFERS)
-    sections = divide(program, target)
+    sections = _divide(program, target)
     if program.guards or len(sections) != 1 or not isinstance(sections[0], NativeSection):
         return None
     body = sections[0]
@@ -98,7 +99,7 @@ def _native_scan(group: Group, target: Target) -> ScanTask | None:
     if not set(program.outputs) <= set(body.outputs) or len(set(stacked)) < len(stacked):
         return None
     carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
-    copies = tuple(_lowered(copy_work(carry, carry, target, flat=True), target) for carry in carries)
+    copies = tuple(copy_work(carry, carry, target, flat=True) for carry in carries)
     return ScanTask(step.primitive, program, body, copies, step.operands, step.results, step.origin)
 
 
@@ -126,15 +127,7 @@ def _native_section(
         else:
             builder.add(group)
         tell()
-    tasks = tuple(
-        replace(task, work=_lowered(task.work, target)) if isinstance(task, Task) else task for task in builder.tasks
-    )
-    return NativeSection(tasks, builder.aliases, part.inputs, part.outputs)
-
-
-def _lowered(work: Work, target: Target) -> Work:
-    """The work as its target's lanes can run it."""
-    return work_with_barriers(work) if target.threads else work
+    return NativeSection(tuple(builder.tasks), builder.aliases, part.inputs, part.outputs)
 
 
 def _seen_outside(program: TensorProgram, groups: list[Group]) -> set[Value]:
