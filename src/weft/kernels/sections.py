@@ -50,7 +50,7 @@ def build_sections(fused: FusedProgram, target: Target, progress: Progress | Non
     """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
     with memoizing():
         sections = _build(fused, target, progress)
-    return sections_with_barriers(sections) if target.threads else sections
+    return verified(sections_with_barriers(sections) if target.threads else sections)
 
 
 def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
@@ -67,7 +67,7 @@ def _build(fused: FusedProgram, target: Target, progress: Progress | None = None
             builder.add(group)
             if progress is not None:
                 progress(next(done) / len(fused.groups))
-        sections.append(verified(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs)))
+        sections.append(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs))
     return tuple(sections)
 
 
