@@ -1,7 +1,7 @@
 """One switch for what stages prove about their results: WEFT_VERIFY=1 in the environment, as all tests run with it.
 
-Programs are verified in every run (ir/verify.py). With the switch, so are kernels, as soon as all sections are built, and
-plans (plan/verify.py). What is wrong is an InternalError.
+Programs are verified in every run (ir/verify.py). With the switch, so are kernels, as soon as all sections are
+built, and plans (plan/verify.py). What is wrong is an InternalError.
 """
 
 from __future__ import annotations
