@@ -41,9 +41,9 @@ F32 = DType.float32
 
 INTRODUCTION = f"""# A kernel, in all its forms
 
-weft has one form for kernels, whatever the device (`src/weft/ir/kernel.py`): a grid of independent blocks, a fixed number
-of lanes in each, registers that are *uniform* (one value for the block) or *varying* (one for each lane), loops that all
-lanes run together. What a lane is, the emitter decides: on a CPU the element of a vector, on a GPU a thread.
+weft has one form for kernels, whatever the device (`src/weft/ir/kernel.py`): a grid of independent blocks, a fixed
+number of lanes in each, registers that are *uniform* (one value for the block) or *varying* (one for each lane), loops
+that all lanes run together. What a lane is, the emitter decides: on a CPU the element of a vector, on a GPU a thread.
 
 This one computes `y = max(2 x, 0)`, in blocks of {EACH} elements, {LANES} lanes side by side. The last vector of the tensor is cut
 off by a mask. `weft kernels MODEL -k NAME` shows the same of any kernel of a model, and `--dump DIR` writes all of them.
