@@ -45,8 +45,8 @@ weft has one form for kernels, whatever the device (`src/weft/ir/kernel.py`): a 
 number of lanes in each, registers that are *uniform* (one value for the block) or *varying* (one for each lane), loops
 that all lanes run together. What a lane is, the emitter decides: on a CPU the element of a vector, on a GPU a thread.
 
-This one computes `y = max(2 x, 0)`, in blocks of {EACH} elements, {LANES} lanes side by side. The last vector of the tensor is cut
-off by a mask. `weft kernels MODEL -k NAME` shows the same of any kernel of a model, and `--dump DIR` writes all of them.
+This one computes `y = max(2 x, 0)`, in blocks of {EACH} elements, {LANES} lanes side by side; a mask cuts off the last
+vector. `weft kernels MODEL -k NAME` shows the same of any kernel of a model, and `--dump DIR` writes all of them.
 """
 
 
