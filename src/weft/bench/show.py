@@ -106,7 +106,7 @@ def mean_lines(report: BenchReport) -> Iterator[str]:
         )
 
 
-def figure_lines(report: Report) -> Iterator[str]:
+def figure_lines(report: BenchReport) -> Iterator[str]:
     """What is to be fast beside the runs, for each engine that has such figures."""
     for engine in report.engines():
         found = [each for model in report.models if (each := model.of(engine)) is not None]
