@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,9 @@ from frontend.samples import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import weft
+from weft.fuse import PIPELINE as FUSING
 from weft.ir.dtypes import DType
+from weft.passes import PIPELINE
 
 RNG = np.random.default_rng(7)
 SOURCE = Path(weft.__file__).parents[1]
@@ -439,34 +440,39 @@ def test_options(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(weft.load(affine(), **options)(X)[0], Y)
 
 
-def test_stages_can_be_dumped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_stages_can_be_dumped(device: str, tmp_path: Path) -> None:
     folder = tmp_path / "some" / "stages"
-    weft.load(affine(), dump=folder)
-    files = sorted(path.name for path in folder.iterdir())
-    assert files[0] == "00-traced.txt"
-    assert len(files) > 4
-    for path in folder.iterdir():
-        assert "input %0: float32[batch, 3]  # x" in path.read_text()
+    weft.load(affine(), device=device, dump=folder)
+    stages = {path.stem[3:]: path.read_text() for path in sorted(folder.glob("*.txt"))}
+    assert list(stages)[:2] == ["graph", "traced"]
+    assert "graph" in stages["graph"]
+    for name in ("traced", *(apply.__name__ for apply in PIPELINE)):
+        assert "input %0: float32[batch, 3]  # x" in stages[name]
+    if device == "reference":
+        return
+    assert [apply.__name__ for apply in FUSING] == list(stages)[-2 - len(FUSING) : -2]
+    assert "because" in stages["sections"]
+    assert "section 0: arena" in stages["plan"]
+    kernels = {path.stem for path in (folder / "kernels").iterdir()}
+    assert kernels
+    for name in kernels:
+        assert name in stages["sections"]
+        assert (folder / "kernels" / f"{name}.txt").read_text().startswith(f"kernel {name}(")
+        assert f"@{name}(" in (folder / "kernels" / f"{name}.ll").read_text().replace('"', "")
+        assert name in (folder / "kernels" / f"{name}.s").read_text()
 
 
 # -- the cost of importing -------------------------------------------------------------------------------------------
 
 
-def seconds(imports: str) -> float:
-    """Processor time of a Python that imports something: unlike the clock's, it does not count other programs."""
-    code = f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); import {imports}; print(sum(os.times()[:2]))"
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-
-
-def test_importing_is_quick() -> None:
-    pairs = [(seconds("numpy"), seconds("numpy, weft")) for _ in range(5)]
-    assert statistics.median(after - before for before, after in pairs) < 0.3
-
-
 def test_importing_brings_in_little() -> None:
+    """Whatever the first load needs is imported by the first load. `weft bench` measures how long both take."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"onnx", "rich", "onnxruntime", "google.protobuf"} & set(run.stdout.split())
+    brought = set(run.stdout.split())
+    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & brought
+    assert {name for name in brought if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
 
 
 def test_public_names_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,14 +15,41 @@ from importlinter.cli import lint_imports
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "weft"
 FILES = sorted(SOURCE.rglob("*.py"))
+TESTS = ROOT / "tests"
+TEST_FILES = sorted(TESTS.rglob("*.py"))
 
 MOST_LINES = 700
 DEVICE_NAMES = frozenset({"cpu", "cuda", "llvm", "reference", "vulkan", "webgpu"})
 MAY_NAME_OPS = ("ops/",)
 MAY_NAME_DEVICES = ("backends/", "runtime/devices.py", "cli/")
 MAY_IMPORT_ONNX = ("frontend/", "compat/", "backend.py")
-ALLOWED_LITERALS: dict[tuple[str, str], str] = {}
+ALLOWED_LITERALS: dict[tuple[str, str], str] = {
+    ("threads.py", "cpu"): "the name of a controller of Linux's control groups"
+}
 """(file, literal) -> why it cannot be avoided there."""
+
+CLOCK = re.compile(
+    r"\btime\.(monotonic|perf_counter|process_time|thread_time|time|clock_gettime)(_ns)?\(|\bfrom time import\b"
+    r"|\bos\.times\(|\bgetrusage\(|\btimeit\."
+)
+MAY_READ_A_CLOCK = {
+    "attack/campaign.py": "goes on for as long as it is told",
+    "attack/engine.py": "a watchdog of minutes",
+    "attack/minimise.py": "goes on for as long as it is told",
+    "attack/scenarios.py": "a watchdog of minutes; runs that the end of their process meets",
+    "attack/sweep.py": "goes on for as long as it is told",
+    "cpu/test_code_cache.py": "files with dates in the past",
+    "cpu/test_model_cache.py": "files with dates in the past",
+    "cpu/test_tape.py": "the clock that launches are noted by is the system's",
+    "profiling/browser.py": "a watchdog of minutes",
+}
+"""No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the
+time (counting.py: lines of Python that run; launches, compilations, files), and `weft bench` measures it. Watchdogs
+against hangs are minutes long."""
+SHORTEST_WATCHDOG = 60  # seconds
+MAY_HAVE_NO_PATIENCE = {
+    "test_conformance.py": "of a worker that hangs on purpose",
+}
 
 
 def test_imports_follow_the_layers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +76,23 @@ def test_only_the_edges_import_onnx() -> None:
         if module.split(".")[0] in ("onnx", "onnxruntime")
     ]
     assert strangers == []
+
+
+def test_no_test_asserts_a_time() -> None:
+    readers = {path.relative_to(TESTS).as_posix() for path in TEST_FILES if CLOCK.search(path.read_text("utf-8"))}
+    assert readers == set(MAY_READ_A_CLOCK), "count what takes the time, and measure it in `weft bench`"
+
+
+def test_watchdogs_are_patient() -> None:
+    short = {
+        path.relative_to(TESTS).as_posix()
+        for path in TEST_FILES
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call)
+        for seconds in _patience(node)
+        if seconds < SHORTEST_WATCHDOG
+    }
+    assert short == set(MAY_HAVE_NO_PATIENCE)
 
 
 def test_exceptions_are_still_needed() -> None:
@@ -91,6 +136,17 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module, node.lineno
+
+
+def _patience(node: ast.Call) -> Iterator[float]:
+    """The seconds that a call waits for at most, where they are written there."""
+    for keyword in node.keywords:
+        match keyword:
+            case ast.keyword(arg="timeout", value=ast.Constant(value=int() | float() as seconds)):
+                yield seconds
+    match node:
+        case ast.Call(func=ast.Attribute(attr="timeout"), args=[ast.Constant(value=int() | float() as seconds)]):
+            yield seconds
 
 
 def _relative(path: Path) -> str:

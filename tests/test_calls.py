@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import numpy as np
@@ -14,7 +13,8 @@ from frontend.samples import branching, model, node, tensor, value
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu.machine import usable_cores
+from weft.backends.cpu import section
+from weft.backends.cpu.pool import runner
 from weft.ir.numbers import Numbers
 from weft.ir.target import Peak
 from weft.ir.work import NativeSection
@@ -188,30 +188,20 @@ def test_callers_in_threads_get_the_same_bits(threads: int) -> None:
         assert all(pool.map(call, range(len(images))))
 
 
-def test_calls_in_threads_run_side_by_side(record_property: Callable[[str, object], None]) -> None:
-    """Two callers of a model on one thread each do nearly twice as much as one; on a busy machine, no less."""
-    loaded = weft.load(stacked(size=40), device="cpu", threads=1)
-    image = {"x": np.ones((1, 24, 40, 40), np.float32)}
+def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits for another to be done; test_tape.py shows that native code runs side by side."""
+    native, meeting = runner(), Barrier(3, timeout=240)
 
-    def calls_in(seconds: float) -> int:
-        end = time.perf_counter() + seconds
-        count = 0
-        while time.perf_counter() < end:
-            loaded.run(image)
-            count += 1
-        return count
+    def call(address: int) -> int:
+        meeting.wait()
+        return native.call(address)
 
-    calls_in(0.1)
-    best = 0.0
-    for _ in range(8):
-        alone = calls_in(0.15)
-        with ThreadPoolExecutor(2) as pool:
-            together = sum(pool.map(calls_in, [0.15, 0.15]))
-        best = max(best, together / alone)
-        if best > 1.6:
-            break
-    record_property("throughput of two callers", round(best, 2))
-    assert best > (0.8 if usable_cores() > 1 else 0.6)
+    expected = weft.load(layers(), device="cpu", threads=1).run({"x": X})
+    monkeypatch.setattr(section, "runner", lambda: replace(native, call=call))
+    loaded = weft.load(layers(), device="cpu", threads=1)
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(loaded.run, [{"x": X}] * 3):
+            assert found["y"].tobytes() == expected["y"].tobytes()
 
 
 @pytest.mark.parametrize("threads", [3, 5])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from onnx.backend.test.runner import Runner
 
 from weft.cli import conformance as command
-from weft.compat.conformance import CaseResult, Report, judge, read_known_failures, run_suite
+from weft.compat.conformance import CaseResult, ConformanceReport, judge, read_known_failures, run_suite
 from weft.compat.conformance.cases import collect, data_sets
 from weft.compat.conformance.compare import difference
 from weft.errors import DeviceError, InputError, InternalError
@@ -29,8 +28,8 @@ def result(name: str, status: Any = "passed", reason: str = "", ops: tuple[str, 
     return CaseResult(name, "node", ops, status, reason, 0.5)
 
 
-def report(*cases: CaseResult) -> Report:
-    return Report("reference", "1.2.3", 1.0, cases)
+def report(*cases: CaseResult) -> ConformanceReport:
+    return ConformanceReport("reference", "1.2.3", 1.0, cases)
 
 
 class TestCompare:
@@ -135,24 +134,28 @@ class TestIsolation:
         found = run_suite(
             "reference",
             kinds=["simple"],
-            pattern="^test_(expand_shape_model|shrink|sign_model|single_relu_model)",
-            timeout=4,
+            pattern="^test_(expand_shape_model[134]|shrink|sign_model|single_relu_model)",
             loader="conformance.loaders:hostile",
             progress=lambda case, total: seen.append(f"{case.name} of {total}"),
         )
-        assert sorted(seen) == [f"{case.name} of 7" for case in found.cases]
+        assert sorted(seen) == [f"{case.name} of 6" for case in found.cases]
         return {case.name: case for case in found.cases}
 
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
             ("test_expand_shape_model1", "crashed with SIGSEGV"),
-            ("test_expand_shape_model2", "no answer within 4 s"),
             ("test_expand_shape_model3", "ended its process with status 3"),
         ],
     )
     def test_a_lost_worker_is_a_failure(self, hostile: dict[str, CaseResult], name: str, reason: str) -> None:
         assert (hostile[name].status, hostile[name].reason) == ("failed", reason)
+
+    def test_a_worker_that_hangs_is_a_failure(self) -> None:
+        """With no other case beside it, so that none could be called late on a busy machine."""
+        loader, pattern = "conformance.loaders:hostile", "^test_expand_shape_model2$"
+        (case,) = run_suite("reference", kinds=["simple"], pattern=pattern, timeout=0.5, loader=loader).cases
+        assert (case.status, case.reason) == ("failed", "no answer within 0.5 s")
 
     def test_what_a_library_prints_is_no_answer(self, hostile: dict[str, CaseResult]) -> None:
         assert hostile["test_expand_shape_model4"].status == "passed"
@@ -167,10 +170,11 @@ class TestIsolation:
         assert hostile["test_single_relu_model"].ops == ("Relu",)
 
     def test_an_interrupted_run_ends_at_once(self) -> None:
+        """Were the worker that hangs waited for, the watchdog would end this test."""
+
         def interrupt(case: CaseResult, total: int) -> None:
             raise KeyboardInterrupt
 
-        before = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             run_suite(
                 "reference",
@@ -179,7 +183,6 @@ class TestIsolation:
                 loader="conformance.loaders:hostile",
                 progress=interrupt,
             )
-        assert time.monotonic() - before < 60, "the worker that hangs was waited for"
 
     def test_a_worker_that_cannot_start_is_an_error(self) -> None:
         with pytest.raises(InternalError, match=r"does not start: it ended .*no_such_module"):

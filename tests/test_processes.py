@@ -231,7 +231,7 @@ def work():
 threading.Thread(target=work, daemon={daemon}).start()
 time.sleep(0.1)
 """
-    assert run_script(script, tmp_path) == "" if daemon else "done"
+    assert run_script(script, tmp_path) in (("", "done") if daemon else ("done",))  # it may be quicker than the end
 
 
 def test_a_worker_ends_with_its_parent() -> None:
@@ -359,6 +359,6 @@ sys.exit(os.waitstatus_to_exitcode(ended))
     source = str(Path(weft.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(tmp_path)))}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, timeout=60, capture_output=True, check=False
+        [sys.executable, "-c", program], env=environment, timeout=240, capture_output=True, check=False
     )
     assert done.returncode == 7, done.stderr.decode()

@@ -11,7 +11,6 @@ from attack.verdict import Payload, Verdict, refused, right, wrong
 
 from weft.errors import InputError, InternalError
 
-SECONDS = 3.0
 SIZE = 64
 
 

@@ -29,7 +29,7 @@ from weft.errors import DeviceError
 CALLERS = 8
 SIZE = 24
 ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp")
-PATIENCE = 40.0  # seconds that a child may take
+PATIENCE = 120.0  # seconds that a child may take
 Payload = dict[str, Any]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +35,6 @@ def child() -> Iterator[Child]:
         ("input", REFUSED, "InputError"),
         ("refuse", REFUSED, "since"),
         ("print", RIGHT, ""),
-        ("hang", HANG, "no answer"),
     ],
 )
 def test_verdicts(do: str, kind: str, said: str, child: Child) -> None:
@@ -42,6 +42,16 @@ def test_verdicts(do: str, kind: str, said: str, child: Child) -> None:
     assert verdict.kind == kind
     assert said in verdict.detail
     assert child.run({"name": "after", "do": "right"}).kind == RIGHT
+
+
+def test_a_hang() -> None:
+    """Of a family without patience, which only this case is asked for."""
+    with Arena() as arena, Child(replace(PRETENDED, seconds=0.5), "none", arena) as child:
+        child.run({"name": "before", "do": "right"})
+        verdict = child.run({"name": "hang", "do": "hang"})
+        assert verdict.kind == HANG
+        assert "no answer" in verdict.detail
+        assert child.run({"name": "after", "do": "right"}).kind == RIGHT
 
 
 def test_findings_become_small(child: Child, tmp_path: Path) -> None:

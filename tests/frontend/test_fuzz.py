@@ -1,8 +1,7 @@
-"""Damaged files: each gives a model or a weft error, quickly, and never hides a mistake of ours."""
+"""Damaged files: each gives a model or a weft error, and never hides a mistake of ours."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from weft.frontend import read_model
 
 SEED = 20240611
 FLIPS = 1500
-SLOWEST = 5.0
 EXPECTED_CAUSES = {"DecodeError", "UnicodeDecodeError", "OSError", "FileNotFoundError", "ValueError"}
 """What protobuf, the file system and numpy raise for damaged data; anything else would be our own mistake."""
 
@@ -29,13 +27,11 @@ MODELS: dict[str, Callable[[], bytes]] = {
 
 
 def check(source: object, what: str) -> None:
-    start = time.monotonic()
     try:
         read_model(source)
     except WeftError as error:
         cause = error.__cause__
         assert cause is None or type(cause).__name__ in EXPECTED_CAUSES, (what, repr(cause))
-    assert time.monotonic() - start < SLOWEST, what
 
 
 def flipped(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ SUBJECT = "weft"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Of a fresh process: seconds of loading and of the first run, and the most bytes above those after importing."""
+    """Of a fresh process: seconds of loading and of the first run, and the most bytes above those after importing.
+
+    `imports` are the seconds of importing the engine, which come before; None in results from before they were noted.
+    """
 
     load: float
     first_run: float
     memory: int | None
+    imports: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,17 @@ class Measurement:
     difference: float | None  # from the judge's outputs, relative; None where there is no judge
     agrees: bool | None
     share_of_peak: float | None
+    plan: float | None = None  # seconds of planning memory and launches for these sizes; of weft alone
+
+
+FIGURES: dict[str, Callable[[Measurement], float | None]] = {
+    "importing": lambda found: found.cached.imports,
+    "loading, cold": lambda found: found.cold.load,
+    "loading, cached": lambda found: found.cached.load,
+    "first run, cached": lambda found: found.cached.first_run,
+    "planning": lambda found: found.plan,
+}
+"""What is to be fast beside the runs themselves, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,7 @@ class ModelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     machine: dict[str, Any]
     settings: dict[str, Any]
     models: tuple[ModelResult, ...]
@@ -78,7 +93,7 @@ class Mean:
     best: tuple[str, float]
 
 
-def means(report: Report) -> Iterator[Mean]:
+def means(report: BenchReport) -> Iterator[Mean]:
     for engine in report.engines():
         found = [(model.model, ratio) for model in report.models if (ratio := model.ratio(engine)) is not None]
         if engine != SUBJECT and found:
@@ -111,12 +126,13 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     changes: tuple[Change, ...]
+    figures: dict[str, tuple[float, int]]  # of FIGURES -> the mean ratio of weft's before over after, and of how many
     drift: dict[str, float]  # engine -> the mean ratio of times before over after; of peers it is the machine's mood
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
 
 
-def compare(before: Report, after: Report) -> Comparison:
+def compare(before: BenchReport, after: BenchReport) -> Comparison:
     old, new = ({model.model: model for model in report.models} for report in (before, after))
     both = [name for name in old if name in new]
     changes = tuple(
@@ -133,7 +149,13 @@ def compare(before: Report, after: Report) -> Comparison:
     only_before, only_after = (
         tuple(name for name in here if name not in there) for here, there in ((old, new), (new, old))
     )
-    return Comparison(changes, drift, only_before, only_after)
+    subjects = [(was, now) for name in both if (was := old[name].of(SUBJECT)) and (now := new[name].of(SUBJECT))]
+    figures: dict[str, tuple[float, int]] = {}
+    for figure, of in FIGURES.items():
+        ratios = [seconds / then for was, now in subjects if (seconds := of(was)) and (then := of(now))]
+        if ratios:
+            figures[figure] = geometric_mean(ratios), len(ratios)
+    return Comparison(changes, figures, drift, only_before, only_after)
 
 
 def _change(model: str, before: Spread, after: Spread) -> Change:
@@ -144,7 +166,7 @@ def _change(model: str, before: Spread, after: Spread) -> Change:
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def to_json(report: Report) -> str:
+def to_json(report: BenchReport) -> str:
     return as_json({"format": FORMAT, **asdict(report)})
 
 
@@ -152,13 +174,13 @@ def as_json(data: Mapping[str, Any]) -> str:
     return json.dumps(_plain(data), indent=1, allow_nan=False) + "\n"
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> BenchReport:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             raise InputError(f"{path}: results of format {data['format']}, not {FORMAT}", hint="measure again")
         models = tuple(_model(entry) for entry in data["models"])
-        return Report(data["machine"], data["settings"], models, data["left_out"])
+        return BenchReport(data["machine"], data["settings"], models, data["left_out"])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

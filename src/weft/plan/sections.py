@@ -19,6 +19,7 @@ from weft.ir.numbers import Numbers
 from weft.ir.packing import array_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
+from weft.ir.verification import is_verifying
 from weft.ir.work import (
     Allocation,
     Effort,
@@ -31,34 +32,20 @@ from weft.ir.work import (
     Task,
     Work,
 )
-from weft.plan.arena import Arena, Block, place
+from weft.plan.arena import Lifetime, Placement, place
 from weft.plan.order import choose_order
+from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.scans import UNROLLED, ScanPlaces, repeat
-from weft.plan.storage import Sizes, Storage, arrange
+from weft.plan.storage import Sizes, StoragePlan, arrange
+from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
+
+__all__ = ["ABSOLUTE", "ARENA", "ERRORS", "FIRST_FREE", "Plan", "make_plan", "shape_of"]
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
-ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
 MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
 _NOWHERE = Place(ABSOLUTE)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`constants` are arrays that launches point to, and so must live as long.
-
-    `lower_bound` is the most that lives in the arena at any step, `sum_bytes` what it would take without reuse.
-    """
-
-    launches: tuple[PlannedLaunch | Repeated, ...]
-    arena_bytes: int
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
-    constants: tuple[Array, ...]
-    allocations: tuple[Allocation, ...]  # of what the section's own values and works need; a scan's inside is one
-    lower_bound: int
-    sum_bytes: int
-    steps: tuple[tuple[int, ...], ...]  # numbers of tasks in order; those of one step may run side by side
 
 
 def make_plan(
@@ -91,7 +78,7 @@ def make_plan(
         first, count = count, count + sum(_count(entry) for entry in own)
         spans.append((first, max(count - 1, 0)))
     outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
-    return Plan(
+    plan = Plan(
         with_waits(launches),
         layout.arena.size,
         outputs,
@@ -101,6 +88,9 @@ def make_plan(
         planner.sum_bytes(section, layout.storage),
         tuple(map(tuple, steps)),
     )
+    if is_verifying():
+        verify_plan(section, plan, constants, sizes)
+    return plan
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:
@@ -112,8 +102,8 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 class _Layout:
     """Where a section's own memory is: places of values and of (task, number) workspaces."""
 
-    storage: Storage
-    arena: Arena
+    storage: StoragePlan
+    arena: Placement
     places: dict[Value, Place]
     workspaces: dict[tuple[int, int], Place]
 
@@ -130,7 +120,7 @@ class _Planner:
         self.known_scans: dict[int, int] = {}  # bytes of scans, by their id
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
         self.sizes = Sizes(number, self.bytes, self.scan_bytes)
-        self.known: tuple[Sequence[Sequence[int]], tuple[Storage, Arena]] | None = None
+        self.known: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -167,7 +157,7 @@ class _Planner:
 
     def lay_out(
         self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
-    ) -> tuple[Storage, Arena]:
+    ) -> tuple[StoragePlan, Placement]:
         """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory.
 
         The answer for the same steps is kept.
@@ -366,10 +356,10 @@ class _Planner:
     def aligned(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 
-    def place(self, storage: Storage) -> Arena:
-        return place([Block(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
+    def place(self, storage: StoragePlan) -> Placement:
+        return place([Lifetime(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
 
-    def sum_bytes(self, section: NativeSection, storage: Storage) -> int:
+    def sum_bytes(self, section: NativeSection, storage: StoragePlan) -> int:
         """What a section's own values and workspaces take if each has memory of its own."""
         seen = {*section.outputs, *section.aliases}
         values = sum(self.aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.fuse.attention import AT_HAND
+from weft.ir.attention import AT_HAND
 from weft.ir.scalar import Load, Scalar, loads, rebuild
 
 

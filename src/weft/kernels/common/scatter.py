@@ -1,119 +1,50 @@
-"""Scatters: a copy of the tensor, then the updates in their order.
-
-Blocks and lanes go along the axes on which no two points meet; along the others points are taken one by one.
-"""
+"""Scatters: a copy of the tensor, then the updates in their order, which each family has its own way for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from weft.cost.sizes import estimate
 from weft.ir import dims
-from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Scatter
-from weft.ir.scalar import Apply, Index, Load, Scalar, loads
+from weft.ir.scalar import Apply, Index, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import wide_dtype
-from weft.kernels.build.checks import FaultReport, is_checked
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
-from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
-from weft.kernels.common.maps import map_lanes, map_launch
-from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
-from weft.kernels.lower.merge_axes import operand_inputs, operand_views
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
-from weft.kernels.threads.scatter import grid_updates
+from weft.kernels.common.concat import MapLaunch
+from weft.kernels.lower.tensors import RESULT, Launch, Reference, Tensor, Work, Workspace
+
+Updates = Callable[
+    [Scatter, Sequence[Tensor], Tensor, Target, Reference, int], tuple[list[Launch], tuple[Workspace, ...]]
+]
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
-    """The copy, the updates, and for sums of narrow floats a rounding at the end."""
+def scatter_launches(
+    primitive: Scatter,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    target: Target,
+    map_launch: MapLaunch,
+    updates: Updates,
+) -> Work:
+    """The copy, the updates, and for sums of narrow floats a rounding at the end.
+
+    `updates` are a family's launches and their workspaces, numbered from a number on, that change the copy.
+    """
     combines = primitive.reduction != "none"
     wide = wide_dtype("sum", result.dtype) if combines else result.dtype
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
     copied = Tensor(wide, result.shape, result.layout)
     narrow = wide is not result.dtype
     spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
-    place = Reference("workspace", 0) if narrow else Reference("result", 0)
-    copy = _map_launch(_cast(Load(0, plain, result.dtype), wide), operands[0], copied, target)
-    launches = [copy.rebound({Reference("result", 0): place})]
-    if target.threads:
-        updates, more = grid_updates(primitive, operands, copied, target, place, len(spaces))
-        launches += updates
-        spaces += more
-    else:
-        launches.append(_Updates(primitive, operands, copied, target, place).launch())
+    place = Reference("workspace", 0) if narrow else RESULT
+    copy = map_launch(_cast(Load(0, plain, result.dtype), wide), operands[:1], copied, target, None)
+    changes, more = updates(primitive, operands, copied, target, place, len(spaces))
+    launches = [copy.rebound({RESULT: place}), *changes]
     if narrow:
-        back = _map_launch(_cast(Load(0, plain, wide), result.dtype), copied, result, target)
+        back = map_launch(_cast(Load(0, plain, wide), result.dtype), [copied], result, target, None)
         launches.append(back.rebound({Reference("operand", 0): place}))
-    return Work(tuple(launches), spaces)
-
-
-def _map_launch(expression: Scalar, operand: Tensor, result: Tensor, target: Target) -> Launch:
-    return map_launch(expression, [operand], result, *map_lanes(expression, result, target))
+    return Work(tuple(launches), (*spaces, *more))
 
 
 def _cast(value: Scalar, dtype: DType) -> Scalar:
     return value if value.dtype is dtype else Apply("cast", (value,), dtype)
-
-
-class _Updates:
-    def __init__(
-        self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference
-    ) -> None:
-        self.primitive = primitive
-        self.copied = copied
-        self.builder = KernelBuilder("scatter")
-        self.expressions = (*primitive.indices, primitive.update)
-        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
-        self.views = operand_views(operands, operand_inputs(operands, self.builder, read), self.builder)
-        self.out = self.builder.output("out", copied.dtype, place)
-        self.faults = FaultReport(self.builder)
-        self.strides = tuple(self.builder.size(stride) for stride in copied.strides)
-        self.free = free_axes(primitive)
-        self.lane_axis = neighbour_axis(primitive, copied)
-        self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
-        self.reports = primitive.checked or is_checked(*self.expressions)
-
-    def launch(self) -> Launch:
-        domain = self.primitive.domain
-        outer = [axis for axis in self.free if axis != self.lane_axis]
-        if self.lane_axis is not None:
-            outer.append(self.lane_axis)
-        steps = [axis for axis in range(len(domain)) if axis not in self.free]
-        weight = estimate(dims.product(domain[axis] for axis in steps))
-        blocks, spans = spread([domain[axis] for axis in outer], self.builder, weight, self.lanes)
-        ends = [Span(0, self.builder.size(domain[axis])) for axis in steps]
-
-        def points(free: list[Dim], mask: Code | None) -> Body:
-            places = dict(zip(outer, free, strict=True))
-            return loops(self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
-
-        if self.lane_axis is None:
-            body = loops(self.builder, "o", spans, lambda free: points(free, None))
-        else:
-
-            def vectors(free: list[Dim]) -> Body:
-                return lane_loop(self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask))
-
-            body = loops(self.builder, "o", spans[:-1], vectors)
-        if self.reports:
-            body = self.faults.around(body)
-        return self.builder.launch(self.lanes, body, blocks)
-
-    def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
-        """One point of the domain, or one a lane."""
-        statements: list[Statement] = []
-        lowering = Lowering(self.views, places, self.builder, None, mask, statements)
-        indices = all_indices(self.primitive, self.copied, self.strides)
-        point = find_point(indices, lowering, mask, self.primitive.checked)
-        value = lowering.code(self.primitive.update)
-        dtype = self.copied.dtype
-        if value.dtype is not dtype:
-            value = Call("cast", (value,), dtype)
-        if self.primitive.reduction != "none":
-            present = fetch(self.out, point.place, point.indirect, point.inside)
-            value = Call(self.primitive.reduction, (present, value), dtype)
-        checks = self.faults.gather([*lowering.checks, *point.wrong])
-        return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))

@@ -7,7 +7,6 @@ templates give equal kernels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from weft.errors import InternalError
@@ -34,7 +33,6 @@ from weft.ir.kernel import (
     View,
     is_varying,
     variable,
-    verify_kernel,
 )
 from weft.ir.work import Launch, Reference
 
@@ -149,8 +147,6 @@ class KernelBuilder:
         bound = (*self._inputs, *self._outputs)
         buffers = (*(buffer for buffer, _ in bound), *self._locals)
         kernel = Kernel(self.name, buffers, tuple(self._parameters), lanes, tuple(body))
-        if os.environ.get("WEFT_VERIFY") == "1":
-            verify_kernel(kernel)
         references = tuple((buffer.name, reference) for buffer, reference in bound)
         return Launch(kernel, blocks, tuple(self._parameters.items()), references)
 

@@ -14,9 +14,9 @@ from weft.ir.program import Pool
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.memoize import memoized
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
+from weft.kernels.lower.memoize import memoized
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.threads.points import all_of, points
 
 RUN = 4  # channels of a thread, where they are neighbours
@@ -26,8 +26,15 @@ CHANNEL = 1
 Body = tuple[Statement, ...]
 
 
+def pool_work(
+    primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
+) -> Work:
+    """References count the operand, then the epilogue's."""
+    return Work((_pool_launch(primitive, operand, result, epilogue, target),))
+
+
 @memoized
-def pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+def _pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
     """Operands are the pool's and the epilogue's."""
     return _Pooling(primitive, operand, result, epilogue, target).launch()
 

@@ -18,10 +18,10 @@ from weft.ir.scalar import walk
 from weft.ir.target import Target
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering, both
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, put, repeat
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference
 from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
@@ -46,7 +46,7 @@ class Pieces:
 
 
 @memoized
-def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
     """Operands and results are those of the sweep. No pass reads what another has written."""
     return _Builder(sweep, target, pieces).launch()
 

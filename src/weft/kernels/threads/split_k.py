@@ -7,8 +7,8 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Call, Code, Statement
 from weft.ir.target import Target
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, fetch_run
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Reference
 from weft.kernels.threads.epilogue import RunEpilogueWriter
 from weft.kernels.threads.points import points

@@ -15,9 +15,9 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Barrier, Code, Number, Statement, block
 from weft.ir.target import Target
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, put, put_run, repeat
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import RESULT, Launch
 from weft.kernels.threads.depth import Depth
 from weft.kernels.threads.direct_product import DirectProduct

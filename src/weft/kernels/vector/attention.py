@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
-from weft.fuse.attention import AT_HAND, Attention
-from weft.fuse.elements import axes_of_shape
 from weft.ir import dims
+from weft.ir.access import axes_of_shape
+from weft.ir.attention import AT_HAND, Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Buffer, Call, Code, Integer, Number, Register, Statement, When, block, lane
@@ -24,10 +24,10 @@ from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import Lowering, Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat, unbounded
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
 from weft.kernels.vector.key_panels import outer_axes
@@ -315,8 +315,8 @@ class _Builder:
         """
         places = self.row_places(rows.row + (rows.height - 1))
         index = self.lowering(places, []).index
-        certain = [index(end.bound) for end in self.attention.ends if end.score == -inf]
-        likely = [index(end.bound) for end in self.attention.ends if end.score != -inf]
+        certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
+        likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
         seen, count = self.builder.let("count", dims.minimum(_least(self.keys, *certain) - start, PIECE))
         taken = self.take_in_seen(rows, KeyPiece(start, count))
         body: Body = (seen, *taken)
@@ -330,7 +330,7 @@ class _Builder:
 
     def some_row_sees_nothing(self, rows: TileRows) -> Code:
         """Whether a row of the tile has met nothing but hidden keys so far, or NaN."""
-        low = max(end.score for end in self.attention.ends if end.score != -inf)
+        low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         own = Call("less", (Integer(lane(self.lanes)), Integer(rows.height)), DType.bool)
         largest = _call("select", own, fetch(rows.most, lane(self.lanes)), _number(inf))
         sees = Call("greater", (Across("minimum", largest), _number(low / 2)), DType.bool)

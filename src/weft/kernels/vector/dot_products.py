@@ -16,9 +16,9 @@ from weft.ir.layout import offset
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch
 from weft.kernels.vector.blocking import BLOCK_WORK, even_part
 from weft.kernels.vector.register_tiles import Product

@@ -23,7 +23,6 @@ from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, s
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, repeat
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
-from weft.kernels.threads.pool import pool_launch
 from weft.kernels.vector.pool_lines import pooled_lines
 
 SMALL_WINDOW = 16  # elements
@@ -34,8 +33,6 @@ def pool_work(
     primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
-    if target.threads:
-        return Work((pool_launch(primitive, operand, result, epilogue, target),))
     launch = pooled_lines(primitive, operand, result, epilogue, target)
     if launch is None:
         launch = _Pooling(primitive, operand, result, epilogue, target).launch()

@@ -13,15 +13,15 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Statement
-from weft.ir.scalar import Scalar
+from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import FaultReport, is_checked
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
-from weft.kernels.build.memoize import memoized
+from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put, repeat
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference
 

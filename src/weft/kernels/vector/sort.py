@@ -12,12 +12,10 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, When
 from weft.ir.layout import offset
 from weft.ir.program import Sort
-from weft.ir.target import Target
 from weft.kernels.build.loop_nest import Body, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
 from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
-from weft.kernels.threads.sort import grid_sort_work
 
 SHORT_LIST = 32
 MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
@@ -25,10 +23,8 @@ MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as 
 INT64, BOOL = DType.int64, DType.bool
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
+def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> Work:
     """Results: the sorted values, and where they stood."""
-    if target.threads:
-        return grid_sort_work(primitive, operand, values, positions, target)
     return _Sorting(primitive, operand, values, positions).work()
 
 

@@ -1,0 +1,97 @@
+"""Scatters on vectors.
+
+Blocks and lanes go along the axes on which no two points meet; along the others points are taken one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.cost.sizes import estimate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.kernel import Call, Code, Statement
+from weft.ir.program import Scatter
+from weft.ir.scalar import computed_dtypes, loads
+from weft.ir.target import Target
+from weft.kernels.build.checks import FaultReport, is_checked
+from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
+from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
+from weft.kernels.common.scatter import scatter_launches
+from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
+from weft.kernels.lower.merge_axes import operand_inputs, operand_views
+from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.vector.maps import region_launch
+
+
+def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+    """The copy, one kernel for all updates, and for sums of narrow floats a rounding at the end."""
+    return scatter_launches(primitive, operands, result, target, region_launch, _updates)
+
+
+def _updates(
+    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference, _: int
+) -> tuple[list[Launch], tuple[Workspace, ...]]:
+    return [_Updates(primitive, operands, copied, target, place).launch()], ()
+
+
+class _Updates:
+    def __init__(
+        self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference
+    ) -> None:
+        self.primitive = primitive
+        self.copied = copied
+        self.builder = KernelBuilder("scatter")
+        self.expressions = (*primitive.indices, primitive.update)
+        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
+        self.views = operand_views(operands, operand_inputs(operands, self.builder, read), self.builder)
+        self.out = self.builder.output("out", copied.dtype, place)
+        self.faults = FaultReport(self.builder)
+        self.strides = tuple(self.builder.size(stride) for stride in copied.strides)
+        self.free = free_axes(primitive)
+        self.lane_axis = neighbour_axis(primitive, copied)
+        self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
+        self.reports = primitive.checked or is_checked(*self.expressions)
+
+    def launch(self) -> Launch:
+        domain = self.primitive.domain
+        outer = [axis for axis in self.free if axis != self.lane_axis]
+        if self.lane_axis is not None:
+            outer.append(self.lane_axis)
+        steps = [axis for axis in range(len(domain)) if axis not in self.free]
+        weight = estimate(dims.product(domain[axis] for axis in steps))
+        blocks, spans = spread([domain[axis] for axis in outer], self.builder, weight, self.lanes)
+        ends = [Span(0, self.builder.size(domain[axis])) for axis in steps]
+
+        def points(free: list[Dim], mask: Code | None) -> Body:
+            places = dict(zip(outer, free, strict=True))
+            return loops(self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
+
+        if self.lane_axis is None:
+            body = loops(self.builder, "o", spans, lambda free: points(free, None))
+        else:
+
+            def vectors(free: list[Dim]) -> Body:
+                return lane_loop(self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask))
+
+            body = loops(self.builder, "o", spans[:-1], vectors)
+        if self.reports:
+            body = self.faults.around(body)
+        return self.builder.launch(self.lanes, body, blocks)
+
+    def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
+        """One point of the domain, or one a lane."""
+        statements: list[Statement] = []
+        lowering = Lowering(self.views, places, self.builder, None, mask, statements)
+        indices = all_indices(self.primitive, self.copied, self.strides)
+        point = find_point(indices, lowering, mask, self.primitive.checked)
+        value = lowering.code(self.primitive.update)
+        dtype = self.copied.dtype
+        if value.dtype is not dtype:
+            value = Call("cast", (value,), dtype)
+        if self.primitive.reduction != "none":
+            present = fetch(self.out, point.place, point.indirect, point.inside)
+            value = Call(self.primitive.reduction, (present, value), dtype)
+        checks = self.faults.gather([*lowering.checks, *point.wrong])
+        return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))
