@@ -42,6 +42,7 @@ def canonical_llvm(text: str) -> str:
 def canonical_wgsl(text: str) -> str:
     """Every declaration has a name of its own: two scopes may use one name, or two."""
     declared = {first or second for first, second in WGSL_DECLARED.findall(text)}
+    declared.update(re.findall(r"\bP\.(\w+)", text))  # parameters, whose struct is made elsewhere
     names: dict[str, str] = {}
     count = 0
 
