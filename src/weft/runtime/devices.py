@@ -8,6 +8,7 @@ with one of them shows as a device that is not available.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -117,6 +118,7 @@ def _built_in() -> Iterator[Backend]:
     return map(_load_built_in, _BUILT_IN)
 
 
+@cache
 def _load_built_in(kind: str) -> Backend:
     backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
     return backend
