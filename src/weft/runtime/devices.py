@@ -19,6 +19,7 @@ from weft.backends.device import Array, Backend, Device, Driver
 from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor
+from weft.runtime.available_memory import check_memory_to_import
 
 GROUP = "weft.devices"
 _BUILT_IN = {  # the module with the DEVICE of each backend, best first
@@ -120,7 +121,11 @@ def _built_in() -> Iterator[Backend]:
 
 @cache
 def _load_built_in(kind: str) -> Backend:
-    backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
+    try:
+        backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
+    except (ImportError, OSError, MemoryError) as error:  # of a library that it needs
+        check_memory_to_import()
+        raise DeviceError(f"device {kind!r} is not available: {error}", hint="see weft.devices()") from error
     return backend
 
 
