@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from weft.backends.cpu.machine import host, named, usable_cores
+from weft.backends.cpu.machine import host, named
 from weft.backends.cpu.peak import measure_peak, peak_text
 from weft.bench import measure, show
 from weft.bench.agreement import difference
@@ -52,6 +52,7 @@ from weft.bench.turns import (
 from weft.bench.worker import sizes_in
 from weft.cli import bench
 from weft.errors import DeviceError, ExecutionError, InputError
+from weft.threads import usable_cores
 
 ROOT = Path(__file__).parent.parent
 Capture = pytest.CaptureFixture[str]

@@ -15,12 +15,13 @@ import pytest
 from test_api import X, Y, affine
 
 import weft
+from weft.backends.device import Device
 from weft.backends.webgpu import adapters as adapters_module
 from weft.backends.webgpu import executable, gpu, launches
 from weft.cli import main
 from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError, OutOfMemoryError
 from weft.runtime import devices
-from weft.runtime.devices import Device, choose, next_best
+from weft.runtime.devices import choose, next_best
 
 SOURCE = Path(weft.__file__).parents[1]
 NAME = "webgpu:llvmpipe"
@@ -37,7 +38,7 @@ def as_if_real(monkeypatch: pytest.MonkeyPatch) -> str:
 
     def automatic() -> Iterator[Device]:
         yield played
-        yield devices._CPU
+        yield choose("cpu")
 
     monkeypatch.setattr(devices, "_automatic", automatic)
     return played.name

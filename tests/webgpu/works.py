@@ -21,6 +21,7 @@ from weft.ir.layout import Layout
 from weft.ir.packing import array_of
 from weft.ir.target import Target
 from weft.ir.work import Place, PlannedLaunch
+from weft.kernels.lower.barriers import work_with_barriers
 from weft.kernels.lower.tensors import Tensor, Work
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +72,7 @@ def run_work(
             memory.append((gpu.buffer(content.nbytes), content))
             gpu.write(memory[-1][0], 0, content)
     launches, shaders = [], {}
-    for index, (launch, references) in enumerate(work.launches):
+    for index, (launch, references) in enumerate(work_with_barriers(work).launches):
         kernel = replace(launch.kernel, name=f"{launch.kernel.name}{index}")
         verify_kernel(kernel)
         shaders[kernel.name] = emit(kernel, gpu.abilities)

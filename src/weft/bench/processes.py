@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import weft
-from weft.backends.cpu.code_cache import VARIABLE
 from weft.bench.engines import Engine, Ran, Setup
+from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
 
 PATIENCE = 600.0  # seconds for one answer; some engines compile for minutes, some hang

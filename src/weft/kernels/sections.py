@@ -30,9 +30,11 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Scan, TensorProgram, Value, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
-from weft.kernels.build.memoize import memoizing
+from weft.ir.verification import verified
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
 from weft.kernels.build.templates import Request
+from weft.kernels.lower.barriers import work_with_barriers
+from weft.kernels.lower.memoize import memoizing
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import choose, copy_work
 
@@ -64,7 +66,7 @@ def _build(fused: FusedProgram, target: Target, progress: Progress | None) -> tu
             builder.add(group)
             if progress is not None:
                 progress(next(done) / len(fused.groups))
-        sections.append(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs))
+        sections.append(verified(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs)))
     return tuple(sections)
 
 
@@ -123,11 +125,11 @@ class _Builder:
         for part in packing:
             value = Value(next(self.numbers), TensorType(part.result.dtype, part.result.shape))
             taken = tuple(operands[number] for number in part.operands)
-            self.tasks.append(Task(part.work, taken, (value,), origin, template=why[0], reason=why[1]))
+            self.tasks.append(Task(self.lowered(part.work), taken, (value,), origin, template=why[0], reason=why[1]))
             packed.append(value)
         needed = effort(group.steps, group.operands, group.results)
         taken = (*(operands[number] for number in last.operands), *packed)
-        self.tasks.append(Task(last.work, taken, group.results, origin, needed, *why))
+        self.tasks.append(Task(self.lowered(last.work), taken, group.results, origin, needed, *why))
 
     def add_scan(self, group: ScanGroup) -> None:
         (step,) = group.steps
@@ -135,10 +137,14 @@ class _Builder:
         (body,) = build_sections(group.body, self.target)
         assert isinstance(body, NativeSection)
         carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
-        copies = tuple(copy_work(carry, carry, self.target, flat=True) for carry in carries)
+        copies = tuple(self.lowered(copy_work(carry, carry, self.target, flat=True)) for carry in carries)
         operands = tuple(self.in_layout(value, row_major(rank(value))) for value in step.operands)
         program = group.body.program
         self.tasks.append(ScanTask(step.primitive, program, body, copies, operands, step.results, step.origin))
+
+    def lowered(self, work: Work) -> Work:
+        """The work as its target's lanes can run it."""
+        return work_with_barriers(work) if self.target.threads else work
 
     def tensor(self, value: Value) -> Tensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
@@ -161,7 +167,7 @@ class _Builder:
 
     def copy(self, source: Value, result: Value, reason: str, *, flat: bool = False) -> None:
         work = copy_work(self.tensor(source), self.tensor(result), self.target, flat=flat)
-        self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
+        self.tasks.append(Task(self.lowered(work), (source,), (result,), "copy", copy_effort(source), "copy", reason))
 
 
 def _row_major(value: Value) -> Tensor:

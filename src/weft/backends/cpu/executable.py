@@ -11,13 +11,14 @@ import numpy as np
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import SectionRunner
+from weft.backends.device import RunOptions
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
 from weft.backends.sections import Sections
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
-from weft.plan.limits import Room
+from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
 
 Array = np.ndarray[Any, Any]
@@ -38,27 +39,31 @@ class Executable:
         self,
         program: CompiledProgram,
         threads: int,
+        options: RunOptions = RunOptions(),  # noqa: B008
         parts: Parts = Parts(),  # noqa: B008
-        limit: int | None = None,
-        may_grow: bool = False,
     ) -> None:
-        """`limit`: the bytes that weights, arena, workspace and outputs may take together; under one, none may grow."""
+        """Under a memory limit, which weights, arena, workspace and outputs share, no arena may grow for speed."""
         self.program = program
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
         code = load_code(program.objects, names) if names else LoadedCode({}, None)
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
+        limit = options.memory_limit
         limited = limit is not None
-        room = Room(limit, weight_bytes(program), self.workspace) if limited else Room(may_grow=may_grow)
-        arenas = Arenas(room)
+        budget = (
+            MemoryBudget(limit, weight_bytes(program), self.workspace)
+            if limited
+            else MemoryBudget(may_grow=options.may_grow)
+        )
+        arenas = Arenas(budget)
 
         def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
             return parts.section(section, constants, code, threads, arenas)
 
         self._whole = Sections(program, program.sections, make, parts.step)
 
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
         return self._whole.run_bound(inputs, *self._whole.bind(inputs, {}))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.plan.limits import Room
+from weft.plan.limits import MemoryBudget
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
@@ -86,11 +86,11 @@ class Arena:
 class Arenas:
     """Arenas that no run uses now. A run takes one that is large enough and gives it back.
 
-    `room` is what a run may take in all.
+    `budget` is what a run may take in all.
     """
 
-    def __init__(self, room: Room = Room()) -> None:  # noqa: B008
-        self.room = room
+    def __init__(self, budget: MemoryBudget = MemoryBudget()) -> None:  # noqa: B008
+        self.budget = budget
         self._spare: list[Arena] = []  # a list's pop and append are atomic
 
     def take(self, size: int, regions: int) -> Arena:

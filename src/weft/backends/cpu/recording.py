@@ -35,7 +35,7 @@ def recorder(program: CompiledProgram, threads: int) -> Callable[[Sequence[Any]]
     def section(*arguments: Any) -> SectionRunner:
         return _RecordedSection(notes, notes.next_section(), *arguments)
 
-    return notes.recording(Executable(program, threads, Parts(section, notes.run_step)).run)
+    return notes.recording(Executable(program, threads, parts=Parts(section, notes.run_step)).run)
 
 
 class _RecordedSection(SectionRunner):

@@ -156,7 +156,7 @@ class SectionRunner:
             raise
         except ArithmeticError as error:
             raise ExecutionError(f"sizes cannot be computed: {error}") from error
-        check_fits(plan, self.arenas.room, physical_memory())
+        check_fits(plan, self.arenas.budget, physical_memory())
         return plan
 
     def _side_by_side(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
@@ -168,7 +168,7 @@ class SectionRunner:
         if len(steps) == len(order):
             return plan
         other = make_plan(self.section, self.constants, sizes, steps)
-        return other if self.arenas.room.may_grow or other.arena_bytes <= plan.arena_bytes else plan
+        return other if self.arenas.budget.may_grow or other.arena_bytes <= plan.arena_bytes else plan
 
     def make_tape(self, plan: Plan) -> Tape:
         """The launches of a plan, ready to run."""

@@ -250,24 +250,31 @@ class GlobalVariable(Value):
 class SharedMemory(Value):
     """Bytes that the threads of a block share; more than a module may have are brought by the launch."""
 
-    __slots__ = ("size",)
+    __slots__ = ("places", "size")
     ALIGNMENT = 16
     MOST = 48 * 1024  # that a module may have
 
     def __init__(self, module: Module, space: int, name: str) -> None:
         super().__init__(PointerType(space), f'@"{name}"')
         self.size = 0
+        self.places: dict[str, int] = {}
         module.globals[name] = self
 
-    def reserve(self, size: int) -> int:
-        """So many bytes more; where they begin."""
-        start = -(-self.size // self.ALIGNMENT) * self.ALIGNMENT
-        self.size = start + size
-        return start
+    def reserve(self, name: str, size: int) -> int:
+        """Where the bytes of a name begin; so many are reserved when it is first heard of."""
+        if name not in self.places:
+            self.places[name] = -(-self.size // self.ALIGNMENT) * self.ALIGNMENT
+            self.size = self.places[name] + size
+        return self.places[name]
+
+    @property
+    def launched_size(self) -> int:
+        """The bytes that a launch has to bring."""
+        return self.size if self.size > self.MOST else 0
 
     def definition(self) -> str:
         space = self.type.text.removeprefix("ptr ")
-        if self.size > self.MOST:
+        if self.launched_size:
             return f"{self.name} = external {space} global [0 x i8], align {self.ALIGNMENT}"
         return f"{self.name} = internal {space} global [{self.size} x i8] undef, align {self.ALIGNMENT}"
 

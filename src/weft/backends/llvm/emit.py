@@ -17,7 +17,7 @@ from weft.backends.llvm.lanes import Lanes, Value
 from weft.backends.llvm.types import element_bytes, memory_type, register_type
 from weft.errors import InternalError
 from weft.ir import dims
-from weft.ir.dims import Compound, Dim, Expr, Symbol
+from weft.ir.dims import Compound, Dim, Expr, Monomial, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     LANE,
@@ -74,6 +74,7 @@ class Emitter:
         self.variables: dict[str, Value] = {}
         self.registers: dict[str, Value] = {}  # their present values
         self.buffers: dict[str, Value] = {}
+        self.homes: dict[str, str] = {}  # the buffers that views are of
         self.dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.moving: set[str] = set()  # variables that change in the innermost loop
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
@@ -99,9 +100,11 @@ class Emitter:
                     self.moving.add(name)
                 case View(name, buffer, offset):
                     dtype = self.dtypes[name] = self.dtypes[buffer]
+                    self.homes[name] = self.homes.get(buffer, buffer)
                     self.buffers[name] = self.lanes.view(self, self.address(buffer, offset, None, dtype))
                 case FetchRun(names):
-                    self.registers.update(zip(names, self.lanes.fetch_run(self, statement), strict=True))
+                    run = self.lanes.fetch_run(self, statement)
+                    self.registers.update(zip(names, run, strict=True))
                 case PutRun():
                     self.lanes.put_run(self, statement)
                 case Barrier():
@@ -259,15 +262,15 @@ class Emitter:
 
     def split_moving(self, offset: Dim) -> tuple[Dim, Dim]:
         """An offset as the sum of what stays the same in the innermost loop and what changes."""
-        still: Dim = 0
-        moving: Dim = 0
-        for term in offset.terms if isinstance(offset, Expr) else ():
+        if not isinstance(offset, Expr):
+            return 0, offset
+        still: list[tuple[Monomial, int]] = []
+        moving: list[tuple[Monomial, int]] = []
+        for term in offset.terms:
             part = Expr((term,)) if term[0] else term[1]
-            if any(symbol.name in self.moving for symbol in dims.symbols(part)):
-                moving = moving + part
-            else:
-                still = still + part
-        return (still, moving) if isinstance(offset, Expr) else (0, offset)
+            changes = any(symbol.name in self.moving for symbol in dims.symbols(part))
+            (moving if changes else still).append(term)
+        return sum_of(still), sum_of(moving)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -378,6 +381,13 @@ def _is_clamped(code: Code) -> bool:
 def _is_index(code: Code) -> bool:
     """Whether a value depends on indices alone, so that it is the same wherever its variables are."""
     return all(isinstance(node, (Number, Integer, Call)) for node in walk_code(code))
+
+
+def sum_of(terms: Sequence[tuple[Monomial, int]]) -> Dim:
+    """Some of the terms of an index, in their order, as an index."""
+    if not terms:
+        return 0
+    return terms[0][1] if len(terms) == 1 and not terms[0][0] else Expr(tuple(terms))
 
 
 def constant(value: Any, dtype: DType) -> Value:

@@ -12,11 +12,11 @@ from typing import Any
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
 from weft.backends.llvm.dot4 import dot4
-from weft.backends.llvm.emit import Emitter
+from weft.backends.llvm.emit import Emitter, sum_of
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
 from weft.ir import dims
-from weft.ir.dims import Compound, Dim, Expr, Symbol
+from weft.ir.dims import Dim, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     BLOCK,
@@ -240,34 +240,29 @@ def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
     """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
     if isinstance(offset, int) or not dims_vary(offset):
         return offset, 0
-    base: Dim = 0
+    base = []
     stride: Dim = 0
-    for monomial, coefficient in offset.terms:
-        lanes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.name == LANE]
-        rest = [atom for atom in monomial if not (isinstance(atom, Symbol) and atom.name == LANE)]
-        if len(lanes) > 1 or any(isinstance(atom, Compound) and dims_vary(Expr((((atom,), 1),))) for atom in rest):
+    for term in offset.terms:
+        monomial, coefficient = term
+        if not dims_vary(Expr((term,))):
+            base.append(term)
+            continue
+        rest = tuple(atom for atom in monomial if not (isinstance(atom, Symbol) and atom.name == LANE))
+        if len(monomial) - len(rest) != 1 or (rest and dims_vary(Expr(((rest, 1),)))):
             return offset, None
-        term: Dim = coefficient
-        for atom in rest:
-            term = term * Expr((((atom,), 1),))
-        if lanes:
-            stride = stride + term
-        else:
-            base = base + term
-    return base, stride
+        stride = stride + (Expr(((rest, coefficient),)) if rest else coefficient)
+    return sum_of(base), stride
 
 
 def split_pattern(offset: Dim) -> tuple[Dim, Dim | None]:
     """(base, rest) with offset == base + rest, where rest depends on the lane alone; None where it does not."""
-    base: Dim = 0
-    rest: Dim = 0
-    for monomial, coefficient in offset.terms if isinstance(offset, Expr) else (((), offset),):
-        term = Expr(((monomial, coefficient),)) if monomial else coefficient
-        names = {symbol.name for symbol in dims.symbols(term)}
+    base, rest = [], []
+    for term in offset.terms if isinstance(offset, Expr) else (((), offset),):
+        names = {symbol.name for symbol in dims.symbols(Expr((term,)) if term[0] else term[1])}
         if LANE not in names:
-            base = base + term
+            base.append(term)
         elif names == {LANE}:
-            rest = rest + term
+            rest.append(term)
         else:
             return offset, None
-    return base, rest
+    return sum_of(base), sum_of(rest)

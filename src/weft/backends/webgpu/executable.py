@@ -16,12 +16,14 @@ from weft.backends.webgpu.section import RunMemory, SectionRunner
 from weft.backends.webgpu.shader import Shader
 from weft.backends.webgpu.tensor import GpuTensor
 from weft.backends.webgpu.weights import Weights
+from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Step, Value
 from weft.ir.work import NativeSection
-from weft.plan.limits import Room
+from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.sections import Plan
+from weft.plan.usual_sizes import usual_sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -43,12 +45,12 @@ class Executable:
         names = kernel_names(program.sections)
         shaders = {name: Shader.decode(code) for name, code in zip(names, program.objects, strict=True)}
         weights, memory = Weights(gpu), RunMemory(gpu)
-        room = Room(limit, weight_bytes(program)) if limit is not None else Room()
+        budget = MemoryBudget(limit, weight_bytes(program)) if limit is not None else MemoryBudget()
         read = _read_by_native(program)
 
         def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
             stays = frozenset(value for value in section.outputs if value in read)
-            return runner(section, constants, shaders, weights, memory, room, stays)
+            return runner(section, constants, shaders, weights, memory, budget, stays)
 
         self._whole = Sections(program, program.sections, make, step or run_step)
 
@@ -82,6 +84,20 @@ class Executable:
             assert isinstance(runner, SectionRunner)
             if set(runner.symbols) <= set(sizes):
                 runner.compile(sizes)
+
+    def compile_usual(self) -> None:
+        """Get ready what runs with usual sizes need; OutOfMemoryError where not even small inputs fit."""
+        full: OutOfMemoryError | None = None
+        for sizes in usual_sizes(self.program.inputs, self.program.guards, {}):
+            try:
+                self.compile(sizes)
+                return
+            except OutOfMemoryError as error:
+                full = error
+            except (interpret.GuardError, ArithmeticError, ExecutionError):
+                continue  # sizes that make no sense for this model
+        if full is not None:
+            raise full
 
     def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:  # noqa: ARG002
         """There is none: what a call costs here is not Python's checks."""

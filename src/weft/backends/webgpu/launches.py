@@ -25,7 +25,7 @@ from weft.backends.webgpu.gpu import (
     ShaderSource,
 )
 from weft.backends.webgpu.shader import Shader, shared_buffers
-from weft.backends.webgpu.turns import MOST_TURNS, most_turns
+from weft.backends.webgpu.trip_counts import MOST_TRIPS, most_trips
 from weft.backends.webgpu.weights import Spot
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir import kernel as form
@@ -78,11 +78,11 @@ class Binder:
         if not self.gpu.limits.is_software or not launch.blocks:
             return
         loops = self.shaders[launch.kernel.name].loops
-        turns = most_turns(loops, launch.kernel, launch.blocks, launch.parameters)
-        if turns > MOST_TURNS:
+        trips = most_trips(loops, launch.kernel, launch.blocks, launch.parameters)
+        if trips > MOST_TRIPS:
             raise ExecutionError(
-                f"kernel {launch.kernel.name!r} may take {turns:,} turns of its loops, of which {self.gpu.name} does "
-                f"no more than {MOST_TURNS:,}",
+                f"kernel {launch.kernel.name!r} may take {trips:,} turns of its loops, of which {self.gpu.name} does "
+                f"no more than {MOST_TRIPS:,}",
                 node=launch.origin or None,
                 hint="use a real GPU, or device='cpu'",
             )

@@ -28,7 +28,7 @@ from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
-from weft.plan.limits import Room, check_fits
+from weft.plan.limits import MemoryBudget, check_fits
 from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan, make_plan
 from weft.threads import reentrant_lock
 
@@ -78,7 +78,7 @@ class SectionRunner:
         shaders: Mapping[str, Shader],
         weights: Weights,
         memory: RunMemory,
-        room: Room,
+        budget: MemoryBudget,
         stays: frozenset[Value],
     ) -> None:
         """`stays` are the outputs that other sections want on the device."""
@@ -86,7 +86,7 @@ class SectionRunner:
         self.shaders = shaders
         self.weights = weights
         self.memory = memory
-        self.room = room
+        self.budget = budget
         self.gpu = memory.gpu
         self.stays = stays
         self.symbols = section_symbols(section) if section.symbols is None else section.symbols
@@ -118,7 +118,7 @@ class SectionRunner:
             raise
         except ArithmeticError as error:
             raise ExecutionError(f"sizes cannot be computed: {error}") from error
-        check_fits(plan, self.room, self.gpu.limits.max_buffer_bytes)
+        check_fits(plan, self.budget, self.gpu.limits.max_buffer_bytes)
         return plan
 
     # -- for a set of sizes ------------------------------------------------------------------------------------------

@@ -76,11 +76,11 @@ class Weights:
 
 def _batches(arrays: Iterable[Array], most: int) -> list[list[Array]]:
     batches: list[list[Array]] = []
-    room = 0
+    left = 0
     for array in arrays:
-        if not batches or array.nbytes > room:
+        if not batches or array.nbytes > left:
             batches.append([])
-            room = most
+            left = most
         batches[-1].append(array)
-        room -= array.nbytes + 256
+        left -= array.nbytes + 256
     return batches

@@ -41,9 +41,9 @@ from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
 from weft.kernels.build.windows import Phase, Window, distances, phases
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch

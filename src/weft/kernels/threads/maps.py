@@ -10,8 +10,8 @@ from weft.ir.kernel import block, lane
 from weft.ir.scalar import Scalar
 from weft.ir.target import Target
 from weft.kernels.build.loop_nest import Body, masked
-from weft.kernels.build.memoize import memoized
 from weft.kernels.common.maps import MapWriter, Region, single_map
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Tensor, Work
 
 

@@ -28,7 +28,7 @@ from weft.ir.program import Pool
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.threads.points import all_of, points

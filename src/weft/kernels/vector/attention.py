@@ -44,9 +44,9 @@ from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Tensor

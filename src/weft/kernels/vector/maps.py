@@ -25,8 +25,8 @@ from weft.ir.kernel import (
 from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import Target
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, masked, spread
-from weft.kernels.build.memoize import memoized
 from weft.kernels.common.maps import MapWriter, Region, single_map
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import Merged
 from weft.kernels.lower.tensors import Launch, Tensor, Work
 from weft.kernels.vector.transpose import transposing_map

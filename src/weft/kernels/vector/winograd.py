@@ -48,9 +48,9 @@ from weft.ir.program import Convolve
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis, split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import both
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.panels import panels_for

@@ -1,8 +1,8 @@
 """Barriers where lanes of a block meet in memory.
 
-Kernel -> Kernel. Builders may write for lanes that go on together, as the elements of vectors do. Where lanes are
-threads, one must not read what another has still to write, nor overwrite what it has still to read: before such a
-statement all of them wait. A lane that meets only itself does not wait.
+Kernel -> Kernel, for targets whose lanes are threads. Builders may write for lanes that go on together, as the elements
+of vectors do. Where lanes are threads, one must not read what another has still to write, nor overwrite what it has
+still to read: before such a statement all of them wait. A lane that meets only itself does not wait.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from weft.ir.kernel import (
     View,
     When,
     dims_vary,
+    read_buffers,
     statement_codes,
     walk_code,
 )
+from weft.ir.work import Work
+from weft.kernels.lower.memoize import memoized
 
 
 def with_barriers(kernel: Kernel) -> Kernel:
@@ -39,28 +42,14 @@ def with_barriers(kernel: Kernel) -> Kernel:
         return kernel
     written = {buffer.name for buffer in kernel.buffers if buffer.written or buffer.local_size is not None}
     body, _ = _Walk(kernel.lanes, written & read_buffers(kernel.body)).body(kernel.body, _State(), {}, {})
-    return replace(kernel, body=body)
+    return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-def read_buffers(body: tuple[Statement, ...]) -> set[str]:
-    """The buffers that are read, by their own names; what nobody reads, nobody waits for."""
-    found: set[str] = set()
-    views: dict[str, str] = {}
-    pending = list(body)
-    while pending:
-        statement = pending.pop(0)
-        names = [n.buffer for code in statement_codes(statement) for n in walk_code(code) if isinstance(n, Fetch)]
-        match statement:
-            case FetchRun(_, name):
-                names.append(name)
-            case View(name, buffer):
-                views[name] = views.get(buffer, buffer)
-            case Repeat(_, _, _, _, inner):
-                pending = [*inner, *pending]
-            case When(_, then, otherwise):
-                pending = [*then, *otherwise, *pending]
-        found.update(views.get(name, name) for name in names)
-    return found
+@memoized
+def work_with_barriers(work: Work) -> Work:
+    """The work with barriers in all of its kernels."""
+    launches = [(replace(launch, kernel=with_barriers(launch.kernel)), places) for launch, places in work.launches]
+    return replace(work, launches=tuple(launches))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.backends.own_files import usable
+from weft.cache.digests import digest, file_digest, is_settled
+from weft.cache.files import usable
 from weft.errors import ChangedFileError, ModelError
-from weft.frontend import OpenFile, Source, copy_model, open_external
-from weft.ir.graph import Model
-from weft.runtime.digests import digest, file_digest, is_settled
+from weft.frontend import OpenedModel, OpenFile, copy_model, open_external
+from weft.ir.graph import OnnxModel
 from weft.threads import reentrant_lock
 
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
-Read = Callable[[Source, Sequence[Path]], Model]
+Read = Callable[[OpenedModel, Sequence[Path]], OnnxModel]
 
 
-class Reading:
+class ModelFiles:
     """The files of one model: what they hold, and the model as it was read from them, while that is needed."""
 
-    def __init__(self, opened: Source, read: Read, folder: Path | None, records: Path | None) -> None:
+    def __init__(self, opened: OpenedModel, read: Read, folder: Path | None, records: Path | None) -> None:
         """`folder` is where large copies of files may lie, `records` where names of their contents are remembered."""
         self.opened = opened
         self._read = read
@@ -31,8 +31,8 @@ class Reading:
         self._records = records
         self._name: str | None = None
         self._external: dict[str, str] = {}  # the names of external files' contents
-        self._model: Model | None = None
-        self._copy: Source | None = None
+        self._model: OnnxModel | None = None
+        self._copy: OpenedModel | None = None
         self._is_loaded = False
         self._lock = reentrant_lock()
 
@@ -51,6 +51,10 @@ class Reading:
                     self._name = digest(content)
             return self._name
 
+    def locations(self) -> list[str]:
+        """The files beside the model's own that hold weights."""
+        return sorted(self.model().external)
+
     def external_names(self, locations: Sequence[str]) -> list[str]:
         """The names of the contents of files beside the model; a WeftError where one cannot be read."""
         with self._lock:
@@ -60,7 +64,7 @@ class Reading:
                     self._external[location] = file_digest(file, Path(file.name), self._records)
             return [self._external[location] for location in locations]
 
-    def model(self) -> Model:
+    def model(self) -> OnnxModel:
         """The model, its weights views of private copies; ChangedFileError where a file is not what it was."""
         with self._lock:
             if self._model is None:
@@ -75,7 +79,7 @@ class Reading:
                     ) from error
             return self._model
 
-    def _read_again(self) -> tuple[Source, Model]:
+    def _read_again(self) -> tuple[OpenedModel, OnnxModel]:
         folders = [self._folder] if self._folder is not None and usable(self._folder) else []
         if isinstance(self.opened.content, OpenFile) and not is_settled(self.opened.content):
             self.name()  # whoever writes to it now shows in two looks at it

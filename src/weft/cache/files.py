@@ -17,10 +17,16 @@ from errno import EINVAL, ELOOP, ENOTDIR
 from pathlib import Path
 from tempfile import mkstemp
 
+import platformdirs
+
 from weft.errors import CacheWarning
 from weft.threads import lock
 
+VARIABLE = "WEFT_CACHE"
+"""The environment variable that names another folder; empty means no cache on disk."""
+
 UNFINISHED = ".part"
+STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
 _MOST_LINKS = 40
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
@@ -28,6 +34,18 @@ GOOD_FOR = 1.0  # seconds in which a folder is not looked at again: only its own
 _checked: dict[Path, float] = {}  # when a folder was found good
 _warned: set[str] = set()
 _telling = lock()
+
+
+def cache_folder() -> Path | None:
+    """Where this user's caches are; None for nowhere."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    try:
+        folder = platformdirs.user_cache_path("weft", appauthor=False)
+    except (OSError, RuntimeError):  # no home to be found
+        return None
+    return folder if folder.is_absolute() else None
 
 
 class ForeignFileError(OSError):

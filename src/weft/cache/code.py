@@ -1,7 +1,7 @@
 """Compiled code on disk: small files named by what they were made from.
 
 Entries are written whole or not at all, and carry a checksum, so that any number of processes may share the folder
-and a damaged entry counts as missing. What others could have written is not read (own_files.py). Nothing here raises
+and a damaged entry counts as missing. What others could have written is not read (files.py). Nothing here raises
 because of the disk: a cache that cannot be read or written only costs time.
 """
 
@@ -9,74 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-import platformdirs
-
-from weft.backends.own_files import UNFINISHED, read_file, write_file
-
-VARIABLE = "WEFT_CACHE"
-"""The environment variable that names another folder; empty means no cache on disk."""
+from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
 
 MOST_BYTES = 512 * 1024**2
 _SUFFIX = ".weft"
 _MAGIC = b"weft\x00002"
-STALE = 3600.0  # seconds after which an unfinished file has been given up, and an entry's last use is noted again
-
-
-def key_of(*parts: str) -> str:
-    """One name for all the parts; where they are divided matters."""
-    digest = sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
-
-
-@cache
-def package_digest(*folders: str) -> str | None:
-    """weft's own files in these folders (all, for none) by size and time.
-
-    None if one was changed since the process began to use them, or if they are not files.
-    """
-    package = str(Path(__file__).parent.parent.parent)
-    try:
-        found = list(_python_files([f"{package}/{folder}" for folder in folders] or [package]))
-    except OSError:
-        return None
-    if not found or any(status.st_mtime > _STARTED for _, status in found):
-        return None
-    return key_of(*sorted(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in found))
-
-
-def _python_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    yield entry.path, entry.stat()
-                elif entry.is_dir() and entry.name != "__pycache__":
-                    yield from _python_files([entry.path])
-
-
-_STARTED = time.time()
-
-
-def cache_folder() -> Path | None:
-    """Where this user's caches are; None for nowhere."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    try:
-        folder = platformdirs.user_cache_path("weft", appauthor=False)
-    except (OSError, RuntimeError):  # no home to be found
-        return None
-    return folder if folder.is_absolute() else None
 
 
 @cache

@@ -1,7 +1,7 @@
-"""How often a kernel's loops turn, at most, for given parameters.
+"""How many iterations a kernel's loops make, at most, for given parameters.
 
-Mesa's software driver ends loops without a word after 65535 turns of all loops of an invocation together. A kernel's
-loops are described by a text that is kept with its shader, and counted before it runs there.
+Mesa's software driver ends loops without a word after 65535 iterations of all loops of an invocation together. A
+kernel's loops are described by a text that is kept with its shader, and counted before it runs there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import BLOCK, LANE, Kernel, Let, Repeat, Statement, When
 
-MOST_TURNS = 65535
+MOST_TRIPS = 65535
 
 
-def describe(body: tuple[Statement, ...]) -> str:
+def describe_loops(body: tuple[Statement, ...]) -> str:
     """The loops of a kernel as a text; empty where there are none."""
     found = _loops(body)
     return json.dumps(found, separators=(",", ":")) if found else ""
@@ -50,14 +50,14 @@ def _text(value: Dim) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda word: word[0] if word[0] in ("min", "max") else _name(word[0]), str(value))
 
 
-def most_turns(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
-    """The most turns that an invocation takes, seen at the ends and in the middle of what varies."""
+def most_trips(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
+    """The most iterations that an invocation makes, seen at the ends and in the middle of what varies."""
     if not description:
         return 0
     loops = _parsed(description)
     known = dict(zip(map(_name, kernel.parameters), parameters))
     pairs = [(block, lane) for block in _some(blocks) for lane in _some(kernel.lanes)]
-    return max(_turns(loops, {**known, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
+    return max(_trips(loops, {**known, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
 
 
 def _some(count: int) -> set[int]:
@@ -85,7 +85,7 @@ def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _turns(loops: list[Any], known: Mapping[str, int]) -> int:
+def _trips(loops: list[Any], known: Mapping[str, int]) -> int:
     known = dict(known)
     total = 0
     for entry in loops:
@@ -93,12 +93,12 @@ def _turns(loops: list[Any], known: Mapping[str, int]) -> int:
             case [str(name), value]:
                 known[name] = _value(value, known)
             case [str(name), start, count, step, inner]:
-                turns, first = max(_value(count, known), 0), _value(start, known)
-                if turns:
-                    at = [first + step * turn for turn in _some(turns)] if inner else []
-                    total += turns * (1 + max((_turns(inner, {**known, name: place}) for place in at), default=0))
+                trips, first = max(_value(count, known), 0), _value(start, known)
+                if trips:
+                    at = [first + step * trip for trip in _some(trips)] if inner else []
+                    total += trips * (1 + max((_trips(inner, {**known, name: place}) for place in at), default=0))
             case [first, second]:
-                total += max(_turns(first, known), _turns(second, known))
+                total += max(_trips(first, known), _trips(second, known))
     return total
 
 

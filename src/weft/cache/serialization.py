@@ -16,20 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, types, work
+from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, specs, types, work
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
 from weft.ir.packing import Constant, Packing
 from weft.ir.work import Reference
-from weft.runtime import specs
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SerializedValue:
     """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT.
 
     Those that are still to be packed can be had only once: with them the value that was saved is used up.
@@ -47,16 +46,16 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def save(value: Any) -> Saved:
+def serialize(value: Any) -> SerializedValue:
     """A value to be kept; an exception where it holds what cannot be."""
     stream, outer = io.BytesIO(), io.BytesIO()
     writer = _Writer(stream)
     writer.dump(value)
     _Writer(outer, share=False).dump((tuple(writer.shared), stream.getvalue()))
-    return Saved(outer.getvalue(), tuple(writer.arrays))
+    return SerializedValue(outer.getvalue(), tuple(writer.arrays))
 
 
-def load(structure: bytes, arrays: memoryview) -> Any:
+def restore(structure: bytes, arrays: memoryview) -> Any:
     """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
     shared, inner = _Reader(structure, (), arrays).load()
     return _Reader(inner, shared, arrays).load()

@@ -4,7 +4,7 @@ An entry is a file named by all that it depends on: a head, the structure, then 
 is written whole or not at all. The structure's checksum is tested with every use; that of the arrays once, unless the
 file has changed since then. A small file beside it notes that, and by its time the last use. The entries used least
 recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
-others could have written is not used (own_files.py). Entries are mapped: they are replaced and removed, never changed.
+others could have written is not used (files.py). Entries are mapped: they are replaced and removed, never changed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import STALE, cache_folder
-from weft.backends.own_files import UNFINISHED, check_folder, make_folder, open_file, read_file, write_file
+from weft.cache import serialization
+from weft.cache.digests import digest, identity
+from weft.cache.files import (
+    STALE,
+    UNFINISHED,
+    cache_folder,
+    check_folder,
+    make_folder,
+    open_file,
+    read_file,
+    write_file,
+)
 from weft.ir.packing import pieces_of
-from weft.runtime import saving
-from weft.runtime.digests import digest, identity
 
 MOST_BYTES = 4 * 1024**3
 LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead
@@ -66,14 +74,14 @@ class ModelCache:
         except (OSError, ValueError):
             return None
         try:
-            value = saving.load(*self._checked(key, content, status))
+            value = serialization.restore(*self._checked(key, content, status))
         except Exception:  # whatever is wrong with it: it is made again
             self._remove(path)
             return None
         self._note_use(key)
         return value
 
-    def put(self, key: str, saved: saving.Saved) -> bool:
+    def put(self, key: str, saved: serialization.SerializedValue) -> bool:
         """Keep a value under this name, unless it is too large or the disk does not allow it.
 
         Whether that was tried: then what had still to be packed is used up.
@@ -86,7 +94,7 @@ class ModelCache:
             make_folder(self.folder)
             if shutil.disk_usage(self.folder).free < 2 * size:
                 return False
-            self._make_room(size)
+            self._make_space(size)
             tried = True
             self._write(self._path(key), saved)
             self._note(key, self._path(key).stat())
@@ -126,7 +134,7 @@ class ModelCache:
             self._note(key, status)
         return bytes(content[_HEAD.size : end]), arrays
 
-    def _write(self, path: Path, saved: saving.Saved) -> None:
+    def _write(self, path: Path, saved: serialization.SerializedValue) -> None:
         start = -(-(_HEAD.size + len(saved.structure)) // _PAGE) * _PAGE
         handle, name = mkstemp(UNFINISHED, dir=path.parent)
         unfinished = Path(name)
@@ -137,7 +145,7 @@ class ModelCache:
                 for constant in saved.arrays:
                     for piece in pieces_of(constant):
                         file.write(piece.view(np.uint8).data)
-                    file.seek(saving.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
+                    file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
                 file.flush()
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as written:
                     view = memoryview(written)
@@ -176,7 +184,7 @@ class ModelCache:
             if time.time() - notes.stat().st_mtime > STALE:
                 os.utime(notes)
 
-    def _make_room(self, size: int) -> None:
+    def _make_space(self, size: int) -> None:
         """Remove what was used least recently, so that `size` more bytes fit in."""
         assert self.folder is not None
         entries: list[tuple[float, int, Path]] = []

@@ -10,7 +10,7 @@ from frontend.samples import model, node, value
 
 import weft
 from weft.backends.webgpu import launches
-from weft.backends.webgpu.turns import MOST_TURNS, describe, most_turns
+from weft.backends.webgpu.trip_counts import MOST_TRIPS, describe_loops, most_trips
 from weft.errors import ExecutionError
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -26,7 +26,7 @@ def kernel(*body: object) -> Kernel:
 
 
 def turns(made: Kernel, blocks: int, *parameters: int) -> int:
-    return most_turns(describe(made.body), made, blocks, parameters)
+    return most_trips(describe_loops(made.body), made, blocks, parameters)
 
 
 def test_loops_in_loops_and_after_each_other() -> None:
@@ -53,7 +53,7 @@ def test_of_two_branches_the_longer_counts() -> None:
 def test_a_kernel_without_loops() -> None:
     total = Register("total", F32, False)
     made = kernel(Define("total", Fetch("x", 0, F32), False), Assign("total", total), Put("out", 0, total))
-    assert describe(made.body) == ""
+    assert describe_loops(made.body) == ""
     assert turns(made, 5, 1, 1) == 0
 
 
@@ -63,12 +63,12 @@ def test_a_long_row_is_right_or_refused(length: int) -> None:
     x = np.arange(length, dtype=np.float32)[None] % 1021
     x[0, length - 2] = 5000
     loaded = weft.load(built, device=GPU)
-    with suppress(ExecutionError) if length > MOST_TURNS else nullcontext():
+    with suppress(ExecutionError) if length > MOST_TRIPS else nullcontext():
         assert loaded(x) == [length - 2]
 
 
 def test_what_would_take_too_many_turns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "MOST_TURNS", 2)
+    monkeypatch.setattr(launches, "MOST_TRIPS", 2)
     built = model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [value("x", [64, 64])], [value("y", [])])
     with pytest.raises(ExecutionError, match="turns of its loops"):
         weft.load(built, device=GPU)(np.ones((64, 64), np.float32))

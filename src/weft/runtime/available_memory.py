@@ -33,12 +33,12 @@ def memory_left() -> int | None:
     return min(found, default=None)
 
 
-def check_room_to_compile(file: str, size: int) -> None:
+def check_memory_to_compile(file: str, size: int) -> None:
     """Raise OutOfMemoryError where compiling a model of so many bytes could use up the memory."""
     _check(file, "compiling", COMPILING + _COPIES * size)
 
 
-def check_room_to_start() -> None:
+def check_memory_to_start() -> None:
     """Raise OutOfMemoryError where bringing compiled code into memory could use up the memory."""
     _check(None, "bringing code into memory", STARTING)
 
