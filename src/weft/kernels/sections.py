@@ -28,7 +28,7 @@ from weft.ir.groups import (
 )
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Scan, TensorProgram, Value, join_origins
-from weft.ir.target import Target
+from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
@@ -144,7 +144,7 @@ class _Builder:
 
     def lowered(self, work: Work) -> Work:
         """The work as its target's lanes can run it."""
-        return work_with_barriers(work) if self.target.threads else work
+        return work_with_barriers(work) if isinstance(self.target, ThreadTarget) else work
 
     def tensor(self, value: Value) -> Tensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
