@@ -1,23 +1,25 @@
-"""What all tests share: `--slow`, hypothesis profiles, and a summary that names everything that was left out."""
+"""What all tests share: `--slow`, hypothesis profiles, and a summary that names everything that was left out.
+
+All tests run with WEFT_VERIFY=1: every kernel that is built and every plan that is made is verified, in the processes
+that tests start, too. Those find this tree's sources first.
+"""
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import weft
-import weft.backends.cpu.section
 import weft.compiler
-from weft.ir.work import NativeSection
-from weft.plan.sections import Plan, make_plan
-from weft.plan.verify import verify_plan
+import weft.plan.sections
+from weft.ir.verification import VARIABLE
+
+HERE = Path(__file__).parent
+os.environ[VARIABLE] = "1"
+os.environ["PYTHONPATH"] = os.pathsep.join((str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])))
 
 LEFT_OUT = "left out"
 
@@ -66,24 +68,13 @@ The same on compiled devices is the business of tests/cpu and of the conformance
 
 @pytest.fixture(autouse=True)
 def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = request.path.relative_to(Path(__file__).parent)
+    inside = request.path.relative_to(HERE)
     if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
         choose = weft.compiler.choose
         monkeypatch.setattr(weft.compiler, "choose", lambda name: choose("reference" if name == "auto" else name))
 
 
-def _make_verified_plan(
-    section: NativeSection, constants: Mapping[Any, Any], sizes: Mapping[str, int], *more: Any, **named: Any
-) -> Plan:
-    plan = make_plan(section, constants, sizes, *more, **named)
-    verify_plan(section, plan, constants, sizes)
-    return plan
-
-
-@pytest.fixture(autouse=True)
-def _verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every plan that a test makes is verified."""
-    monkeypatch.setattr(weft.backends.cpu.section, "make_plan", _make_verified_plan)
-    if find_spec("wgpu") is not None:
-        section = importlib.import_module("weft.backends.webgpu.section")
-        monkeypatch.setattr(section, "make_plan", _make_verified_plan)
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that count what a plan costs, where the proof of it would count as well."""
+    monkeypatch.setattr(weft.plan.sections, "is_verifying", lambda: False)

@@ -12,14 +12,15 @@ import pytest
 from cpu.native import LANES, elementwise, run_elementwise
 
 from weft.backends.cpu import codegen
-from weft.backends.cpu.code_cache import CodeCache
 from weft.backends.cpu.codegen import code_key, compile_modules, load_code
-from weft.backends.cpu.machine import _cache_bytes, _quota, host, named, usable_cores
+from weft.backends.cpu.machine import _cache_bytes, host, named
 from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.pool import runner_text
 from weft.backends.llvm.compilation import assembly_text, compile_module
+from weft.cache.code import CodeCache
 from weft.errors import DeviceError, InternalError
 from weft.ir.dtypes import DType
+from weft.threads import _quota, usable_cores
 
 ADD = elementwise("plus", "add", [DType.float32, DType.float32], DType.float32)
 NAMES = ["x86-64-v2", "x86-64-v3", "x86-64-v4", "neoverse-n1", "apple-m1"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.cpu.machine import named
@@ -20,9 +21,9 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.maps import Region, map_work
-from weft.kernels.common.reduce import reduce_work
+from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.maps import map_work
 from weft.kernels.vector.pool import pool_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cpu.reductions import reduce_work
 from cpu.works import tensor_of
 from models.code_digests import gpu_limits
 
@@ -35,11 +36,10 @@ from weft.ir.packing import array_of
 from weft.ir.program import Contract, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load
 from weft.ir.target import Target
-from weft.kernels.common.maps import map_work
-from weft.kernels.common.reduce import reduce_work
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.contract import contract_work
+from weft.kernels.threads.maps import map_work
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32

@@ -27,19 +27,24 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
 
 def named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
     """By identity, each kernel under a name that only kernels of the same code share; without idle parameters."""
-    named: dict[Kernel, Kernel] = {}
+    lean_kernels: dict[Kernel, Kernel] = {}
     found: dict[int, Kernel] = {}
     for launch in _launches(sections):
         kernel = launch.kernel
         if id(kernel) in found:
             continue
-        if kernel not in named:
+        if kernel not in lean_kernels:
             used = {symbol.name for symbol in used_symbols(kernel)}
             lean = replace(kernel, parameters=tuple(name for name in kernel.parameters if name in used))
             digest = sha256(fingerprint(lean).encode()).hexdigest()
-            named[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
-        found[id(kernel)] = named[kernel]
+            lean_kernels[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
+        found[id(kernel)] = lean_kernels[kernel]
     return found
+
+
+def named(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Sections whose kernels have names of their own."""
+    return named_sections(sections, named_kernels(sections))
 
 
 def named_sections(sections: Sequence[Section], kernels: Mapping[int, Kernel]) -> tuple[Section, ...]:

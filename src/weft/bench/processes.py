@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import weft
-from weft.backends.cpu.code_cache import VARIABLE
 from weft.bench.engines import Engine, Ran, Setup
+from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
 
 PATIENCE = 600.0  # seconds for one answer; some engines compile for minutes, some hang
@@ -68,6 +68,10 @@ class EngineProcess:
     def block(self, seconds: float) -> Sequence[float]:
         times: list[float] = self._ask("block", seconds)
         return times
+
+    def plan(self, inputs: Mapping[str, Any]) -> float | None:
+        seconds: float | None = self._ask("plan", inputs)
+        return seconds
 
     def inputs(self, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
         made: dict[str, Any] = self._ask("inputs", dict(sizes), seed)

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.backends.cpu.machine import usable_cores
 from weft.backends.cpu.peak import measure_peak
 from weft.bench import results, show
 from weft.bench.engines import PEERS, WEFT, Engine
@@ -25,6 +24,7 @@ from weft.cli.kernel_table import print_kernels
 from weft.errors import InputError, WeftError
 from weft.report.nodes import ops_by_node
 from weft.runtime.devices import choose
+from weft.threads import usable_cores
 
 NAMES = ("onnxruntime", "openvino", "torch", "tinygrad", "wonnx")
 USUAL = NAMES[:-1]

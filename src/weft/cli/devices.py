@@ -41,13 +41,15 @@ def _details(device: Device) -> list[str]:
     """What a GPU tells of itself."""
     if not device.kind:
         return []
-
     limits = device.limits
-    sizes = ("max_buffer_bytes", "max_binding_bytes", "shared_bytes")
-    buffer, bound, shared = (format_bytes(limits[name]) for name in sizes)
-    return [
-        f"{device.kind}, driver {device.driver}",
-        f"buffers of {buffer}, {bound} bound at once, {limits['max_bindings']} to a kernel",
-        f"groups of {limits['max_lanes']} that share {shared}, {limits['max_groups']} along each dimension",
-        ", ".join(device.features),
-    ]
+    told = [f"{device.kind}, driver {device.driver}"]
+    if {"max_buffer_bytes", "max_binding_bytes", "shared_bytes"} <= set(limits):
+        sizes = ("max_buffer_bytes", "max_binding_bytes", "shared_bytes")
+        buffer, bound, shared = (format_bytes(limits[name]) for name in sizes)
+        told += [
+            f"buffers of {buffer}, {bound} bound at once, {limits['max_bindings']} to a kernel",
+            f"groups of {limits['max_lanes']} that share {shared}, {limits['max_groups']} along each dimension",
+        ]
+    else:  # those of a device that has others
+        told += [f"{name} {value:,}" for name, value in limits.items()]
+    return [*told, ", ".join(device.features)]

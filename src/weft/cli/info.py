@@ -15,11 +15,11 @@ from weft.cli.inputs import check_sizes
 from weft.compiler import is_defined
 from weft.frontend import read_model
 from weft.ir.dims import Dim
-from weft.ir.graph import Model as Source
+from weft.ir.graph import OnnxModel
+from weft.ir.specs import TensorSpec, spec
 from weft.report.cost import at_sizes, costs_by_origin, program_cost
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
 from weft.runtime.session import Model
-from weft.runtime.specs import TensorSpec, spec
 
 LONGEST_EXPRESSION = 120
 
@@ -59,7 +59,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
     return _file_facts(model.source, model.inputs, model.outputs) | _trace_facts(model, sizes)
 
 
-def _file_facts(source: Source, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     weights = summarize_weights(source.graph)
     counts = count_ops(source.graph)
     return {

@@ -13,7 +13,7 @@ import onnx
 
 from weft.errors import InvalidModelError, ModelError
 from weft.frontend.files import OpenFile, open_path, private_copy
-from weft.frontend.source import Source
+from weft.frontend.source import OpenedModel
 from weft.frontend.wire import EXTENT_KEY, Extent
 
 
@@ -24,7 +24,7 @@ class WeightStorage:
     `folders` are those where large copies may lie.
     """
 
-    source: Source
+    source: OpenedModel
     extents: tuple[Extent, ...]
     folders: Sequence[Path] = ()
     copies: dict[Path, memoryview] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def _read_file(storage: WeightStorage, location: str) -> memoryview:
     return storage.copies[path]
 
 
-def open_external(source: Source, location: str) -> OpenFile:
+def open_external(source: OpenedModel, location: str) -> OpenFile:
     """A file beside a model; an error where it must not be read, or is not there."""
     path = _external_path(source, location)
     opened = open_path(path, str(path))
@@ -84,7 +84,7 @@ def open_external(source: Source, location: str) -> OpenFile:
     return opened
 
 
-def _external_path(source: Source, location: str) -> Path:
+def _external_path(source: OpenedModel, location: str) -> Path:
     if source.path is None:
         raise ModelError(
             f"its data lies in the external file {location!r}, and this model has no folder to look in",

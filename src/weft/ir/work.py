@@ -87,13 +87,18 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Work, with the values that its references to operands and results stand for."""
+    """Work, with the values that its references to operands and results stand for.
+
+    `template` is what built it, and `reason` why that one, for people.
+    """
 
     work: Work
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
     origin: str
     effort: Effort = Effort()
+    template: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

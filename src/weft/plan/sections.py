@@ -19,6 +19,7 @@ from weft.ir.numbers import Numbers
 from weft.ir.packing import array_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
+from weft.ir.verification import is_verifying
 from weft.ir.work import (
     Allocation,
     Effort,
@@ -33,32 +34,18 @@ from weft.ir.work import (
 )
 from weft.plan.arena import Lifetime, Placement, place
 from weft.plan.order import choose_order
+from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.scans import UNROLLED, ScanPlaces, repeat
 from weft.plan.storage import Sizes, StoragePlan, arrange
+from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
+
+__all__ = ["ABSOLUTE", "ARENA", "ERRORS", "FIRST_FREE", "Plan", "make_plan", "shape_of"]
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
-ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
 MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
 _NOWHERE = Place(ABSOLUTE)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`constants` are arrays that launches point to, and so must live as long.
-
-    `lower_bound` is the most that lives in the arena at any step, `sum_bytes` what it would take without reuse.
-    """
-
-    launches: tuple[PlannedLaunch | Repeated, ...]
-    arena_bytes: int
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
-    constants: tuple[Array, ...]
-    allocations: tuple[Allocation, ...]  # of what the section's own values and works need; a scan's inside is one
-    lower_bound: int
-    sum_bytes: int
-    steps: tuple[tuple[int, ...], ...]  # numbers of tasks in order; those of one step may run side by side
 
 
 def make_plan(
@@ -91,7 +78,7 @@ def make_plan(
         first, count = count, count + sum(_count(entry) for entry in own)
         spans.append((first, max(count - 1, 0)))
     outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
-    return Plan(
+    plan = Plan(
         with_waits(launches),
         layout.arena.size,
         outputs,
@@ -101,6 +88,9 @@ def make_plan(
         planner.sum_bytes(section, layout.storage),
         tuple(map(tuple, steps)),
     )
+    if is_verifying():
+        verify_plan(section, plan, constants, sizes)
+    return plan
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:

@@ -38,7 +38,7 @@ from weft.ir.work import (
     unrolled,
 )
 from weft.plan.contents import Content, LabelledBytes, part_of
-from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 
 Array = np.ndarray[Any, Any]
 CONSTANT = "a constant"  # the label of what lies at an address, whichever value it belongs to

@@ -17,13 +17,14 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
-from weft.backends.cpu.machine import Machine, host, usable_cores
+from weft.backends.cpu.machine import Machine, host
 from weft.backends.llvm.compilation import LLVM, PIPELINE, compile_module, target_machine
+from weft.cache.code import CodeCache
+from weft.cache.digests import key_of
 from weft.errors import InternalError
-from weft.threads import Team, once
+from weft.threads import Team, once, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
