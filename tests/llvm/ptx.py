@@ -52,9 +52,17 @@ def threads_target() -> Target:
 
 def ptx_of(kernel: Kernel, processor: str, lanes: ThreadLanes | None = None) -> tuple[str, int]:
     """A kernel's PTX, and the bytes of shared memory that a launch has to bring."""
+    text, (shared,) = ptx_module([kernel], processor, lanes)
+    return text, shared
+
+
+def ptx_module(kernels: Sequence[Kernel], processor: str, lanes: ThreadLanes | None = None) -> tuple[str, list[int]]:
+    """The same of several kernels in one module."""
     module = assembly.Module("weft")
-    emit(kernel, module, lanes or ThreadLanes())
-    return assembly_text(str(module), NvidiaProcessor(processor)), launched_shared_bytes(kernel, module)
+    for kernel in kernels:
+        emit(kernel, module, lanes or ThreadLanes())
+    shared = [launched_shared_bytes(kernel, module) for kernel in kernels]
+    return assembly_text(str(module), NvidiaProcessor(processor)), shared
 
 
 def find_ptxas() -> str | None:
@@ -134,15 +142,13 @@ class Example:
 
     def packed(self, processor: str) -> dict[str, Any]:
         """As a case of `run_ptx.py`."""
-        launches, texts = [], []
-        for kernel, launch in zip(self.kernels, self.launches, strict=True):
-            text, shared = ptx_of(kernel, processor)
-            launches.append((kernel.name, launch.blocks, kernel.lanes, shared, launch.places, launch.parameters))
-            texts.append(text)
-        head, *others = texts
-        whole = "".join((head, *(text.split(".address_size 64", 1)[1] for text in others)))
+        text, shared = ptx_module(self.kernels, processor)
+        launches = [
+            (kernel.name, launch.blocks, kernel.lanes, size, launch.places, launch.parameters)
+            for kernel, launch, size in zip(self.kernels, self.launches, shared, strict=True)
+        ]
         arrays = [array.tobytes() for array in self.arrays]
-        return {"name": self.name, "ptx": whole.encode(), "arrays": arrays, "launches": launches}
+        return {"name": self.name, "ptx": text.encode(), "arrays": arrays, "launches": launches}
 
     def check(self, arrays: Sequence[bytes]) -> None:
         found = np.frombuffer(arrays[-1], self.expected.dtype).reshape(self.expected.shape)
