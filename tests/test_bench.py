@@ -20,17 +20,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from weft.backends.cpu.machine import host, named, usable_cores
+from weft.backends.cpu.machine import host, named
 from weft.backends.cpu.peak import measure_peak, peak_text
 from weft.bench import measure, show
 from weft.bench.agreement import difference
 from weft.bench.engines import JUDGE, PEERS, WEFT, Engine, Setup
 from weft.bench.facts import commit
-from weft.bench.processes import Worker
+from weft.bench.processes import EngineProcess
 from weft.bench.results import (
+    BenchReport,
     Measurement,
     ModelResult,
-    Report,
     Start,
     compare,
     means,
@@ -52,6 +52,7 @@ from weft.bench.turns import (
 from weft.bench.worker import sizes_in
 from weft.cli import bench
 from weft.errors import DeviceError, ExecutionError, InputError
+from weft.threads import usable_cores
 
 ROOT = Path(__file__).parent.parent
 Capture = pytest.CaptureFixture[str]
@@ -208,13 +209,13 @@ def measurement(engine: str, median: float, agrees: bool | None = True) -> Measu
     return Measurement(engine, spread, start, start, 1e-6, agrees, 0.25, 0.03 if engine == "weft" else None)
 
 
-def report(**times: tuple[float, float]) -> Report:
+def report(**times: tuple[float, float]) -> BenchReport:
     """Models with (weft, onnxruntime) times."""
     models = tuple(
         ModelResult(name, {"x": "float32[1]"}, 100, (measurement("weft", own), measurement("onnxruntime", other)), {})
         for name, (own, other) in times.items()
     )
-    return Report({"processor": "some"}, {"device": "cpu", "threads": 2}, models, {})
+    return BenchReport({"processor": "some"}, {"device": "cpu", "threads": 2}, models, {})
 
 
 def printed(show_it: Any, *arguments: Any) -> str:
@@ -238,7 +239,7 @@ def test_report_survives_json(tmp_path: Path) -> None:
 
 def test_json_has_no_numbers_that_json_lacks() -> None:
     wrong = replace(measurement("weft", 1.0, agrees=False), difference=math.inf)
-    text = to_json(Report({}, {}, (ModelResult("a", {}, None, (wrong,), {}),), {}))
+    text = to_json(BenchReport({}, {}, (ModelResult("a", {}, None, (wrong,), {}),), {}))
     assert json.loads(text)["models"][0]["measurements"][0]["difference"] is None
 
 
@@ -311,19 +312,19 @@ def test_a_peak_is_measured(threads: int) -> None:
 
 
 def test_peak_loop_keeps_its_sums_in_registers() -> None:
-    from weft.backends.cpu.codegen import assembly_of
+    from weft.backends.llvm.compilation import assembly_text
 
     machine = host()
-    text = assembly_of(peak_text(machine), machine)
+    text = assembly_text(peak_text(machine), machine)
     if machine.target.fused_multiply_add and "fma" in machine.target.features:
         assert text.count("vfmadd") == machine.target.vector_registers * 3 // 4
 
 
 @pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "neoverse-n1"])
 def test_peak_loop_compiles_for_other_machines(processor: str) -> None:
-    from weft.backends.cpu.codegen import assembly_of
+    from weft.backends.llvm.compilation import assembly_text
 
-    assert "weft_peak_multiply" in assembly_of(peak_text(named(processor)), named(processor))
+    assert "weft_peak_multiply" in assembly_text(peak_text(named(processor)), named(processor))
 
 
 def test_commit_only_of_a_checkout(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def peer_parameter(engine: Engine) -> Any:
 @pytest.mark.parametrize("engine", [peer_parameter(PEERS[name]) for name in bench.USUAL])
 def test_each_engine_agrees_and_is_measured(engine: Engine, linear: Path) -> None:
     options = measure.Options("reference", 1, 0.1, (engine,), peak_flops=1e12)
-    result = measure.measure(measure.Case("linear", linear, sizes={"batch": 3}), options)
+    result = measure.measure(measure.BenchCase("linear", linear, sizes={"batch": 3}), options)
     assert result.failures == {}
     assert result.inputs == {"x": "float32[3, 16]"}
     assert result.flops == 3 * 8 * (2 * 16 + 1)
@@ -391,26 +392,26 @@ def test_each_engine_agrees_and_is_measured(engine: Engine, linear: Path) -> Non
 
 def test_outputs_are_judged_without_the_judge_among_the_peers(linear: Path) -> None:
     options = measure.Options("reference", 1, 0.05, (), peak_flops=None)
-    result = measure.measure(measure.Case("linear", linear, inputs={"x": np.ones((1, 16), np.float32)}), options)
+    result = measure.measure(measure.BenchCase("linear", linear, inputs={"x": np.ones((1, 16), np.float32)}), options)
     (found,) = result.measurements
     assert found.agrees
     assert found.share_of_peak is None
 
 
 def test_a_difference_is_found(linear: Path, tmp_path: Path) -> None:
-    with Worker(WEFT, Setup(str(linear), "reference", 1), tmp_path) as worker:
+    with EngineProcess(WEFT, Setup(str(linear), "reference", 1), tmp_path) as worker:
         assert worker.version()
         assert worker.load() > 0
         inputs = worker.inputs({"batch": 2}, 0)
         outputs = worker.run(inputs).outputs
-    with Worker(JUDGE, Setup(str(linear), "", 1), tmp_path) as judge:
+    with EngineProcess(JUDGE, Setup(str(linear), "", 1), tmp_path) as judge:
         judge.load()
         expected = judge.run(inputs).outputs
     assert difference(expected, outputs) < 1e-6
     assert difference(expected, [outputs[0] + 1]) > 1e-3
 
 
-def failed_load(worker: Worker) -> str:
+def failed_load(worker: EngineProcess) -> str:
     with worker, pytest.raises(ExecutionError) as raised:
         worker.load()
     return raised.value.problem
@@ -419,16 +420,16 @@ def failed_load(worker: Worker) -> str:
 def test_a_broken_file_fails_in_words(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    assert "protobuf" in failed_load(Worker(JUDGE, Setup(str(broken), "", 1), tmp_path)).lower()
-    assert "broken.onnx" in failed_load(Worker(WEFT, Setup(str(broken), "reference", 1), tmp_path))
+    assert "protobuf" in failed_load(EngineProcess(JUDGE, Setup(str(broken), "", 1), tmp_path)).lower()
+    assert "broken.onnx" in failed_load(EngineProcess(WEFT, Setup(str(broken), "reference", 1), tmp_path))
 
 
 def test_an_engine_that_dies_or_hangs_is_told_of(linear: Path, tmp_path: Path) -> None:
     setup = Setup(str(linear), "reference", 1)
-    problem = failed_load(Worker(replace(WEFT, name="stranger"), setup, tmp_path))
+    problem = failed_load(EngineProcess(replace(WEFT, name="stranger"), setup, tmp_path))
     assert problem.startswith("stranger: its process ended with code 1 during 'load'")
     assert "KeyError" in problem
-    assert "no answer to 'load'" in failed_load(Worker(WEFT, setup, tmp_path, patience=0.01))
+    assert "no answer to 'load'" in failed_load(EngineProcess(WEFT, setup, tmp_path, patience=0.01))
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import weft
 from weft.errors import InputError, InternalError, ModelError, shown
+from weft.fuse.winograd import Way, spend
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.kernels.vector.winograd_choice import Way, spend
 
 
 @pytest.fixture(params=DEVICES)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx.backend.test.runner import Runner
 
 from weft.cli import conformance as command
-from weft.compat.conformance import KINDS, CaseResult, Report, judge, read_known_failures, run_suite
+from weft.compat.conformance import KINDS, CaseResult, ConformanceReport, judge, read_known_failures, run_suite
 from weft.compat.conformance.cases import collect, data_sets
 from weft.compat.conformance.compare import difference
 from weft.errors import DeviceError, InputError, InternalError
@@ -28,8 +28,8 @@ def result(name: str, status: Any = "passed", reason: str = "", ops: tuple[str, 
     return CaseResult(name, "node", ops, status, reason, 0.5)
 
 
-def report(*cases: CaseResult) -> Report:
-    return Report("reference", "1.2.3", 1.0, cases)
+def report(*cases: CaseResult) -> ConformanceReport:
+    return ConformanceReport("reference", "1.2.3", 1.0, cases)
 
 
 class TestCompare:

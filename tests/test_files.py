@@ -22,14 +22,13 @@ from attack.disk_models import LARGE, SMALL, Numbers, data_of, ids, numbers, pro
 from attack.families import disk
 
 import weft
-from weft.backends import own_files
-from weft.backends.cpu import code_cache
-from weft.backends.cpu.code_cache import CodeCache
+from weft.cache import code, digests, entries
+from weft.cache import files as own_files
+from weft.cache.code import CodeCache
+from weft.cache.models import ModelCache
 from weft.frontend import files
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.ops import foreign, registry
-from weft.runtime import digests, kept
-from weft.runtime.model_cache import ModelCache
 
 POSIX = pytest.mark.skipif(not hasattr(os, "getuid"), reason="made for systems with user ids")
 ROOT = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")
@@ -38,13 +37,13 @@ OTHER = 54321
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv(code_cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "package_digest", lambda: "this version")
+    monkeypatch.setenv(own_files.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(entries, "package_digest", lambda: "this version")
     monkeypatch.setattr(own_files, "GOOD_FOR", 0.0)
     own_files._warned.clear()
-    code_cache.shared_cache.cache_clear()
+    code.shared_cache.cache_clear()
     yield tmp_path / "cache"
-    code_cache.shared_cache.cache_clear()
+    code.shared_cache.cache_clear()
 
 
 @pytest.fixture(params=["cpu", "webgpu:0", "reference"])
@@ -370,8 +369,8 @@ def test_folders_are_not_made_where_others_may_write(tmp_path: Path) -> None:
     os.chown(tmp_path / "theirs", OTHER, OTHER)
     path = tmp_path / "m.onnx"
     save(numbers(1, SMALL), path, external=False)
-    os.environ[code_cache.VARIABLE] = str(tmp_path / "theirs" / "cache")
-    code_cache.shared_cache.cache_clear()
+    os.environ[own_files.VARIABLE] = str(tmp_path / "theirs" / "cache")
+    code.shared_cache.cache_clear()
     with pytest.warns(weft.CacheWarning, match="belongs to another user") as told:
         models = [weft.load(path, device="cpu") for _ in range(2)]
     for model in models:
@@ -419,9 +418,9 @@ def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
 
 
 def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(code_cache.VARIABLE)
-    monkeypatch.setattr(code_cache.platformdirs, "user_cache_path", lambda *_, **__: Path("~/.cache/weft"))
-    assert code_cache.cache_folder() is None
+    monkeypatch.delenv(own_files.VARIABLE)
+    monkeypatch.setattr(own_files.platformdirs, "user_cache_path", lambda *_, **__: Path("~/.cache/weft"))
+    assert own_files.cache_folder() is None
     assert ModelCache(None).get("key") is None
 
 

@@ -13,7 +13,7 @@ from onnx import parser
 from peers import onnxruntime_run
 
 import weft
-from weft.backends.cpu import code_cache
+from weft.cache import files
 
 Array = np.ndarray[Any, Any]
 
@@ -101,7 +101,7 @@ def test_late(name: str, device: str, tmp_path: Path, monkeypatch: pytest.Monkey
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)
-    monkeypatch.setenv(code_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
     model, inputs = CASES[name]
     expected = onnxruntime_run(model, inputs)
     for _ in ("cold", "from the cache"):

@@ -18,8 +18,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from weft.bench.agreement import difference
 from weft.bench.engines import PEERS, Setup
-from weft.bench.measure import Case, Options, measure
-from weft.bench.processes import Worker
+from weft.bench.measure import BenchCase, Options, measure
+from weft.bench.processes import EngineProcess
 from weft.errors import ExecutionError
 from weft.runtime.devices import devices
 
@@ -316,7 +316,7 @@ def test_wonnx_is_measured_on_a_form(tmp_path: Path) -> None:
     small = CASES["odd product"]
     path = tmp_path / "form.onnx"
     onnx.save(wonnx_form(model_of(small), small.inputs), path)
-    result = measure(Case("form", path, inputs_of(small)), Options("reference", 1, 0.1, (WONNX,), None))
+    result = measure(BenchCase("form", path, inputs_of(small)), Options("reference", 1, 0.1, (WONNX,), None))
     assert result.failures == {}
     assert [(found.engine, found.agrees) for found in result.measurements] == [("weft", True), ("wonnx", True)]
 
@@ -325,6 +325,6 @@ def test_wonnx_is_measured_on_a_form(tmp_path: Path) -> None:
 def test_wonnx_says_why_it_takes_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "named sizes.onnx"
     onnx.save(model_of(CASES["odd product"]), path)
-    with Worker(WONNX, Setup(str(path), "", 1), tmp_path) as worker, pytest.raises(ExecutionError) as raised:
+    with EngineProcess(WONNX, Setup(str(path), "", 1), tmp_path) as worker, pytest.raises(ExecutionError) as raised:
         worker.load()
     assert "ParametrizedDimensionUnsupported" in raised.value.problem

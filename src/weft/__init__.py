@@ -27,14 +27,15 @@ from weft.errors import (
 )
 
 if TYPE_CHECKING:
+    from weft.backends.device import Device
     from weft.compiler import load
+    from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
-    from weft.runtime.devices import Device, devices, to_device
+    from weft.runtime.devices import devices, to_device
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
     from weft.runtime.session import Model
-    from weft.runtime.specs import TensorSpec
 
 __version__ = "0.1.0"
 
@@ -69,14 +70,14 @@ __all__ = [
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
     "load": "weft.compiler",
     "devices": "weft.runtime.devices",
-    "Device": "weft.runtime.devices",
+    "Device": "weft.backends.device",
     "to_device": "weft.runtime.devices",
     "DeviceTensor": "weft.ir.tensors",
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.session",
     "Memory": "weft.runtime.memory",
     "Profile": "weft.runtime.profile",
-    "TensorSpec": "weft.runtime.specs",
+    "TensorSpec": "weft.ir.specs",
 }
 
 

@@ -1,14 +1,24 @@
-"""The whole way of a model, on one page: file -> Graph -> TensorProgram -> passes -> Model."""
+"""The whole way of a model on one page: read, trace, optimise, fuse, build, compile, start.
+
+`weft.load` takes `LoadOptions`, and a `Pipeline` for the device takes the stages in order, unless the compiled model is
+in the cache. The session asks it for more when a run needs that: a program for other shapes, another device. Memory
+is planned by what `start` gives, for the sizes of each run.
+"""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
+from weft.backends.device import Compiled, CompilingDriver, Recorder, RunOptions
+from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Reference
+from weft.cache.entries import CachedModel, CacheEntry
+from weft.cache.models import shared_models
 from weft.errors import (
     DeviceError,
     ExecutionError,
@@ -19,46 +29,41 @@ from weft.errors import (
     WeftError,
     shown,
 )
-from weft.frontend import Source as Opened
-from weft.frontend import open_model, read_model, release_pages
-from weft.ir.graph import Model as Source
+from weft.frontend import OpenedModel, open_model, read_model
+from weft.fuse import fuse
+from weft.ir.graph import OnnxModel
+from weft.ir.groups import FusedProgram
+from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
+from weft.ir.specs import Signature, signature
+from weft.ir.target import Target
+from weft.ir.texts import model_text, sections_text
 from weft.ir.verify import verify
+from weft.ir.work import Section
+from weft.kernels.sections import build_sections
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly, untraced
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.plan.texts import plan_text
 from weft.runtime.arguments import whole_number
-from weft.runtime.devices import Compiled, Engine, Recorder, Wishes, choose, next_best
-from weft.runtime.devices import engine as device_engine
-from weft.runtime.kept import KeptModel, Shelf
+from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
+from weft.runtime.devices import choose, driver, next_best
+from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
-from weft.runtime.model_cache import shared_models
+from weft.runtime.model_files import ModelFiles
 from weft.runtime.progress import Stages, stages
-from weft.runtime.reading import Reading
-from weft.runtime.room import check_room_to_compile, check_room_to_start
-from weft.runtime.session import Model, Prepared, Workshop
-from weft.runtime.specs import signature
-from weft.threads import once
+from weft.runtime.session import Model, PreparedProgram
+from weft.threads import lock
 
 PRECISIONS = ("float32", "strict")
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
 
-def load(
-    source: Any,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    precision: str = "float32",
-    memory_limit: int | str | None = None,
-    prefer: str = "memory",
-    cache: bool = True,
-    dump: str | Path | None = None,
-) -> Model:
-    """Load an ONNX model, ready to run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What `weft.load` takes beside the model; a WeftError where an option is none.
 
-    source: a path, bytes, a file object or an onnx.ModelProto.
     device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
         its number, "webgpu:geforce" by a part of its name. If a GPU that "auto" chose fails, at load or in a run, the
         next best device takes over, and a FallbackWarning tells.
@@ -74,235 +79,302 @@ def load(
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
-    threads, folder = _checked_options(threads, precision, prefer, dump)
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    chosen = choose(device).name
-    if device_engine(chosen).identity is not None:
-        check_room_to_start()
+
+    device: str = "auto"
+    threads: int | None = None
+    precision: str = "float32"
+    memory_limit: int | str | None = None
+    prefer: str = "memory"
+    cache: bool = True
+    dump: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
+            raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
+        if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
+            hint = f"use one of {', '.join(PRECISIONS)}"
+            is_fast = isinstance(self.precision, str) and self.precision == "fast"
+            why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
+            raise DeviceError(f"precision {shown(self.precision)} is not available{why}", hint=hint)
+        try:
+            folder = None if self.dump is None else Path(self.dump)
+        except Exception as error:  # whatever a class of someone else's raises
+            raise InputError(f"dump must be the path of a folder, not a {type(self.dump).__name__}") from error
+        try:
+            threads = None if self.threads is None else whole_number(self.threads, "threads")
+        except InputError as error:
+            raise DeviceError(error.problem) from None
+        limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
+        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def bytes_limit(self) -> int | None:
+        """The memory limit as a number."""
+        return None if self.memory_limit is None else int(self.memory_limit)
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What of it is about runs."""
+        return RunOptions(self.threads, self.bytes_limit, may_grow=self.prefer == "speed")
+
+
+Given = ParamSpec("Given")
+
+
+def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, Given], Model]:
+    """`load`, whose keywords are the options: they are stated there and nowhere else."""
+
+    def load(source: Any, *unnamed: Given.args, **given: Given.kwargs) -> Model:
+        return _load(source, options(*unnamed, **given))
+
+    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
+    keywords = inspect.signature(options).parameters.values()
+    load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
+    what = "source: a path, bytes, a file object or an onnx.ModelProto."
+    load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
+    load.__qualname__ = "load"
+    return load  # type: ignore[return-value]  # which has a name for its source, too
+
+
+load = _taking(LoadOptions)
+
+
+def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
+    """The stages on their own, for those who want to see what comes between them."""
+    files = ModelFiles(open_model(source), _read, None, None)
+    return Pipeline(files, options, choose(options.device).name, Stages("building", show=False))
+
+
+def _load(source: Any, options: LoadOptions) -> Model:
+    chosen = choose(options.device).name
+    if isinstance(driver(chosen), CompilingDriver):
+        check_memory_to_start()
     with stages("loading") as progress:
         progress.stage("reading")
-        kept = shared_models() if cache else None
-        folders = (None, None) if kept is None else (kept.folder, kept.records)
-        reading = Reading(open_model(source), _read, *folders)
-        wishes = Wishes(threads, limit, prefer)
-        load_on = partial(_load, reading, wishes, cache, folder, precision)
+        models = shared_models() if options.cache else None
+        folders = (None, None) if models is None else (models.folder, models.records)
+        files = ModelFiles(open_model(source), _read, *folders)
         try:
-            return _load_on_best(load_on, chosen, progress) if device == "auto" else load_on(chosen, None, progress)
+            return Pipeline(files, options, chosen, progress).load()
         except WeftError:
             raise
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=reading.file, hint=hint) from error
+            raise OutOfMemoryError("the memory is used up", file=files.file, hint=hint) from error
 
 
-def _load_on_best(load_on: Callable[..., Model], chosen: str, progress: Stages | None = None) -> Model:
-    """Load on a device, or if that fails on the next best one; so too when it fails in a run."""
-    following = next_best(chosen)
-    if following is None:
-        return load_on(chosen, None, progress)
-    fall_back = partial(_fall_back, load_on, chosen, following.name)
-    try:
-        return load_on(chosen, fall_back, progress)
-    except (DeviceError, OutOfMemoryError) as error:
-        return fall_back(error, progress)
+class Pipeline:
+    """One model on its way to one device: the stages, and `load`, which calls them in order."""
 
+    def __init__(
+        self, files: ModelFiles, options: LoadOptions, device: str, progress: Stages, precision: str | None = None
+    ) -> None:
+        """`precision`: another one than the options', for kernels that need less memory."""
+        self.files = files
+        self.file = files.file
+        self.options = options
+        self.precision = precision or options.precision
+        self.driver = driver(device)
+        self.progress = progress
+        self.dump = StageDump(None if options.dump is None else Path(options.dump))
+        next_device = next_best(device) if options.device == "auto" else None
+        self.following = None if next_device is None else next_device.name
+        self._evaluator = Reference()
+        self._program: TensorProgram | None = None
+        self._lock = lock()  # of the program
 
-def _fall_back(
-    load_on: Callable[..., Model], failed: str, following: str, error: WeftError, progress: Stages | None = None
-) -> Model:
-    warnings.warn(f"{failed} failed, {following} is used instead: {error.problem}", FallbackWarning, stacklevel=2)
-    return _load_on_best(load_on, following, progress)
+    # -- the stages --------------------------------------------------------------------------------------------------
 
+    def read(self) -> OnnxModel:
+        """The model as its file has it."""
+        return self.files.model()
 
-def _load(
-    reading: Reading,
-    wishes: Wishes,
-    cache: bool,
-    dump: Path | None,
-    precision: str,
-    device: str,
-    fall_back: Callable[[WeftError], Model] | None,
-    progress: Stages | None,
-) -> Model:
-    """A model on a device, with leaner kernels where it must fit into a limit."""
-    make = partial(_load_as, reading, device, wishes, cache, dump, progress or Stages("loading", show=False), fall_back)
-    model = make(precision)
-    return model if wishes.limit is None else _fitting(model, wishes.limit, make, precision)
+    def trace(
+        self, shapes: Mapping[str, Sequence[int | None]] | None = None, overridden: Sequence[str] = ()
+    ) -> TensorProgram:
+        """Graph -> TensorProgram; for given input shapes, or for any."""
+        graph = self.read().graph
+        self.dump.restart()
+        self.dump.stage("graph", lambda: model_text(self.read()))
+        self.progress.stage("tracing")
+        program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, progress=self.progress.update)
+        self.dump.stage("traced", lambda: program)
+        return program
 
+    def optimise(self, program: TensorProgram) -> TensorProgram:
+        """TensorProgram -> TensorProgram through all passes, verified before and after each."""
+        verified = verify(program)
+        for apply in PIPELINE:
+            self.progress.stage(apply.__name__.replace("_", " "))
+            program = apply(program, self._evaluator)
+            verified = verify(program, verified)
+            self.dump.stage(apply.__name__, lambda: program)  # noqa: B023 (called at once)
+        return program
 
-def _load_as(
-    reading: Reading,
-    device: str,
-    wishes: Wishes,
-    cache: bool,
-    dump: Path | None,
-    progress: Stages,
-    fall_back: Callable[[WeftError], Model] | None,
-    precision: str,
-) -> Model:
-    engine = device_engine(device)
-    read = reading.model
-    compile = partial(_compile, read, dump)
-    trace: Callable[..., TensorProgram] = once(partial(_trace, read, compile))
-    shelf = Shelf(reading, engine, precision) if cache and dump is None else None
-    kept = shelf.get() if shelf is not None else None
-    if kept is None:
-        if engine.identity is not None:
-            check_room_to_compile(reading.file, reading.opened.size)
-        make = partial(_make, read, compile, engine, precision, cache, partial(_tell, progress, reading))
-        made = make(progress)
-        progress.stage("saving")
-        kept = (made if shelf is None else shelf.put(made)) or make(progress)
-        if isinstance(kept.program, TensorProgram):
-            trace = partial(_given, kept.program)
-    reading.end_loading(keep=isinstance(kept.program, TensorProgram))
-    try:
-        whole = _start(engine, wishes, kept.program)
-    except WeftError as error:
-        raise error.at(file=reading.file) from error.__cause__
-    prepare = partial(_prepare, engine, wishes, precision, cache)
-    eager, record = partial(_run_eagerly, read), partial(_record, device, engine, wishes.threads)
-    workshop = Workshop(read, trace, compile, prepare, eager, record, engine.place, engine.has_memory, fall_back)
-    return Model(reading.file, device, kept.signature, whole, workshop)
+    def fuse(self, program: TensorProgram) -> FusedProgram:
+        """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
+        return fuse(program, self._target(), lambda name, fused: self.dump.stage(name, lambda: fused))
 
+    def build(self, fused: FusedProgram) -> tuple[Section, ...]:
+        """Groups -> kernels for the device, in sections, and between them steps for the host."""
+        target = self._target()
+        sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction))
+        self._dump_kernels(sections)
+        return sections
 
-def _fitting(model: Model, limit: int, load_as: Callable[[str], Model], precision: str) -> Model:
-    """The model if it fits into its limit, else one whose kernels need less memory to work in; or OutOfMemoryError."""
-    try:
-        model.check_limit(limit)
-    except OutOfMemoryError as error:
+    def compile(self, program: TensorProgram) -> Compiled:
+        """The program with its kernels' code; for a device that runs programs as they are, the program."""
+        if not isinstance(self.driver, CompilingDriver):
+            return program
+        sections = self.build(self.fuse(program))
+        return self.driver.compile(program, sections, self.options.cache, self._tell)
+
+    def start(self, program: Compiled) -> PreparedProgram:
+        """What plans and runs the program on the device."""
+        runner = self.driver.start(program, self.options.run_options)
+        return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
+
+    # -- a model -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> Model:
+        """The model on this device, or if it fails on the next best one; with leaner kernels where it must fit."""
         try:
-            lean = load_as(LEANEST) if precision != LEANEST else model
-            lean.check_limit(limit)
-        except OutOfMemoryError:
-            raise error from None
-        return lean
-    return model
+            model = self._load()
+            limit = self.options.bytes_limit
+            return model if limit is None else self._fitting(model, limit)
+        except (DeviceError, OutOfMemoryError) as error:
+            if self.following is None:
+                raise
+            return self.fall_back(error)
+
+    def fall_back(self, error: WeftError) -> Model:
+        """The model on the next best device, once this one failed."""
+        assert self.following is not None
+        problem = f"{self.driver.name} failed, {self.following} is used instead: {error.problem}"
+        warnings.warn(problem, FallbackWarning, stacklevel=2)
+        return Pipeline(self.files, self.options, self.following, self.progress).load()
+
+    def _load(self) -> Model:
+        if isinstance(self.driver, CompilingDriver):
+            specs, program = self._compiled(self.driver)
+        else:
+            program = self.program()
+            specs = signature(self.read().graph, program)
+        self.files.end_loading(keep=isinstance(program, TensorProgram))
+        try:
+            whole = self.start(program)
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
+        model = Model(specs, whole, self)
+        self._dump_plan(model)
+        return model
+
+    def _fitting(self, model: Model, limit: int) -> Model:
+        """The model if it fits into its limit, else one whose kernels need less memory to work in."""
+        try:
+            model.check_limit(limit)
+        except OutOfMemoryError as error:
+            try:
+                if self.precision != LEANEST:
+                    model = Pipeline(self.files, self.options, self.driver.name, self.progress, LEANEST)._load()
+                model.check_limit(limit)
+            except OutOfMemoryError:
+                raise error from None
+        return model
+
+    def _compiled(self, device: CompilingDriver) -> tuple[Signature, Compiled]:
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
+        use_cache = self.options.cache and self.options.dump is None
+        entry = CacheEntry(self.files, device.identity(), self.precision) if use_cache else None
+        cached = None if entry is None else entry.get()
+        if cached is None:
+            check_memory_to_compile(self.file, self.files.opened.size)
+            made = self._make()
+            self.progress.stage("saving")
+            cached = (made if entry is None else entry.put(made)) or self._make()
+        return cached.signature, cached.program
+
+    def _make(self) -> CachedModel:
+        program = self._any_shapes()
+        compiled = self.compile(program)
+        assert not isinstance(compiled, TensorProgram)
+        return CachedModel(signature(self.read().graph, program), compiled)
+
+    def _any_shapes(self) -> TensorProgram:
+        try:
+            return self.specialise(None, ())
+        except OnlyAtRunError:
+            return untraced(self.read().graph)
+        except ExecutionError as error:  # of constants, which no run could change
+            where = {"file": self.file, "node": error.node, "value": error.value}
+            raise InvalidModelError(error.problem, hint=error.hint, **where) from error
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
+
+    # -- what the session asks for -----------------------------------------------------------------------------------
+
+    def program(self) -> TensorProgram:
+        """The optimised program for any shapes, made when it is first asked for."""
+        with self._lock:
+            if self._program is None:
+                self._program = self._any_shapes()
+            return self._program
+
+    def specialise(self, shapes: Mapping[str, Sequence[int | None]] | None, overridden: Sequence[str]) -> TensorProgram:
+        """The optimised program for given shapes and overridden defaults."""
+        return self.optimise(self.trace(shapes, overridden))
+
+    def prepare(self, program: TensorProgram) -> PreparedProgram:
+        """An optimised program, made to run on the device."""
+        return self.start(self.compile(program))
+
+    def record(self, program: Compiled) -> Recorder:
+        """What runs such a program and tells how that went."""
+        return self.driver.record(program, self.options.threads)
+
+    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """A run node by node, without a program."""
+        return run_eagerly(self.read().graph, self._evaluator, inputs)
+
+    # -- what is told on the way -------------------------------------------------------------------------------------
+
+    def _tell(self, stage: str, fraction: float) -> None:
+        """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
+        self.progress.stage(stage, fraction)
+        for copy in self.files.views():
+            release_pages(copy)
+
+    def _target(self) -> Target:
+        assert isinstance(self.driver, CompilingDriver)
+        return self.driver.target(self.precision)
+
+    def _dump_kernels(self, sections: Sequence[Section]) -> None:
+        """Sections with their tasks, and every kernel with its code in the languages on its way to the device."""
+        if self.dump.folder is None:
+            return
+        assert isinstance(self.driver, CompilingDriver)
+        kernels = named_kernels(sections)
+        self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
+        for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
+            self.dump.file(f"kernels/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
+            for listing in self.driver.listings(kernel):
+                self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
+
+    def _dump_plan(self, model: Model) -> None:
+        if self.dump.folder is None or not isinstance(self.driver, CompilingDriver):
+            return
+        try:
+            text = plan_text(*model.plan())
+        except WeftError as error:
+            text = f"no plan for sizes that are only guessed: {error.problem}"
+        self.dump.stage("plan", lambda: text)
 
 
-def _make(
-    read: Callable[[], Source],
-    compile: Callable[..., TensorProgram],
-    engine: Engine,
-    precision: str,
-    cache: bool,
-    tell: Callable[[str, float], None],
-    progress: Stages,
-) -> KeptModel:
-    """What runs a model on a device; what was traced on the way, and its weights, can go as they are packed."""
-    program = _trace(read, compile, progress)
-    return KeptModel(signature(read().graph, program), engine.compile(program, precision, cache, tell))
-
-
-def _trace(
-    read: Callable[[], Source], compile: Callable[..., TensorProgram], progress: Stages | None = None
-) -> TensorProgram:
-    """The program for any shapes."""
-    file = read().file
-    try:
-        return compile(None, (), progress=progress)
-    except OnlyAtRunError:
-        return untraced(read().graph)
-    except ExecutionError as error:  # of constants, which no run could change
-        where = {"file": file, "node": error.node, "value": error.value}
-        raise InvalidModelError(error.problem, hint=error.hint, **where) from error
-    except WeftError as error:
-        raise error.at(file=file) from error.__cause__
-
-
-def _prepare(engine: Engine, wishes: Wishes, precision: str, cache: bool, program: TensorProgram) -> Prepared:
-    """Make a program run on a device."""
-    return _start(engine, wishes, engine.compile(program, precision, cache, lambda *_: None))
-
-
-def _start(engine: Engine, wishes: Wishes, program: Compiled) -> Prepared:
-    names = tuple(value.name for value in program.inputs)
-    return Prepared(names, engine.start(program, wishes), program, engine.has_memory)
-
-
-def _record(device: str, engine: Engine, threads: int | None, program: Compiled) -> Recorder:
-    if engine.record is None:
-        raise DeviceError(f"device {device!r} cannot time its kernels one by one", hint="choose another device")
-    return engine.record(program, threads)
-
-
-def _tell(progress: Stages, reading: Reading, stage: str, fraction: float) -> None:
-    """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
-    progress.stage(stage, fraction)
-    for copy in reading.views():
-        release_pages(copy)
-
-
-def _read(opened: Opened, folders: Sequence[Path]) -> Source:
+def _read(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
     return read_model(opened, is_defined=is_defined, folders=folders)
-
-
-def _run_eagerly(read: Callable[[], Source], inputs: Mapping[str, Any]) -> list[Any]:
-    return run_eagerly(read().graph, Reference(), inputs)
-
-
-def _given(program: TensorProgram) -> TensorProgram:
-    return program
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:
     """Whether weft has a definition of its own for an op."""
     return registry.find(domain, op, version) is not None
-
-
-def _compile(
-    read: Callable[[], Source],
-    dump: Path | None,
-    sizes: Mapping[str, Sequence[int | None]] | None,
-    overridden: Sequence[str],
-    progress: Stages | None = None,
-) -> TensorProgram:
-    """Graph -> TensorProgram through all passes; for given input shapes, or for any."""
-    tell: Callable[[str], None] = progress.stage if progress is not None else lambda _: None
-    tell("tracing")
-    evaluator = Reference()
-    program = lower(
-        read().graph,
-        evaluator,
-        sizes=sizes,
-        overridden=overridden,
-        progress=progress.update if progress is not None else None,
-    )
-    verified = verify(program)
-    _write(dump, 0, "traced", program)
-    for number, apply in enumerate(PIPELINE):
-        tell(apply.__name__.replace("_", " "))
-        program = apply(program, evaluator)
-        verified = verify(program, verified)
-        _write(dump, number + 1, apply.__name__, program)
-    return program
-
-
-def _write(dump: Path | None, number: int, stage: str, program: TensorProgram) -> None:
-    if dump is None:
-        return
-    try:
-        dump.mkdir(parents=True, exist_ok=True)
-        (dump / f"{number:02}-{stage}.txt").write_text(f"{program}\n", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"nothing can be written to the dump folder {dump}: {reason}") from error
-
-
-def _checked_options(threads: Any, precision: Any, prefer: Any, dump: Any) -> tuple[int | None, Path | None]:
-    """The number of threads and the folder for dumps; an error of weft's where an option is none."""
-    if not isinstance(prefer, str) or prefer not in ("memory", "speed"):
-        raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(prefer)}")
-    if not isinstance(precision, str) or precision not in PRECISIONS:
-        hint = f"use one of {', '.join(PRECISIONS)}"
-        is_fast = isinstance(precision, str) and precision == "fast"
-        why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
-        raise DeviceError(f"precision {shown(precision)} is not available{why}", hint=hint)
-    try:
-        folder = None if dump is None else Path(dump)
-    except Exception as error:  # whatever a class of someone else's raises
-        raise InputError(f"dump must be the path of a folder, not a {type(dump).__name__}") from error
-    try:
-        return (None if threads is None else whole_number(threads, "threads")), folder
-    except InputError as error:
-        raise DeviceError(error.problem) from None

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import update_wrapper
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -303,3 +304,48 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_await_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock
     )  # the last to be registered is the first before a fork
+
+
+# -- cores -----------------------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Cores that this process may keep busy: those of its affinity mask, within the quota of its control groups."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # there is no mask on this system
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"), _read(Path("/proc/self/cgroup")))))
+
+
+def _quota(root: Path, membership: str) -> int:
+    """Whole cores that the control groups of this process, and all groups above them, allow."""
+    allowed = float(os.cpu_count() or 1)
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        parts = [part for part in path.split("/") if part]
+        groups = [Path(*parts[:count]) for count in range(len(parts) + 1)]
+        if not controllers:
+            allowed = min(allowed, *(_quota_of(_read(root / group / "cpu.max")) for group in groups))
+        elif "cpu" in controllers.split(","):
+            for mount in (root / controllers, root / "cpu"):
+                for group in groups:
+                    limit = _read(mount / group / "cpu.cfs_quota_us")
+                    period = _read(mount / group / "cpu.cfs_period_us")
+                    allowed = min(allowed, _quota_of(f"{limit} {period}"))
+    return int(allowed)
+
+
+def _quota_of(text: str) -> float:
+    """Cores from "quota period" in microseconds; "max" and -1 mean no limit."""
+    match text.split():
+        case [limit, period] if limit.isdigit() and period.isdigit() and int(period):
+            return int(limit) / int(period)
+    return float("inf")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

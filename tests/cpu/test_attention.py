@@ -23,8 +23,8 @@ from weft.ir.layout import row_major
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.attention_tasks import attention_parts
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.attention_parts import attention_parts
 
 Array = np.ndarray[Any, Any]
 WITHIN = 4e-6  # of the largest magnitude; the scores themselves are rounded products
@@ -241,7 +241,7 @@ def test_keys_out_of_sight_are_left_out(symbolic: bool, low: float) -> None:
     given.append(value("padding", (2, 1, 1, length), onnx.TensorProto.BOOL))
     built = model(nodes, given, [value("y", None)], [tensor(name, array) for name, array in constants.items()])
     if symbolic:  # else the mask is a constant
-        assert all(attention.ends for _, attention in find_attention(program_of(built)))
+        assert all(attention.causal_bounds for _, attention in find_attention(program_of(built)))
     mask = np.where(np.tri(700, dtype=bool) & padding, 0.0, low)
     first = exact(inputs, mask, scale=1.0)
     wanted = exact({**inputs, "q": first}, mask, scale=1.0)

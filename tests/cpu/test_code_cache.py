@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from weft.backends.cpu import code_cache
-from weft.backends.cpu.code_cache import CodeCache, key_of, shared_cache
+from weft.cache import files
+from weft.cache.code import CodeCache, shared_cache
+from weft.cache.digests import key_of
 
 
 def test_what_was_put_is_got(tmp_path: Path) -> None:
@@ -105,10 +106,10 @@ def test_no_folder_is_no_cache() -> None:
 
 def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, folder in ((str(tmp_path), tmp_path / "code"), ("", None)):
-        monkeypatch.setenv(code_cache.VARIABLE, text)
+        monkeypatch.setenv(files.VARIABLE, text)
         shared_cache.cache_clear()
         assert shared_cache().folder == folder
-    monkeypatch.delenv(code_cache.VARIABLE)
+    monkeypatch.delenv(files.VARIABLE)
     shared_cache.cache_clear()
     folder = shared_cache().folder
     assert folder is not None
@@ -120,7 +121,7 @@ WRITER = """
 import sys
 sys.path[:0] = sys.argv[3:]
 from pathlib import Path
-from weft.backends.cpu.code_cache import CodeCache
+from weft.cache.code import CodeCache
 cache = CodeCache(Path(sys.argv[1]), most_bytes=60_000)
 for turn in range(60):
     for number in range(8):

@@ -12,13 +12,15 @@ import pytest
 from cpu.native import LANES, elementwise, run_elementwise
 
 from weft.backends.cpu import codegen
-from weft.backends.cpu.code_cache import CodeCache
-from weft.backends.cpu.codegen import assembly_of, code_key, compile_module, compile_modules, load_code
-from weft.backends.cpu.machine import _cache_bytes, _quota, host, named, usable_cores
+from weft.backends.cpu.codegen import code_key, compile_modules, load_code
+from weft.backends.cpu.machine import _cache_bytes, host, named
 from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.pool import runner_text
+from weft.backends.llvm.compilation import assembly_text, compile_module
+from weft.cache.code import CodeCache
 from weft.errors import DeviceError, InternalError
 from weft.ir.dtypes import DType
+from weft.threads import _quota, usable_cores
 
 ADD = elementwise("plus", "add", [DType.float32, DType.float32], DType.float32)
 NAMES = ["x86-64-v2", "x86-64-v3", "x86-64-v4", "neoverse-n1", "apple-m1"]
@@ -118,7 +120,7 @@ def test_unknown_functions_are_our_error() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compile_for_other_processors(name: str) -> None:
     machine = named(name)
-    assembly = assembly_of(modules_of([ADD])[0], machine)
+    assembly = assembly_text(modules_of([ADD])[0], machine)
     assert "plus" in assembly
     register = {16: "xmm", 32: "ymm", 64: "zmm"}[machine.target.vector_bytes]
     if machine.triple.startswith("x86"):
@@ -131,7 +133,7 @@ def test_kernels_compile_for_other_processors(name: str) -> None:
 @pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
 @pytest.mark.parametrize("name", ["x86-64-v3", "apple-m1"])
 def test_the_runner_compiles_for_every_system(name: str, system: str) -> None:
-    assert "weft_run" in assembly_of(runner_text(system, arm=name == "apple-m1"), named(name))
+    assert "weft_run" in assembly_text(runner_text(system, arm=name == "apple-m1"), named(name))
 
 
 def test_named_targets() -> None:

@@ -12,8 +12,8 @@ import pytest
 from accuracy import errors, needs_longdouble, samples, true_values
 from llvmlite import binding
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.elementary import ELEMENTARY, elementary
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.elementary import ELEMENTARY, elementary
 
 UNARY = sorted(ELEMENTARY - {"power"})
 LANES = {"float32": 16, "float64": 8}

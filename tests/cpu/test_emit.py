@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cpu.native import LANES, Array, build, elementwise, run_elementwise, run_kernel
 
-from weft.backends.cpu.types import ELEMENT, MINIFLOATS, SMALL_INTEGERS
+from weft.backends.llvm.types import ELEMENT, MINIFLOATS, SMALL_INTEGERS
 from weft.backends.reference.scalars import apply_function
 from weft.ir import dims
 from weft.ir import kernel as ir

@@ -16,11 +16,13 @@ import pytest
 from cpu.native import LANES, elementwise, run_elementwise
 
 from weft.backends.cpu import codegen, image
-from weft.backends.cpu.codegen import compile_module, compile_modules, link_code, load_code
+from weft.backends.cpu.codegen import compile_modules, link_code, load_code
 from weft.backends.cpu.elf import AARCH64, X86_64, MalformedError, UnsupportedError, read_object
 from weft.backends.cpu.image import LoadedImage, build_image, find_function, load_image
 from weft.backends.cpu.machine import host, named
 from weft.backends.cpu.modules import modules_of
+from weft.backends.llvm import compilation
+from weft.backends.llvm.compilation import compile_module
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 
@@ -111,7 +113,7 @@ def test_kernels_give_the_same_bits_as_with_the_linker() -> None:
 @on_linux
 def test_the_compiler_stays_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = [compile_module(text, host()) for text in (CONSTANTS, CALLS)]
-    monkeypatch.setattr(codegen, "initialize_compiler", lambda: pytest.fail("LLVM was woken"))
+    monkeypatch.setattr(compilation, "initialize_compiler", lambda: pytest.fail("LLVM was woken"))
     monkeypatch.setattr(codegen, "link_code", lambda *_: pytest.fail("LLVM links"))
     assert set(load_code(objects, NAMES).addresses) == set(NAMES)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.works import TARGET, Array, run_work, tensor_of
 
-from weft.backends.cpu.codegen import assembly_of
 from weft.backends.cpu.machine import named
 from weft.backends.cpu.modules import modules_of
+from weft.backends.llvm.compilation import assembly_text
 from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -20,9 +21,9 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.maps import Region, map_work
-from weft.kernels.common.reduce import reduce_work
+from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.maps import map_work
 from weft.kernels.vector.pool import pool_work
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
@@ -311,4 +312,4 @@ def test_other_processors(processor: str) -> None:
     for work in works:
         for launch, _ in work.launches:
             verify_kernel(launch.kernel)
-            assert launch.kernel.name in assembly_of(modules_of([launch.kernel])[0], machine)
+            assert launch.kernel.name in assembly_text(modules_of([launch.kernel])[0], machine)

@@ -19,8 +19,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft import compiler
-from weft.backends.cpu import code_cache
-from weft.backends.cpu import compile as code
+from weft.backends.cpu import compile as compilation
+from weft.cache import code, digests, files, serialization
+from weft.cache import entries as cache_entries
+from weft.cache.models import ModelCache
 from weft.frontend.files import OpenFile, open_path
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
@@ -28,19 +30,17 @@ from weft.ir.dtypes import DType
 from weft.ir.packing import Packing, pieces_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.runtime import devices, digests, kept, saving
-from weft.runtime.model_cache import ModelCache
 
 Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv(code_cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "package_digest", lambda: "this version")  # whoever edits weft while tests run
-    code_cache.shared_cache.cache_clear()
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(cache_entries, "package_digest", lambda: "this version")  # whoever edits weft while tests run
+    code.shared_cache.cache_clear()
     yield tmp_path / "cache" / "models"
-    code_cache.shared_cache.cache_clear()
+    code.shared_cache.cache_clear()
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     count(compiler, "read_model")
     count(compiler, "lower")
-    count(devices, "divide")
-    count(code, "compile_kernels")
+    count(compiler, "build_sections")
+    count(compilation, "compile_kernels")
     return calls
 
 
@@ -110,7 +110,7 @@ def entries(folder: Path) -> list[Path]:
 def test_second_load_makes_nothing(tmp_path: Path, made: list[str], loop: bool) -> None:
     path = written(tmp_path / "m.onnx", build(loop=loop))
     first = weft.load(path, device="cpu")
-    assert {"read_model", "lower", "divide", "compile_kernels"} <= set(made)
+    assert {"read_model", "lower", "build_sections", "compile_kernels"} <= set(made)
     made.clear()
     second = weft.load(path, device="cpu", threads=1)
     for batch in (1, 5, 33):
@@ -172,11 +172,11 @@ def test_another_model_another_entry(tmp_path: Path, folder: Path) -> None:
 def test_another_version_another_entry(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "m.onnx", build())
     weft.load(path, device="cpu")
-    monkeypatch.setattr(kept, "package_digest", lambda: "the next version")
+    monkeypatch.setattr(cache_entries, "package_digest", lambda: "the next version")
     weft.load(path, device="cpu")
     weft.load(path, device="cpu", precision="strict")
     assert len(entries(folder)) == 3
-    monkeypatch.setattr(kept, "package_digest", lambda: None)  # changed since it was imported
+    monkeypatch.setattr(cache_entries, "package_digest", lambda: None)  # changed since it was imported
     weft.load(path, device="cpu")
     assert len(entries(folder)) == 3
 
@@ -257,7 +257,7 @@ def test_foreign_structure_runs_no_code(tmp_path: Path, monkeypatch: pytest.Monk
     cache = ModelCache(tmp_path / "models")
     names = [b"cbuiltins\neval\n(V__import__('os').mkdir('was_here')\ntR.", b"cos\nsystem\n(Vmkdir was_here\ntR."]
     for structure in (pickle.dumps(Evil()), pickle.dumps((Evil(), 1)), *names, b"junk", b""):
-        cache.put("key", saving.Saved(structure, ()))
+        cache.put("key", serialization.SerializedValue(structure, ()))
         assert len(entries(tmp_path / "models")) == 1
         assert cache.get("key") is None
         assert entries(tmp_path / "models") == []
@@ -268,7 +268,7 @@ def test_a_foreign_value_is_no_model(tmp_path: Path, made: list[str], folder: Pa
     path = written(tmp_path / "m.onnx", build())
     weft.load(path, device="cpu")
     (entry,) = entries(folder)
-    ModelCache(folder).put(entry.stem, saving.save({"not": "a model"}))
+    ModelCache(folder).put(entry.stem, serialization.serialize({"not": "a model"}))
     made.clear()
     run(weft.load(path, device="cpu"))
     assert "lower" in made
@@ -285,13 +285,13 @@ def test_values_come_back_as_they_were() -> None:
         Value(6, value.type): [np.float32(1.5), None, (1, 2.5, 1j)], Value(7, value.type): np.zeros((0, 3), np.int8),
         Value(8, value.type): np.array(3.0).astype(DType.bfloat16.numpy),
     }  # fmt: skip
-    saved = saving.save(CompiledProgram((value,), (value,), (), contents, (), (b"code",)))
+    saved = serialization.serialize(CompiledProgram((value,), (value,), (), contents, (), (b"code",)))
     memory = bytearray(saved.array_bytes)
     start = 0
     for array in saved.arrays:
         memory[start : start + array.nbytes] = array.tobytes()
-        start += saving.aligned(array.nbytes)
-    back = saving.load(saved.structure, memoryview(memory))
+        start += serialization.aligned(array.nbytes)
+    back = serialization.restore(saved.structure, memoryview(memory))
     assert (back.inputs, back.outputs, back.objects) == ((value,), (value,), (b"code",))
     assert back.inputs[0].type.shape[0] - n * 3 == 1
     for key, content in contents.items():
@@ -305,7 +305,7 @@ def test_values_come_back_as_they_were() -> None:
 def test_size_is_bounded_and_the_least_used_goes(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, most_bytes=100_000)
     for number in range(12):
-        cache.put(f"k{number}", saving.save(np.full(2000, number, np.int32)))
+        cache.put(f"k{number}", serialization.serialize(np.full(2000, number, np.int32)))
         os.utime(tmp_path / f"k{number}.used", (time.time() - 50_000 + number,) * 2)
         if number == 3:
             assert cache.get("k0")[0] == 0  # its use makes it young again
@@ -313,14 +313,14 @@ def test_size_is_bounded_and_the_least_used_goes(tmp_path: Path) -> None:
     assert cache.get("k0")[0] == 0
     assert cache.get("k1") is None
     assert cache.get("k11")[0] == 11
-    cache.put("large", saving.save(np.zeros(20_000, np.int32)))
+    cache.put("large", serialization.serialize(np.zeros(20_000, np.int32)))
     assert cache.get("large") is None
 
 
 def test_a_model_too_large_to_keep_is_compiled_from_cached_code(
     tmp_path: Path, made: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "shared_models", lambda: ModelCache(folder, most_bytes=1000))
+    monkeypatch.setattr(cache_entries, "shared_models", lambda: ModelCache(folder, most_bytes=1000))
     path = written(tmp_path / "m.onnx", build())
     expected = run(weft.load(path, device="cpu"))
     made.clear()
@@ -331,8 +331,8 @@ def test_a_model_too_large_to_keep_is_compiled_from_cached_code(
 
 def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv(code_cache.VARIABLE, str(tmp_path / "file" / "below"))
-    code_cache.shared_cache.cache_clear()
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "file" / "below"))
+    code.shared_cache.cache_clear()
     path = written(tmp_path / "m.onnx", build())
     np.testing.assert_array_equal(run(weft.load(path, device="cpu")), run(weft.load(path, device="cpu")))
 
@@ -340,14 +340,14 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_disk_that_fills_up_half_way(tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that were packed for the file are gone by then, so that the model is made again."""
 
-    def fail(self: ModelCache, path: Path, saved: saving.Saved) -> None:
+    def fail(self: ModelCache, path: Path, saved: serialization.SerializedValue) -> None:
         assert any(packing.size for array in saved.arrays for packing in pieces_of(array))
         raise OSError("no space left")
 
     monkeypatch.setattr(ModelCache, "_write", fail)
     path = written(tmp_path / "m.onnx", build())
     found = run(weft.load(path, device="cpu"))
-    assert made.count("divide") == 2
+    assert made.count("build_sections") == 2
     np.testing.assert_allclose(found, run(weft.load(path, device="reference")), rtol=1e-5, atol=1e-5)
 
 
@@ -452,7 +452,7 @@ def test_packings_let_go_of_what_they_are_made_of() -> None:
 def test_packings_are_saved_as_arrays(tmp_path: Path) -> None:
     packing = packing_of(np.arange(4, dtype=np.float32))
     cache = ModelCache(tmp_path / "models")
-    assert cache.put("key", saving.save((packing, packing)))
+    assert cache.put("key", serialization.serialize((packing, packing)))
     first, second = cache.get("key")
     np.testing.assert_array_equal(first, [[0, 1, 2, 3]] * 2)
     assert first.ctypes.data == second.ctypes.data

@@ -10,8 +10,8 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.scalar import Apply, Index, Load
-from weft.kernels.common.maps import map_work
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.maps import map_work
 
 FLOATS = [dtype for dtype in DType if dtype.is_float and dtype.bits <= 8]
 INTEGERS = [dtype for dtype in DType if dtype.is_integer and dtype.bits < 8]

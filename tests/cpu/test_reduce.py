@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.reference.interpret import evaluate
@@ -14,7 +15,6 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.reduce import reduce_work
 from weft.kernels.lower.tensors import Epilogue, Tensor
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool

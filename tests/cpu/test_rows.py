@@ -13,16 +13,18 @@ from onnx import TensorProto, helper
 
 from weft.backends.reference.interpret import Reference, evaluate
 from weft.frontend import read_model
-from weft.fuse.row_groups import find_row_groups
+from weft.fuse.row_groups import find_row_groups, row_frame
 from weft.ir import dims
 from weft.ir.dtypes import DType
+from weft.ir.groups import RowGroup
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Map, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.common.rows import rows_work
+from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.select import choose
 from weft.ops.lower import lower
 from weft.passes import PIPELINE
 
@@ -85,9 +87,11 @@ def group_work(
     seen = [value for step in group for value in step.results if value in outside]
     operands = {value: tensor_for(value, rng) for value in read}
     results = {value: tensor_for(value, rng) for value in seen}
-    work = rows_work(group, operands, results, target)
-    assert work is not None
-    return work, [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()], results
+    frame = row_frame(group)
+    assert frame is not None
+    rows = RowGroup(tuple(group), tuple(operands), tuple(results), frame)
+    (part,) = choose(Request(rows, {**operands, **results}, {}, target)).parts
+    return part.work, [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()], results
 
 
 def tensor_for(value: Value, rng: np.random.Generator) -> Tensor:

@@ -15,8 +15,9 @@ from weft.ir.program import Concat, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.concat import concat_work
-from weft.kernels.common.scatter import scatter_work
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.maps import region_launch
+from weft.kernels.vector.scatter import scatter_work
 
 I64 = DType.int64
 DTYPES = (DType.float32, DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.uint8)
@@ -121,7 +122,7 @@ def test_random_concatenations(symbolic: bool) -> None:
             tensors.append(tensor_of(array, layout, (*base[:axis], size, *base[axis + 1 :])))
             pairs.append((array, layout))
         result = Tensor(dtype, (*base[:axis], total, *base[axis + 1 :]), a_layout(rng, rank))
-        work = concat_work(Concat(axis), tensors, result, TARGET)
+        work = concat_work(Concat(axis), tensors, result, TARGET, region_launch)
         (ours,), _ = run_work(work, pairs, [result], sizes)
         np.testing.assert_array_equal(
             ours.astype(np.float64), np.concatenate(arrays, axis).astype(np.float64), err_msg=f"seed {seed}"

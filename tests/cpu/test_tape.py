@@ -17,11 +17,11 @@ from cpu.test_emit import row_sums
 
 from weft.backends.cpu import pool
 from weft.backends.cpu.codegen import LoadedCode
-from weft.backends.cpu.machine import usable_cores
 from weft.backends.cpu.tape import Journey, Launch, Place, Tape
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
+from weft.threads import usable_cores
 
 MOST_TRIES = 5000  # to see what happens as soon as a core is free
 

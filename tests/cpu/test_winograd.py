@@ -14,6 +14,8 @@ from frontend.samples import model, node, tensor, value
 
 import weft
 from weft.backends.reference.products import convolve
+from weft.fuse import fuse
+from weft.fuse.winograd import Way, spend
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -25,7 +27,6 @@ from weft.ir.work import NativeSection, Task
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.sections import divide
 from weft.kernels.vector.winograd import winograd_work
-from weft.kernels.vector.winograd_choice import Way, choose_tiles, spend
 
 F32 = DType.float32
 CHANNELS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 32, 33, 40)
@@ -109,23 +110,27 @@ def kernel_names(program: TensorProgram, target: Target) -> set[str]:
     return {launch.kernel.name for task in tasks if isinstance(task, Task) for launch, _ in task.work.launches}
 
 
+def tiles(program: TensorProgram) -> dict[Value, int]:
+    return {result: chosen.size for result, chosen in fuse(program, TARGET).tiles.items()}
+
+
 def test_where_it_pays() -> None:
-    assert set(choose_tiles(traced(network([(64, 56), (128, 28)])), TARGET).values()) == {4}
-    assert set(choose_tiles(traced(network([(64, 64)], taps=(1, 3))), TARGET).values()) == {4}
-    assert choose_tiles(traced(network([(64, 56)], stride=2)), TARGET) == {}
-    assert choose_tiles(traced(network([(64, 56)], taps=(1, 1))), TARGET) == {}
-    assert choose_tiles(traced(network([(4, 8)])), TARGET) == {}
+    assert set(tiles(traced(network([(64, 56), (128, 28)]))).values()) == {4}
+    assert set(tiles(traced(network([(64, 64)], taps=(1, 3)))).values()) == {4}
+    assert tiles(traced(network([(64, 56)], stride=2))) == {}
+    assert tiles(traced(network([(64, 56)], taps=(1, 1)))) == {}
+    assert tiles(traced(network([(4, 8)]))) == {}
 
 
 def test_weights_of_many_large_layers_stay_within_the_budget() -> None:
     program = traced(network([(512, 14)] * 3))
-    chosen = choose_tiles(program, TARGET)
+    chosen = tiles(program)
     given = sum(array.nbytes for array in program.constants.values())
     growth = {1: 1.0, 2: 16 / 9, 4: 36 / 9}
     convolutions = [step for step in program.steps if isinstance(step.primitive, Convolve)]
     total = sum(given / 3 * growth[chosen.get(step.results[0], 1)] for step in convolutions)
     assert given < total <= 1.5 * given
-    assert chosen == choose_tiles(program, TARGET)
+    assert chosen == tiles(program)
 
 
 def test_the_best_for_a_byte_comes_first() -> None:

@@ -14,6 +14,8 @@ from cpu.works import TARGET, run_work, tensor_of
 from frontend.samples import model, node, tensor, value
 
 import weft
+from weft.fuse import fuse
+from weft.fuse.winograd import are_tame
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -21,8 +23,6 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.vector.winograd import winograd_work
-from weft.kernels.vector.winograd_choice import choose_tiles
-from weft.kernels.vector.winograd_guard import are_tame
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32
@@ -274,7 +274,7 @@ def test_weights_that_are_not_tame_are_not_transformed() -> None:
     def is_transformed(array: Array) -> bool:
         program = weft.load(layers(array), device="reference").program
         assert isinstance(program, TensorProgram)
-        assert are_tame(array) == bool(choose_tiles(program, TARGET))
+        assert are_tame(array) == bool(fuse(program, TARGET).tiles)
         return are_tame(array)
 
     assert is_transformed(weights)

@@ -9,36 +9,36 @@ from frontend import samples
 
 from weft.errors import InvalidModelError
 from weft.frontend import read_model
-from weft.frontend.wire import CUT_KEY, DEEPEST, KINDS, LARGE, cut_weights
+from weft.frontend.wire import DEEPEST, EXTENT_KEY, LARGE, MESSAGE_SCHEMAS, cut_weights
 
 
 def test_kinds_agree_with_onnx() -> None:
-    for kind in KINDS.values():
-        descriptor = getattr(onnx, kind.name).DESCRIPTOR
+    for schema in MESSAGE_SCHEMAS.values():
+        descriptor = getattr(onnx, schema.name).DESCRIPTOR
         messages = {field.number: field.message_type.name for field in descriptor.fields if field.message_type}
-        entered = {number: name for number, name in messages.items() if name in KINDS}
-        assert kind.nested == entered
-        for number in kind.data | kind.plain:
+        entered = {number: name for number, name in messages.items() if name in MESSAGE_SCHEMAS}
+        assert schema.nested == entered
+        for number in schema.data | schema.plain:
             assert number in descriptor.fields_by_number
 
 
 def test_what_is_left_is_small_and_the_rest_untouched() -> None:
     content = samples.large_weights(3000).SerializeToString()
-    left, cuts = cut_weights(memoryview(content))
-    assert len(cuts) == 8
-    assert len(left) < len(content) - sum(cut.length for cut in cuts) + 50 * len(cuts)
+    left, extents = cut_weights(memoryview(content))
+    assert len(extents) == 8
+    assert len(left) < len(content) - sum(extent.length for extent in extents) + 50 * len(extents)
     parsed = onnx.ModelProto.FromString(left)
     original = onnx.ModelProto.FromString(content)
     assert [node.op_type for node in parsed.graph.node] == [node.op_type for node in original.graph.node]
-    assert parsed.graph.initializer[0].external_data[0].key == CUT_KEY
+    assert parsed.graph.initializer[0].external_data[0].key == EXTENT_KEY
     assert parsed.graph.initializer[3] == original.graph.initializer[3]
 
 
 def test_small_models_stay_as_they_are() -> None:
     content = samples.calling().SerializeToString()
-    left, cuts = cut_weights(memoryview(content))
+    left, extents = cut_weights(memoryview(content))
     assert left == content
-    assert not cuts
+    assert not extents
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_deep_nesting_is_an_error() -> None:
 
 def test_a_forged_entry_reads_nothing() -> None:
     forged = samples.model([samples.node("Add", ["x", "w"], ["y"])])
-    forged.graph.initializer.append(samples.external("w", [2, 3], **{CUT_KEY: "99"}))
+    forged.graph.initializer.append(samples.external("w", [2, 3], **{EXTENT_KEY: "99"}))
     with pytest.raises(InvalidModelError, match="reserved"):
         read_model(forged)
 

@@ -1,4 +1,4 @@
-"""A `Model` back to a ModelProto, so that other runtimes can say what it means."""
+"""A `OnnxModel` back to a ModelProto, so that other runtimes can say what it means."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from weft.frontend.tensors import ELEMENT_TYPES
-from weft.ir.graph import Graph, Model, Node
+from weft.ir.graph import Graph, Node, OnnxModel
 from weft.ir.types import OptionalType, SequenceType, TensorType, Type
 
 NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
-def write_model(model: Model) -> onnx.ModelProto:
+def write_model(model: OnnxModel) -> onnx.ModelProto:
     imports = [helper.make_opsetid(*entry) for entry in model.opsets.items()]
     return helper.make_model(write_graph(model.graph), opset_imports=imports, ir_version=10)
 

@@ -74,8 +74,8 @@ def codes(program: Any) -> Iterator[tuple[str, str, str]]:
     from weft.backends.cpu.machine import host
     from weft.backends.cpu.modules import modules_of
     from weft.backends.webgpu.emit import emit
-    from weft.backends.webgpu.kinds import Abilities
     from weft.backends.webgpu.targets import target_of
+    from weft.backends.webgpu.wgsl_types import Abilities
 
     for kernel in kernels(program, host().target):
         yield "cpu", kernel.name, canonical_llvm(modules_of([kernel])[0])

@@ -10,16 +10,16 @@ from counting import lines_run
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from weft.plan.arena import Block, most_alive, place
+from weft.plan.arena import Lifetime, most_alive, place
 
 
-def random_blocks(seed: int, count: int) -> list[Block]:
+def random_blocks(seed: int, count: int) -> list[Lifetime]:
     chooser = random.Random(seed)
     blocks = []
     for _ in range(count):
         first = chooser.randrange(count)
         last = min(count - 1, first + int(chooser.expovariate(1 / chooser.choice([1, 3, 10]))))
-        blocks.append(Block(int(2 ** chooser.uniform(0, 22)), first, last))
+        blocks.append(Lifetime(int(2 ** chooser.uniform(0, 22)), first, last))
     return blocks
 
 
@@ -55,4 +55,4 @@ def test_work_grows_with_the_number_of_blocks() -> None:
 
 def test_the_busiest_step() -> None:
     assert most_alive([]) == (0, 0)
-    assert most_alive([Block(5, 0, 2), Block(7, 2, 3), Block(6, 3, 3)]) == (13, 3)
+    assert most_alive([Lifetime(5, 0, 2), Lifetime(7, 2, 3), Lifetime(6, 3, 3)]) == (13, 3)

@@ -15,10 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu import code_cache
 from weft.backends.cpu.memory import Arenas
+from weft.cache import code, entries, files
 from weft.cli import main
-from weft.runtime import kept
 from weft.runtime.memory import parse_bytes
 
 SIDE = 256
@@ -62,11 +61,11 @@ def data(batch: int = 1) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv(code_cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "package_digest", lambda: "this version")  # whoever edits weft while tests run
-    code_cache.shared_cache.cache_clear()
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # whoever edits weft while tests run
+    code.shared_cache.cache_clear()
     yield tmp_path
-    code_cache.shared_cache.cache_clear()
+    code.shared_cache.cache_clear()
 
 
 @pytest.fixture

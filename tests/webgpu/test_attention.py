@@ -15,12 +15,13 @@ from webgpu.works import run_on_cpu, run_work, targets
 
 import weft
 from weft.backends.webgpu import targets as targets_module
-from weft.fuse.attention import Attention, find_attention, numbered
+from weft.fuse.attention import find_attention, numbered
+from weft.ir.attention import Attention
 from weft.ir.layout import row_major
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.attention_tasks import attention_parts
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.threads.attention_parts import attention_parts
 from weft.kernels.threads.attention_tiles import choose_shape
 
 LEAST = 16384  # bytes that a block can share on every device

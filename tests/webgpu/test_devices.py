@@ -15,12 +15,14 @@ import pytest
 from test_api import X, Y, affine
 
 import weft
+from weft.backends.device import Device
+from weft.backends.resident import executable
 from weft.backends.webgpu import adapters as adapters_module
-from weft.backends.webgpu import executable, gpu, launches
+from weft.backends.webgpu import gpu, launches
 from weft.cli import main
 from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError, OutOfMemoryError
 from weft.runtime import devices
-from weft.runtime.devices import Device, choose, next_best
+from weft.runtime.devices import choose, next_best
 
 SOURCE = Path(weft.__file__).parents[1]
 NAME = "webgpu:llvmpipe"
@@ -37,7 +39,7 @@ def as_if_real(monkeypatch: pytest.MonkeyPatch) -> str:
 
     def automatic() -> Iterator[Device]:
         yield played
-        yield devices._CPU
+        yield choose("cpu")
 
     monkeypatch.setattr(devices, "_automatic", automatic)
     return played.name
@@ -193,7 +195,7 @@ def test_inputs_move_with_the_model(as_if_real: str, monkeypatch: pytest.MonkeyP
     def failing(*_: Any, **__: Any) -> Any:
         raise OutOfMemoryError("full")
 
-    monkeypatch.setattr(executable.Executable, "run", failing)
+    monkeypatch.setattr(executable.ResidentExecutable, "run", failing)
     with pytest.warns(FallbackWarning, match="full"):
         np.testing.assert_allclose(model.run({"x": kept})["y"], Y, rtol=1e-6)
 

@@ -11,7 +11,6 @@ from cpu.test_contract import Case
 from cpu.works import tensor_of
 from webgpu.works import Array, run_on_cpu, run_work, targets
 
-from weft.backends.webgpu.barriers import with_barriers
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -19,6 +18,7 @@ from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.layout import row_major
 from weft.ir.program import Contract
 from weft.ir.target import Target
+from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Reference, Tensor, Work
 from weft.kernels.threads import product_choice as choose
 from weft.kernels.threads import size_ranges as ranges

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpu.reductions import reduce_work
 from cpu.test_reduce import DTYPES, TOLERANCE, a_layout, numbers, plain
 from cpu.works import tensor_of
 from webgpu.works import Array, run_on_cpu, run_work, targets
@@ -19,7 +20,6 @@ from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.ir.types import TensorType
-from weft.kernels.common.reduce import reduce_work
 from weft.kernels.lower.tensors import Epilogue, Tensor
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool

@@ -18,8 +18,8 @@ from weft.ir.program import Random, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.random import random_work
-from weft.kernels.common.scatter import scatter_work
 from weft.kernels.lower.tensors import Tensor
+from weft.kernels.threads.scatter import scatter_work
 
 F32, I64 = DType.float32, DType.int64
 

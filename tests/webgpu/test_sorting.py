@@ -18,8 +18,8 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate, Sort
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Tensor
-from weft.kernels.vector.cumulate import cumulate_work
-from weft.kernels.vector.sort import sort_work
+from weft.kernels.threads.cumulate import cumulate_work
+from weft.kernels.threads.sort import sort_work
 
 F32, I64 = DType.float32, DType.int64
 MORE = (*DTYPES, DType.uint32, DType.uint64, DType.int8, DType.uint16)

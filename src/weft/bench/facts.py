@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.backends.cpu.machine import host, usable_cores
+from weft.backends.cpu.machine import host
 from weft.bench.engines import Engine
+from weft.threads import usable_cores
 
 
 def machine_facts(engines: Iterable[Engine]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.bench.agreement import TOLERANCE, difference
 from weft.bench.engines import JUDGE, WEFT, Engine, Ran, Setup
-from weft.bench.processes import Worker
+from weft.bench.processes import EngineProcess
 from weft.bench.results import Measurement, ModelResult, Start
 from weft.bench.turns import Spread, spread_of, take_turns
 from weft.errors import WeftError
@@ -20,7 +20,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     """A model to measure. Inputs that are not given are random, with the sizes that are."""
 
     name: str
@@ -43,14 +43,14 @@ class Options:
 class _Ready:
     """A model loaded in an engine for the second time, and how both times went."""
 
-    worker: Worker
+    worker: EngineProcess
     cold: Start
     cached: Start
     outputs: list[Any]
     plan: float | None = None
 
 
-def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _: None) -> ModelResult:
+def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lambda _: None) -> ModelResult:
     """Everything about one model; `tell` hears what is being done. Fails only where weft fails."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-")))
@@ -88,9 +88,11 @@ def measure(case: Case, options: Options, tell: Callable[[str], None] = lambda _
     return ModelResult(case.name, _described(inputs), flops, measurements, failures)
 
 
-def _begin(case: Case, setup: Setup, folder: Path, stack: ExitStack) -> tuple[_Ready, Mapping[str, Any], int | None]:
+def _begin(
+    case: BenchCase, setup: Setup, folder: Path, stack: ExitStack
+) -> tuple[_Ready, Mapping[str, Any], int | None]:
     """weft with the model, the inputs for all, and the arithmetic of a run."""
-    with Worker(WEFT, setup, folder / WEFT.name) as first:
+    with EngineProcess(WEFT, setup, folder / WEFT.name) as first:
         seconds = first.load()
         inputs = case.inputs if case.inputs is not None else first.inputs(case.sizes or {}, SEED)
         cold = _start(seconds, first.run(inputs))
@@ -99,7 +101,7 @@ def _begin(case: Case, setup: Setup, folder: Path, stack: ExitStack) -> tuple[_R
 
 
 def _load_twice(engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], stack: ExitStack) -> _Ready:
-    with Worker(engine, setup, folder / engine.name) as first:
+    with EngineProcess(engine, setup, folder / engine.name) as first:
         cold = _start(first.load(), first.run(inputs))
     return _load_again(engine, setup, folder, inputs, cold, stack)
 
@@ -108,7 +110,7 @@ def _load_again(
     engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], cold: Start, stack: ExitStack
 ) -> _Ready:
     """In a fresh process that finds what the first one has cached, and stays for the runs."""
-    worker = stack.enter_context(Worker(engine, setup, folder / engine.name))
+    worker = stack.enter_context(EngineProcess(engine, setup, folder / engine.name))
     seconds = worker.load()
     ran = worker.run(inputs)
     plan = worker.plan(inputs) if engine is WEFT else None
@@ -136,7 +138,7 @@ def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: M
     if JUDGE.missing is not None:
         return None
     try:
-        with Worker(JUDGE, setup, folder / JUDGE.name) as judge:
+        with EngineProcess(JUDGE, setup, folder / JUDGE.name) as judge:
             judge.load()
             return judge.run(inputs).outputs
     except WeftError:

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import weft
-from weft.backends.cpu.code_cache import VARIABLE
 from weft.bench.engines import Engine, Ran, Setup
+from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
 
 PATIENCE = 600.0  # seconds for one answer; some engines compile for minutes, some hang
@@ -24,7 +24,7 @@ GOODBYE = 10.0
 LAST_WORDS = 300  # characters
 
 
-class Worker:
+class EngineProcess:
     """An engine's process with a model; leaving the `with` block ends it."""
 
     def __init__(self, engine: Engine, setup: Setup, cache: Path, patience: float = PATIENCE) -> None:
@@ -42,7 +42,7 @@ class Worker:
             env=environment(engine, setup.threads, cache),
         )
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> EngineProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -72,7 +72,7 @@ class ModelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     machine: dict[str, Any]
     settings: dict[str, Any]
     models: tuple[ModelResult, ...]
@@ -93,7 +93,7 @@ class Mean:
     best: tuple[str, float]
 
 
-def means(report: Report) -> Iterator[Mean]:
+def means(report: BenchReport) -> Iterator[Mean]:
     for engine in report.engines():
         found = [(model.model, ratio) for model in report.models if (ratio := model.ratio(engine)) is not None]
         if engine != SUBJECT and found:
@@ -132,7 +132,7 @@ class Comparison:
     only_after: tuple[str, ...]
 
 
-def compare(before: Report, after: Report) -> Comparison:
+def compare(before: BenchReport, after: BenchReport) -> Comparison:
     old, new = ({model.model: model for model in report.models} for report in (before, after))
     both = [name for name in old if name in new]
     changes = tuple(
@@ -166,7 +166,7 @@ def _change(model: str, before: Spread, after: Spread) -> Change:
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def to_json(report: Report) -> str:
+def to_json(report: BenchReport) -> str:
     return as_json({"format": FORMAT, **asdict(report)})
 
 
@@ -174,13 +174,13 @@ def as_json(data: Mapping[str, Any]) -> str:
     return json.dumps(_plain(data), indent=1, allow_nan=False) + "\n"
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path) -> BenchReport:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             raise InputError(f"{path}: results of format {data['format']}, not {FORMAT}", hint="measure again")
         models = tuple(_model(entry) for entry in data["models"])
-        return Report(data["machine"], data["settings"], models, data["left_out"])
+        return BenchReport(data["machine"], data["settings"], models, data["left_out"])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

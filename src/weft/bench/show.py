@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.bench.engines import JUDGE
-from weft.bench.results import FIGURES, SUBJECT, Comparison, Measurement, ModelResult, Report, means, mismatches
+from weft.bench.results import FIGURES, SUBJECT, BenchReport, Comparison, Measurement, ModelResult, means, mismatches
 from weft.bench.turns import Spread, geometric_mean
 from weft.cli import output
 
@@ -29,7 +29,7 @@ COLUMNS = (
 STYLES = {"faster": "green", "slower": "bold red", "same": "dim"}
 
 
-def show_report(report: Report, missing: Sequence[str], console: Console) -> None:
+def show_report(report: BenchReport, missing: Sequence[str], console: Console) -> None:
     """The table, then what was left out and what is wrong, then the means."""
     rows = [row for model in report.models for row in _rows(model)]
     if rows:
@@ -97,7 +97,7 @@ def progress_line(result: ModelResult) -> str:
     return f"{result.model}: {', '.join(parts)}"
 
 
-def mean_lines(report: Report) -> Iterator[str]:
+def mean_lines(report: BenchReport) -> Iterator[str]:
     for mean in means(report):
         yield (
             f"{mean.engine} / {SUBJECT}: geometric mean {mean.ratio:.3f} over {mean.models} models, "
@@ -106,7 +106,7 @@ def mean_lines(report: Report) -> Iterator[str]:
         )
 
 
-def figure_lines(report: Report) -> Iterator[str]:
+def figure_lines(report: BenchReport) -> Iterator[str]:
     """What is to be fast beside the runs, for each engine that has such figures."""
     for engine in report.engines():
         found = [each for model in report.models if (each := model.of(engine)) is not None]
@@ -154,7 +154,7 @@ def _bytes(number: int | None) -> str:
     return NOT_KNOWN if number is None else output.format_bytes(number)
 
 
-def _loud_lines(report: Report) -> Iterator[str]:
+def _loud_lines(report: BenchReport) -> Iterator[str]:
     for model, found in mismatches(report.models):
         far = "cannot be compared" if found.difference is None else f"differ by {found.difference:.2g}"
         yield f"MISMATCH: {output.printable(model)}: {found.engine}'s outputs {far} (of the largest magnitude)"

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.cli import values
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from weft.bench.engines import Engine
-    from weft.bench.measure import Case, Options
-    from weft.bench.results import Report
+import weft
+from weft.backends.cpu.peak import measure_peak
+from weft.bench import results, show
+from weft.bench.engines import PEERS, WEFT, Engine
+from weft.bench.facts import machine_facts
+from weft.bench.measure import SEED, BenchCase, Options, measure
+from weft.bench.results import BenchReport
+from weft.cli import inputs, output, values
+from weft.cli.kernel_table import print_kernels
+from weft.errors import InputError, WeftError
+from weft.report.nodes import ops_by_node
+from weft.runtime.devices import choose
+from weft.threads import usable_cores
 
 NAMES = ("onnxruntime", "openvino", "torch", "tinygrad", "wonnx")
 USUAL = NAMES[:-1]
@@ -21,7 +33,7 @@ USUAL = NAMES[:-1]
 ON_THIS_PROCESSOR = ("cpu", "reference")
 """Devices that the measured peak is the peak of."""
 
-Find = Callable[[str, Mapping[str, int]], "Case"]
+Find = Callable[[str, Mapping[str, int]], BenchCase]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,22 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_file(name: str, sizes: Mapping[str, int]) -> Case:
+def find_file(name: str, sizes: Mapping[str, int]) -> BenchCase:
     """A model by its path."""
-    from weft.bench.measure import Case
-    from weft.errors import InputError
-
     path = Path(name)
     if not path.is_file():
         raise InputError(f"{name}: no such file", hint="weft bench takes ONNX files")
-    return Case(path.stem, path, sizes=sizes)
+    return BenchCase(path.stem, path, sizes=sizes)
 
 
 def run(args: argparse.Namespace, find: Find = find_file) -> int:
     """`find` gives the case that a MODEL argument means, with the sizes of --shape."""
-    from weft.cli import inputs
-    from weft.errors import InputError
-
     if args.diff:
         return _diff(args)
     if not args.models:
@@ -85,11 +91,9 @@ def run(args: argparse.Namespace, find: Find = find_file) -> int:
     return _kernels(args, cases) if args.kernels else _bench(args, cases, left_out)
 
 
-def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[Case], dict[str, str]]:
+def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[BenchCase], dict[str, str]]:
     """The cases that are there, and why others are not; an error where none is."""
-    from weft.errors import InputError
-
-    cases: list[Case] = []
+    cases: list[BenchCase] = []
     errors: dict[str, InputError] = {}
     for name in names:
         try:
@@ -102,11 +106,6 @@ def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tup
 
 
 def _diff(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from weft.bench import results, show
-    from weft.cli import output
-
     comparison = results.compare(*(results.read_report(path) for path in args.diff))
     if args.json:
         _write(args.json, results.as_json(asdict(comparison)))
@@ -115,10 +114,7 @@ def _diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(args: argparse.Namespace, cases: Sequence[Case], left_out: Mapping[str, str]) -> int:
-    from weft.bench import results, show
-    from weft.cli import output
-
+def _bench(args: argparse.Namespace, cases: Sequence[BenchCase], left_out: Mapping[str, str]) -> int:
     engines, missing = choose_engines(args.against)
     report = measure_all(cases, left_out, _options(args, engines), args.json != "-")
     if args.json:
@@ -131,9 +127,6 @@ def _bench(args: argparse.Namespace, cases: Sequence[Case], left_out: Mapping[st
 
 def choose_engines(names: str) -> tuple[list[Engine], list[str]]:
     """The peers that are asked for and installed, and what is said of the others."""
-    from weft.bench.engines import PEERS
-    from weft.errors import InputError
-
     asked = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
     for name in asked:
         if name not in PEERS:
@@ -143,18 +136,10 @@ def choose_engines(names: str) -> tuple[list[Engine], list[str]]:
     return [engine for engine in chosen if engine.missing is None], missing
 
 
-def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Options, talkative: bool) -> Report:
+def measure_all(
+    cases: Sequence[BenchCase], missing: Mapping[str, str], options: Options, talkative: bool
+) -> BenchReport:
     """Measure one case after the other, telling of each on stderr."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from weft.bench import show
-    from weft.bench.engines import WEFT
-    from weft.bench.facts import machine_facts
-    from weft.bench.measure import measure
-    from weft.bench.results import Report
-    from weft.errors import WeftError
-
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not talkative)
     models, left_out = [], dict(missing)
     for case in cases:
@@ -171,31 +156,17 @@ def measure_all(cases: Sequence[Case], missing: Mapping[str, str], options: Opti
         "seconds": options.seconds,
         "peak_flops": options.peak_flops,
     }
-    return Report(machine_facts([WEFT, *options.peers]), settings, tuple(models), left_out)
+    return BenchReport(machine_facts([WEFT, *options.peers]), settings, tuple(models), left_out)
 
 
 def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
-    from weft.backends.cpu.machine import usable_cores
-    from weft.backends.cpu.peak import measure_peak
-    from weft.bench.measure import Options
-    from weft.runtime.devices import choose
-
     device = choose(args.device).name
     threads = args.threads or usable_cores()
     peak = measure_peak(threads).flops if device in ON_THIS_PROCESSOR else None
     return Options(device, threads, args.seconds, tuple(engines), peak)
 
 
-def _kernels(args: argparse.Namespace, cases: Sequence[Case]) -> int:
-    from dataclasses import asdict
-
-    import weft
-    from weft.bench import results
-    from weft.bench.measure import SEED
-    from weft.cli import inputs, output
-    from weft.cli.kernel_table import print_kernels
-    from weft.report.nodes import ops_by_node
-
+def _kernels(args: argparse.Namespace, cases: Sequence[BenchCase]) -> int:
     found = {}
     for case in cases:
         model = weft.load(str(case.path), device=args.device, threads=args.threads)
@@ -214,8 +185,6 @@ def _kernels(args: argparse.Namespace, cases: Sequence[Case]) -> int:
 
 
 def _write(target: str, text: str) -> None:
-    import sys
-
     if target == "-":
         sys.stdout.write(text)
         return

@@ -16,7 +16,7 @@ from weft.cli import output, values
 from weft.compat.conformance import (
     KINDS,
     CaseResult,
-    Report,
+    ConformanceReport,
     Tally,
     is_known,
     new_failures,
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if stale or new_failures(report, known) else 0
 
 
-def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) -> Report:
+def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) -> ConformanceReport:
     options: dict[str, Any] = {
         "kinds": kinds,
         "pattern": args.pattern,
@@ -106,7 +106,7 @@ def _error_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def _print_report(console: Console, report: Report, known: Mapping[str, str], *, verbose: bool) -> None:
+def _print_report(console: Console, report: ConformanceReport, known: Mapping[str, str], *, verbose: bool) -> None:
     title = f"onnx {report.onnx_version} on {report.device}, {report.seconds:.1f} s"
     console.print(_table(title, "kind", report.by_kind()))
     ops = {op: tally for op, tally in report.by_op().items() if verbose or tally.failed}
@@ -124,7 +124,7 @@ def _table(title: str, key: str, tallies: dict[str, Tally]) -> Table:
     return output.table(title, (key, *numbers), rows, right=numbers)
 
 
-def _write_json(target: str, report: Report) -> None:
+def _write_json(target: str, report: ConformanceReport) -> None:
     if target == "-":
         output.print_json(report.to_json())
     else:

@@ -7,12 +7,17 @@ import time
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
+import weft
+from weft.cli import output
+from weft.cli.demo_picture import gallery
+from weft.cli.process import peak_memory
+from weft.report.summary import summarize_weights
 
 TIMED_RUNS = 20
 
@@ -24,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DigitReading:
     """What the network made of the samples, and what it took."""
 
     pixels: np.ndarray[Any, Any]  # [count, 8, 8], 0 to 16
@@ -41,8 +46,6 @@ class Reading:
 
 
 def run(args: argparse.Namespace) -> int:
-    from weft.cli import output
-
     reading = read_digits(args.device)
     if args.json:
         output.print_json(_record(reading))
@@ -51,12 +54,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_digits(device: str) -> Reading:
+def read_digits(device: str) -> DigitReading:
     """Load the network, read the samples and time it."""
-    import weft
-    from weft.cli.process import peak_memory
-    from weft.report.summary import summarize_weights
-
     folder = files("weft.cli") / "demo_data"
     with (folder / "digits.npz").open("rb") as file, np.load(file) as samples:
         pixels, labels = samples["pixels"], samples["labels"]
@@ -71,7 +70,7 @@ def read_digits(device: str) -> Reading:
         model(images)
         times.append(time.perf_counter() - start)
     weights = summarize_weights(model.source.graph)
-    return Reading(
+    return DigitReading(
         pixels,
         labels.tolist(),
         probabilities.argmax(axis=1).tolist(),
@@ -86,7 +85,7 @@ def read_digits(device: str) -> Reading:
     )
 
 
-def _record(reading: Reading) -> dict[str, object]:
+def _record(reading: DigitReading) -> dict[str, object]:
     return {
         "predictions": reading.predictions,
         "confidences": reading.confidences,
@@ -103,12 +102,7 @@ def _record(reading: Reading) -> dict[str, object]:
     }
 
 
-def _print(reading: Reading, console: Console) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-    from weft.cli.demo_picture import gallery
-
+def _print(reading: DigitReading, console: Console) -> None:
     console.print()
     console.print(
         Text.assemble(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from weft import Device
+from rich.text import Text
+
+import weft
+from weft import Device
+from weft.cli import output
+from weft.cli.output import format_bytes
 
 
 def add_parser(subparsers: Any) -> None:
@@ -16,14 +20,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import weft
-    from weft.cli import output
-
     devices = weft.devices()
     if args.json:
         output.print_json([asdict(device) for device in devices])
         return 0
-    from rich.text import Text
 
     rows = [
         (
@@ -41,14 +41,15 @@ def _details(device: Device) -> list[str]:
     """What a GPU tells of itself."""
     if not device.kind:
         return []
-    from weft.cli.output import format_bytes
-
     limits = device.limits
-    sizes = ("max_buffer_bytes", "max_binding_bytes", "shared_bytes")
-    buffer, bound, shared = (format_bytes(limits[name]) for name in sizes)
-    return [
-        f"{device.kind}, driver {device.driver}",
-        f"buffers of {buffer}, {bound} bound at once, {limits['max_bindings']} to a kernel",
-        f"groups of {limits['max_lanes']} that share {shared}, {limits['max_groups']} along each dimension",
-        ", ".join(device.features),
-    ]
+    told = [f"{device.kind}, driver {device.driver}"]
+    if {"max_buffer_bytes", "max_binding_bytes", "shared_bytes"} <= set(limits):
+        sizes = ("max_buffer_bytes", "max_binding_bytes", "shared_bytes")
+        buffer, bound, shared = (format_bytes(limits[name]) for name in sizes)
+        told += [
+            f"buffers of {buffer}, {bound} bound at once, {limits['max_bindings']} to a kernel",
+            f"groups of {limits['max_lanes']} that share {shared}, {limits['max_groups']} along each dimension",
+        ]
+    else:  # those of a device that has others
+        told += [f"{name} {value:,}" for name, value in limits.items()]
+    return [*told, ", ".join(device.features)]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
+from rich.text import Text
 
-    from weft.ir.dims import Dim
-    from weft.ir.graph import Model as Source
-    from weft.runtime.session import Model
-    from weft.runtime.specs import TensorSpec
+import weft
+from weft.cli import inputs, output
+from weft.cli.inputs import check_sizes
+from weft.compiler import is_defined
+from weft.frontend import read_model
+from weft.ir.dims import Dim
+from weft.ir.graph import OnnxModel
+from weft.ir.specs import TensorSpec, spec
+from weft.report.cost import at_sizes, costs_by_origin, program_cost
+from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
+from weft.runtime.session import Model
 
 LONGEST_EXPRESSION = 120
 
@@ -30,8 +37,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from weft.cli import inputs, output
-
     sizes = inputs.parse_sizes(args.shape)
     record = collect(args.model, sizes, args.dump)
     if args.json:
@@ -43,12 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
 def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dict[str, Any]:
     """Everything `weft info` tells, as plain data. A model that can be read but not compiled has a `problem`."""
-    import weft
-    from weft.cli.inputs import check_sizes
-    from weft.compiler import is_defined
-    from weft.frontend import read_model
-    from weft.runtime.specs import spec
-
     try:
         model = weft.load(file, device="reference", dump=dump)
     except weft.UnsupportedModelError as error:
@@ -60,9 +59,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
     return _file_facts(model.source, model.inputs, model.outputs) | _trace_facts(model, sizes)
 
 
-def _file_facts(source: Source, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    from weft.report.summary import count_ops, summarize_weights
-
+def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
     weights = summarize_weights(source.graph)
     counts = count_ops(source.graph)
     return {
@@ -85,9 +82,6 @@ def _file_facts(source: Source, inputs: Sequence[TensorSpec], outputs: Sequence[
 
 
 def _trace_facts(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
-    from weft.report.cost import at_sizes, costs_by_origin, program_cost
-    from weft.report.summary import count_ops, find_dynamic_dims, walk_nodes
-
     cost = program_cost(model.program)
     kinds = {node.name: (node.domain, node.op) for node in walk_nodes(model.source.graph)}
     by_op: dict[tuple[str, str], Dim] = {}
@@ -127,10 +121,6 @@ def _number(flops: Dim) -> int | str:
 
 
 def _print(record: dict[str, Any], console: Console) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-
     console.print(Text(output.printable(record["file"]), "bold"))
     console.print(output.facts(_facts(record)))
     for title in ("inputs", "outputs"):
@@ -158,10 +148,6 @@ def _print(record: dict[str, Any], console: Console) -> None:
 
 
 def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
-    from rich.text import Text
-
-    from weft.cli import output
-
     opsets = ", ".join(f"{domain} {version}" for domain, version in record["opsets"].items())
     weights = f"{output.format_bytes(record['weight_bytes'])} {', '.join(record['weight_dtypes'])}"
     facts: list[tuple[str, object]] = [
@@ -184,8 +170,6 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _flops_text(record: dict[str, Any]) -> str:
-    from weft.cli import output
-
     flops = record["flops"]
     at = ", ".join(f"{name} = {size}" for name, size in record["sizes"].items())
     if isinstance(flops, int):
@@ -198,8 +182,6 @@ def _flops_text(record: dict[str, Any]) -> str:
 
 
 def _short_flops(flops: int | str) -> str:
-    from weft.cli import output
-
     return _shorten(flops, 48) if isinstance(flops, str) else output.format_count(flops) if flops else ""
 
 

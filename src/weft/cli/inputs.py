@@ -14,9 +14,9 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.ir.dtypes import DType
+from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
-from weft.runtime.room import memory_left
-from weft.runtime.specs import TensorSpec
+from weft.runtime.available_memory import memory_left
 
 Array = np.ndarray[Any, Any]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from weft.cli import output
 from weft.report.nodes import labelled
-
-if TYPE_CHECKING:
-    from weft.runtime.profile import KernelProfile, Profile
+from weft.runtime.profile import KernelProfile, Profile
 
 SHOWN_NODES = 3
 COLUMNS = ("kernel", "nodes", "time", "share", "FLOP/s", "B/s", "of roofline", "bound by")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from weft.compat.op_coverage import Coverage
+from rich.text import Text
+
+from weft.cli import output
+from weft.compat.op_coverage import Coverage, cover
+from weft.errors import InputError
+from weft.ops.registry import definitions
 
 STYLES = {"defined": "green", "extension": "green", "inlined": "cyan", "partial": "yellow", "missing": "red"}
 
@@ -20,11 +24,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from weft.cli import output
-    from weft.compat.op_coverage import cover
-    from weft.errors import InputError
-    from weft.ops.registry import definitions
-
     every = cover(definitions())
     domains = sorted({_domain(row) for row in every})
     if args.domain is not None and args.domain not in domains:
@@ -59,10 +58,6 @@ def _records(rows: list[Coverage]) -> list[dict[str, object]]:
 
 
 def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-
     console = output.console()
     cells = [
         (

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.cli import values
+from rich.console import Console
+
+import weft
+from weft.cli import inputs, output, values
 from weft.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from weft.plan.program import ProgramPlan
-    from weft.runtime.memory import Memory
+from weft.plan.limits import alive_at_peak
+from weft.plan.program import ProgramPlan, launch_count
+from weft.plan.verify import verify_plan
+from weft.report.arena_map import ArenaMap, png, svg
+from weft.runtime.memory import Memory
 
 SHOWN_TENSORS = 12
 
@@ -35,9 +37,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import weft
-    from weft.cli import inputs, output
-
     if args.picture is not None and args.picture.suffix.lower() not in (".svg", ".png"):
         raise InputError(f"--picture {args.picture}: neither .svg nor .png")
     sizes = inputs.parse_sizes(args.shape)
@@ -60,17 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(plan: ProgramPlan, memory: Memory) -> None:
-    from weft.plan.verify import verify_plan
-
     for part in plan.sections:
         verify_plan(part.section, part.plan, part.constants, memory.sizes)
 
 
 def _draw(plan: ProgramPlan, file: str, path: Path) -> None:
-    from weft.plan.limits import alive_at_peak
-    from weft.plan.program import launch_count
-    from weft.report.arena_map import ArenaMap, png, svg
-
     part = plan.busiest
     if part is None:
         raise InputError("there is no arena to draw: nothing of this model is native code with known sizes")
@@ -86,8 +79,6 @@ def _draw(plan: ProgramPlan, file: str, path: Path) -> None:
 
 def _record(plan: ProgramPlan, memory: Memory, verified: bool) -> dict[str, Any]:
     """Everything that `weft plan` tells, as plain data."""
-    from weft.plan.limits import alive_at_peak
-
     part = plan.busiest
     return {
         "sizes": dict(memory.sizes),
@@ -123,9 +114,6 @@ def _describe(one: Any) -> dict[str, Any]:
 
 
 def _print(plan: ProgramPlan, memory: Memory, verified: bool, console: Console) -> None:
-    from weft.cli import output
-    from weft.plan.limits import alive_at_peak
-
     def amount(number: int) -> str:
         return f"{output.format_bytes(number)} ({number:,})"
 

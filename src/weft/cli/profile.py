@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.cli import values
+from rich.console import Console
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from weft.runtime.profile import Profile
+import weft
+from weft.cli import inputs, output, values
+from weft.cli.kernel_table import print_kernels
+from weft.report.nodes import ops_by_node
+from weft.report.page import profile_page
+from weft.report.trace import trace_json
+from weft.runtime.profile import Profile
 
 SHOWN_KERNELS = 25
 
@@ -49,13 +54,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import weft
-    from weft.cli import inputs, output
-    from weft.cli.kernel_table import print_kernels
-    from weft.report.nodes import ops_by_node
-    from weft.report.page import profile_page
-    from weft.report.trace import trace_json
-
     sizes = inputs.parse_sizes(args.shape)
     model = weft.load(args.model, device=args.device, threads=args.threads)
     asked = set(sizes)
@@ -103,16 +101,10 @@ def profile_data(profile: Profile) -> dict[str, Any]:
 
 
 def _json(profile: Profile) -> str:
-    import json
-
     return json.dumps(profile_data(profile), indent=2, allow_nan=False)
 
 
 def _print_rest(profile: Profile, guessed: Mapping[str, int], console: Console) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-
     threads = ", ".join(f"{part:.0%}" for part in profile.occupancy)
     facts = [("threads busy", threads)]
     peak = profile.peak_memory

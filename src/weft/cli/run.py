@@ -9,16 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.text import Text
 
-from weft.cli import values
-
-if TYPE_CHECKING:
-    from weft.cli.inputs import Given
-    from weft.runtime.explain import HostStep
-    from weft.runtime.session import Model
+import weft
+from weft.cli import inputs, output, values
+from weft.cli.inputs import Given
+from weft.errors import ExecutionError
+from weft.ir.dtypes import DType, from_numpy
+from weft.runtime.explain import HostStep
+from weft.runtime.session import Model
 
 SHOWN_VALUES = 5
 
@@ -55,9 +57,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import weft
-    from weft.cli import inputs, output
-
     sizes = inputs.parse_sizes(args.shape)
     start = time.perf_counter()
     model = weft.load(args.model, device=args.device, dump=args.dump)
@@ -125,8 +124,6 @@ def describe(name: str, content: Any) -> dict[str, Any]:
 
 def save_outputs(results: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """Write each tensor as NAME.npy, the name made safe; types that .npy files lack are widened to float32 or int8."""
-    from weft.errors import ExecutionError
-
     folder.mkdir(parents=True, exist_ok=True)
     paths: dict[str, Path] = {}
     for name, content in results.items():
@@ -148,8 +145,6 @@ def save_outputs(results: Mapping[str, Any], folder: Path) -> dict[str, Path]:
 
 
 def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    from weft.ir.dtypes import DType, from_numpy
-
     dtype = from_numpy(array.dtype)
     if dtype is DType.string:
         return array.astype(np.str_)
@@ -159,16 +154,10 @@ def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:
-    from weft.ir.dtypes import from_numpy
-
     return from_numpy(array.dtype).value
 
 
 def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str, int]) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-
     console = output.console()
     rows: list[Sequence[object]] = [
         (item["name"], item["dtype"], output.format_shape(item["shape"]), Text(item["source"], "cyan"))
@@ -206,10 +195,6 @@ def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str,
 
 
 def _print_host_steps(steps: Sequence[HostStep]) -> None:
-    from rich.text import Text
-
-    from weft.cli import output
-
     console = output.console()
     console.print()
     if not steps:

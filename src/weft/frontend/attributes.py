@@ -8,7 +8,7 @@ import onnx
 
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend.declarations import Symbols, read_type
-from weft.frontend.storage import Storage
+from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import decode_text, read_sparse_tensor, read_tensor
 from weft.ir.graph import Attribute, Graph
 
@@ -34,7 +34,7 @@ MESSAGES = frozenset(("t", "g", "sparse_tensor", "tp"))
 
 
 def read_attribute(
-    proto: onnx.AttributeProto, storage: Storage, symbols: Symbols, read_graph: Callable[[onnx.GraphProto], Graph]
+    proto: onnx.AttributeProto, storage: WeightStorage, symbols: Symbols, read_graph: Callable[[onnx.GraphProto], Graph]
 ) -> Attribute:
     """The value of an attribute; `read_graph` reads the graphs inside it."""
     if proto.ref_attr_name:

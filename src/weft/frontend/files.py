@@ -191,9 +191,3 @@ def _copy_within_system(file: OpenFile, copy: IO[bytes]) -> int:
 def _write_all(copy: IO[bytes], piece: memoryview) -> None:
     while piece:
         piece = piece[copy.write(piece) :]
-
-
-def release_pages(view: memoryview) -> None:
-    """Let go of the pages of a mapped file that were read so far; they come back by themselves when used."""
-    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        view.obj.madvise(mmap.MADV_DONTNEED)

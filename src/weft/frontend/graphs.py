@@ -21,7 +21,7 @@ from weft.frontend.declarations import Symbols, collect_names, read_type
 from weft.frontend.instantiate import is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.frontend.order import sort_nodes
-from weft.frontend.storage import Storage
+from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import read_sparse_tensor, read_tensor
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
 
@@ -30,7 +30,7 @@ from weft.ir.graph import Attribute, Graph, GraphValue, Node
 class Context:
     """What reading any graph of one model needs."""
 
-    storage: Storage
+    storage: WeightStorage
     imports: Mapping[str, int]
     symbols: Symbols = field(default_factory=Symbols)
     node_names: dict[str, int] = field(default_factory=dict)  # each with the number to try next

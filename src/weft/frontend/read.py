@@ -1,4 +1,4 @@
-"""Read a model: from any source to a checked `Model`."""
+"""Read a model: from any source to a checked `OnnxModel`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
-from weft.frontend.files import release_pages
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
-from weft.frontend.source import ModelSource, Source, open_source, privately, source_name
-from weft.frontend.storage import Storage
+from weft.frontend.source import ModelSource, OpenedModel, open_source, privately, source_name
+from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
-from weft.ir.graph import Model
+from weft.ir.graph import OnnxModel
+from weft.ir.packing import release_pages
 
 
 def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - the shape of IsDefined
@@ -26,19 +26,19 @@ def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - t
     return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
 
 
-def open_model(source: ModelSource) -> Source:
+def open_model(source: ModelSource) -> OpenedModel:
     """Any source opened for reading, once or more than once; nothing of it is parsed."""
     with _blaming(source_name(source)):
         return open_source(source)
 
 
-def copy_model(source: Source, folders: Sequence[Path] = ()) -> Source:
+def copy_model(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
     """An opened source with bytes that nobody else can change."""
     with _blaming(source.file):
         return privately(source, folders)
 
 
-def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, folders: Sequence[Path] = ()) -> Model:
+def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, folders: Sequence[Path] = ()) -> OnnxModel:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
     `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
@@ -65,11 +65,11 @@ def _blaming(file: str) -> Iterator[None]:
         ) from error
 
 
-def _read(source: Source, is_defined: IsDefined, folders: Sequence[Path]) -> Model:
+def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -> OnnxModel:
     proto, storage = _parse(source, folders)
     imports = model_imports(proto)
     inline_functions(proto, imports, is_defined)
-    return Model(
+    return OnnxModel(
         graph=read_main_graph(Context(storage, imports), proto.graph),
         opsets=imports,
         ir_version=proto.ir_version,
@@ -80,12 +80,12 @@ def _read(source: Source, is_defined: IsDefined, folders: Sequence[Path]) -> Mod
     )
 
 
-def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, Storage]:
+def _parse(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProto, WeightStorage]:
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
     if source.view[:23].tobytes() == b"version https://git-lfs":
         raise InvalidModelError("this is a Git LFS pointer, not the model", hint="fetch the model with: git lfs pull")
-    content, cuts = cut_weights(source.view)
+    content, extents = cut_weights(source.view)
     release_pages(source.view)
     proto = onnx.ModelProto.FromString(content)
     if not proto.HasField("graph") or not proto.HasField("ir_version"):
@@ -93,4 +93,4 @@ def _parse(source: Source, folders: Sequence[Path]) -> tuple[onnx.ModelProto, St
             "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
         )
     check_text(proto)
-    return proto, Storage(source, cuts, folders)
+    return proto, WeightStorage(source, extents, folders)

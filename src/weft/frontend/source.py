@@ -21,7 +21,7 @@ from weft.frontend.files import OpenFile, open_path, private_copy
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OpenedModel:
     """A model's content, the name for messages, and the path that external data lies beside, if there is one."""
 
     content: OpenFile | memoryview  # bytes are private already, a file has yet to be copied
@@ -39,13 +39,13 @@ class Source:
         return self.content
 
 
-ModelSource = Union[Source, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], onnx.ModelProto]
+ModelSource = Union[OpenedModel, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], onnx.ModelProto]
 
 
 def source_name(source: Any) -> str:
     """What to call a source in messages."""
     match source:
-        case Source():
+        case OpenedModel():
             return source.file
         case str():
             return source
@@ -66,18 +66,18 @@ def _path_name(path: os.PathLike[Any]) -> str:
         raise ModelError(f"a {type(path).__name__} gives no path: {error}", hint="pass the path as a string") from error
 
 
-def open_source(source: ModelSource) -> Source:
+def open_source(source: ModelSource) -> OpenedModel:
     """Open any of the accepted sources."""
     name = source_name(source)
     match source:
-        case Source():
+        case OpenedModel():
             return source
         case str() | os.PathLike():
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
-            return Source(_flat(source, name), name)
+            return OpenedModel(_flat(source, name), name)
         case onnx.ModelProto():
-            return Source(memoryview(_serialize(source)), name)
+            return OpenedModel(memoryview(_serialize(source)), name)
     if callable(getattr(source, "read", None)) and not isinstance(source, type):
         try:
             return _open_stream(source, name)
@@ -91,33 +91,33 @@ def open_source(source: ModelSource) -> Source:
     )
 
 
-def open_file(path: Path, name: str) -> Source:
+def open_file(path: Path, name: str) -> OpenedModel:
     """A file by its path; pipes are read at once."""
     opened = open_path(path, name, streams=True)
-    return Source(opened if isinstance(opened, OpenFile) else memoryview(opened), name, path)
+    return OpenedModel(opened if isinstance(opened, OpenFile) else memoryview(opened), name, path)
 
 
-def privately(source: Source, folders: Sequence[Path] = ()) -> Source:
+def privately(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
     """The same with bytes that only this process has, large ones in a nameless file in one of these folders."""
     if isinstance(source.content, OpenFile):
         return replace(source, content=private_copy(source.content, folders))
     return source
 
 
-def _open_stream(stream: IO[bytes], name: str) -> Source:
+def _open_stream(stream: IO[bytes], name: str) -> OpenedModel:
     path = Path(name) if isinstance(getattr(stream, "name", None), str) and Path(name).is_file() else None
     if isinstance(stream, (io.BufferedReader, io.BufferedRandom)) and path is not None:
         stream.flush()
         descriptor = os.dup(stream.fileno())
         if hasattr(os, "preadv") and stat.S_ISREG(os.fstat(descriptor).st_mode):  # else reading would move the stream
-            return Source(OpenFile(descriptor, name, stream.tell()), name, path)
+            return OpenedModel(OpenFile(descriptor, name, stream.tell()), name, path)
         os.close(descriptor)
     content: Any = stream.read()
     if isinstance(content, str):
         raise ModelError("the file object gives text, not bytes", hint='open it with mode "rb"', file=name)
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ModelError(f"the file object's read() gives a {type(content).__name__}, not bytes", file=name)
-    return Source(_flat(content, name), name, path)
+    return OpenedModel(_flat(content, name), name, path)
 
 
 def _flat(content: bytes | bytearray | memoryview, name: str) -> memoryview:

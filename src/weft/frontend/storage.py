@@ -13,19 +13,19 @@ import onnx
 
 from weft.errors import InvalidModelError, ModelError
 from weft.frontend.files import OpenFile, open_path, private_copy
-from weft.frontend.source import Source
-from weft.frontend.wire import CUT_KEY, Cut
+from weft.frontend.source import OpenedModel
+from weft.frontend.wire import EXTENT_KEY, Extent
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class WeightStorage:
     """The model's own bytes with what was cut out of them, and private copies of external files, one each.
 
     `folders` are those where large copies may lie.
     """
 
-    source: Source
-    cuts: tuple[Cut, ...]
+    source: OpenedModel
+    extents: tuple[Extent, ...]
     folders: Sequence[Path] = ()
     copies: dict[Path, memoryview] = field(default_factory=dict)
     external: dict[str, memoryview] = field(default_factory=dict)  # the same, by location
@@ -36,22 +36,22 @@ def stored_outside(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
-def find_cut(storage: Storage, tensor: onnx.TensorProto) -> Cut | None:
+def find_extent(storage: WeightStorage, tensor: onnx.TensorProto) -> Extent | None:
     """The cut that holds the tensor's data, if it lies in the model's own file."""
-    numbers = [entry.value for entry in tensor.external_data if entry.key == CUT_KEY]
+    numbers = [entry.value for entry in tensor.external_data if entry.key == EXTENT_KEY]
     if not numbers:
         return None
-    number = _number(numbers[0], CUT_KEY)
-    if len(tensor.external_data) != 1 or number >= len(storage.cuts):
-        raise InvalidModelError(f"the tensor's data is given in several ways, or with the reserved key {CUT_KEY}")
-    return storage.cuts[number]
+    number = _number(numbers[0], EXTENT_KEY)
+    if len(tensor.external_data) != 1 or number >= len(storage.extents):
+        raise InvalidModelError(f"the tensor's data is given in several ways, or with the reserved key {EXTENT_KEY}")
+    return storage.extents[number]
 
 
-def read_cut(storage: Storage, cut: Cut) -> memoryview:
-    return storage.source.view[cut.offset : cut.offset + cut.length]
+def read_cut(storage: WeightStorage, extent: Extent) -> memoryview:
+    return storage.source.view[extent.offset : extent.offset + extent.length]
 
 
-def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memoryview:
+def read_external(storage: WeightStorage, tensor: onnx.TensorProto, size: int) -> memoryview:
     """The `size` bytes of a tensor in a file beside the model."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -68,7 +68,7 @@ def read_external(storage: Storage, tensor: onnx.TensorProto, size: int) -> memo
     return content[offset : offset + length]
 
 
-def _read_file(storage: Storage, location: str) -> memoryview:
+def _read_file(storage: WeightStorage, location: str) -> memoryview:
     path = _external_path(storage.source, location)
     if path not in storage.copies:
         storage.copies[path] = private_copy(open_external(storage.source, location), storage.folders)
@@ -76,7 +76,7 @@ def _read_file(storage: Storage, location: str) -> memoryview:
     return storage.copies[path]
 
 
-def open_external(source: Source, location: str) -> OpenFile:
+def open_external(source: OpenedModel, location: str) -> OpenFile:
     """A file beside a model; an error where it must not be read, or is not there."""
     path = _external_path(source, location)
     opened = open_path(path, str(path))
@@ -84,7 +84,7 @@ def open_external(source: Source, location: str) -> OpenFile:
     return opened
 
 
-def _external_path(source: Source, location: str) -> Path:
+def _external_path(source: OpenedModel, location: str) -> Path:
     if source.path is None:
         raise ModelError(
             f"its data lies in the external file {location!r}, and this model has no folder to look in",

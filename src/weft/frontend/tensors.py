@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
-from weft.frontend.storage import Storage, find_cut, read_cut, read_external, stored_outside
+from weft.frontend.storage import WeightStorage, find_extent, read_cut, read_external, stored_outside
 from weft.ir.dtypes import DType
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,7 @@ def decode_text(content: bytes) -> str:
     return content.decode("utf-8", "surrogateescape")
 
 
-def read_tensor(storage: Storage, tensor: onnx.TensorProto, name: str | None = None) -> Array:
+def read_tensor(storage: WeightStorage, tensor: onnx.TensorProto, name: str | None = None) -> Array:
     """The tensor as an array; `name` is for messages."""
     try:
         return _read_tensor(storage, tensor)
@@ -54,7 +54,7 @@ def read_tensor(storage: Storage, tensor: onnx.TensorProto, name: str | None = N
         raise error.at(value=name or tensor.name) from error.__cause__
 
 
-def _read_tensor(storage: Storage, tensor: onnx.TensorProto) -> Array:
+def _read_tensor(storage: WeightStorage, tensor: onnx.TensorProto) -> Array:
     dtype = element_type(tensor.data_type)
     dims = tuple(tensor.dims)
     if any(dim < 0 for dim in dims):
@@ -74,16 +74,16 @@ def _read_tensor(storage: Storage, tensor: onnx.TensorProto) -> Array:
     return array
 
 
-def _find_content(storage: Storage, tensor: onnx.TensorProto, dtype: DType, count: int) -> memoryview | None:
+def _find_content(storage: WeightStorage, tensor: onnx.TensorProto, dtype: DType, count: int) -> memoryview | None:
     """The tensor's data where it is stored as plain bytes."""
     if stored_outside(tensor):
-        cut = find_cut(storage, tensor)
-        if cut is None:
+        extent = find_extent(storage, tensor)
+        if extent is None:
             return read_external(storage, tensor, _byte_size(dtype, count))
         expected = {FLOAT_DATA: (DType.float32, DType.complex64), DOUBLE_DATA: (DType.float64, DType.complex128)}
-        if cut.field != RAW_DATA and dtype not in expected[cut.field]:
+        if extent.field != RAW_DATA and dtype not in expected[extent.field]:
             raise InvalidModelError(f"data of type {dtype} is stored in the wrong field of the tensor")
-        return read_cut(storage, cut)
+        return read_cut(storage, extent)
     return memoryview(tensor.raw_data) if tensor.raw_data else None
 
 
@@ -161,7 +161,7 @@ def _strings(content: Sequence[bytes]) -> Array:
     return array
 
 
-def read_sparse_tensor(storage: Storage, sparse: onnx.SparseTensorProto) -> Array:
+def read_sparse_tensor(storage: WeightStorage, sparse: onnx.SparseTensorProto) -> Array:
     """A sparse tensor made dense."""
     name = sparse.values.name
     values = read_tensor(storage, sparse.values, name)

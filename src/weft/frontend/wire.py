@@ -1,8 +1,8 @@
 """Cut the large weights out of a serialized ModelProto, so that what is left is small and quick to parse.
 
 In goes a view of the whole file; out come the bytes of an equivalent message in which every large `raw_data`,
-`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Cut`s that those entries number.
-Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
+`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Extent`s that those entries
+number. Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Union
 
 from weft.errors import InvalidModelError
 
-CUT_KEY = "weft.cut"
-"""The key of the private `external_data` entry; its value is an index into the cuts."""
+EXTENT_KEY = "weft.cut"
+"""The key of the private `external_data` entry; its value is an index into the extents."""
 
 LARGE = 1024
 """Messages shorter than this are copied whole, and data shorter than this stays in its tensor."""
@@ -28,7 +28,7 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Extent:
     """Data that was left in the file: `length` bytes from `offset`, of the TensorProto field `field`."""
 
     field: int
@@ -37,7 +37,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MessageSchema:
     """What the scanner knows about a message: which fields to enter, and which say that no weights follow."""
 
     name: str
@@ -46,14 +46,14 @@ class Kind:
     plain: frozenset[int] = frozenset()  # repeated element by element: walking them would be slow and find nothing
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("ModelProto", {7: "GraphProto", 25: "FunctionProto"}),
-        Kind("GraphProto", {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"}),
-        Kind("FunctionProto", {7: "NodeProto", 11: "AttributeProto"}),
-        Kind("NodeProto", {5: "AttributeProto"}),
-        Kind(
+MESSAGE_SCHEMAS = {
+    schema.name: schema
+    for schema in (
+        MessageSchema("ModelProto", {7: "GraphProto", 25: "FunctionProto"}),
+        MessageSchema("GraphProto", {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"}),
+        MessageSchema("FunctionProto", {7: "NodeProto", 11: "AttributeProto"}),
+        MessageSchema("NodeProto", {5: "AttributeProto"}),
+        MessageSchema(
             "AttributeProto",
             {
                 5: "TensorProto",
@@ -65,37 +65,39 @@ KINDS = {
             },
             plain=frozenset((7, 8, 9)),
         ),
-        Kind("SparseTensorProto", {1: "TensorProto", 2: "TensorProto"}),
-        Kind("TensorProto", data=frozenset((4, 9, 10)), plain=frozenset((5, 6, 7, 11))),
+        MessageSchema("SparseTensorProto", {1: "TensorProto", 2: "TensorProto"}),
+        MessageSchema("TensorProto", data=frozenset((4, 9, 10)), plain=frozenset((5, 6, 7, 11))),
     )
 }
 
 
-def cut_weights(file: memoryview) -> tuple[bytes, tuple[Cut, ...]]:
+def cut_weights(file: memoryview) -> tuple[bytes, tuple[Extent, ...]]:
     """The small remainder of a serialized ModelProto, and what was cut out of it."""
-    cuts: list[Cut] = []
-    chunks = _strip(file, 0, len(file), KINDS["ModelProto"], DEEPEST, cuts)
-    return b"".join(chunks), tuple(cuts)
+    extents: list[Extent] = []
+    chunks = _strip(file, 0, len(file), MESSAGE_SCHEMAS["ModelProto"], DEEPEST, extents)
+    return b"".join(chunks), tuple(extents)
 
 
-def _strip(file: memoryview, start: int, end: int, kind: Kind, depth: int, cuts: list[Cut]) -> list[Chunk]:
+def _strip(
+    file: memoryview, start: int, end: int, schema: MessageSchema, depth: int, extents: list[Extent]
+) -> list[Chunk]:
     """The message in file[start:end] as chunks without its large data."""
     if depth == 0:
         raise InvalidModelError(f"messages nest more than {DEEPEST} deep", hint="the file is damaged or hostile")
-    if kind.data:
-        return _strip_tensor(file, start, end, kind, cuts)
+    if schema.data:
+        return _strip_tensor(file, start, end, schema, extents)
     chunks: list[Chunk] = []
     copied = position = start
     while position < end:
         tag_start = position
-        number, wire, position, stop = _read_field(file, position, end, kind.name)
-        if number in kind.plain:
+        number, wire, position, stop = _read_field(file, position, end, schema.name)
+        if number in schema.plain:
             break
-        inner = kind.nested.get(number)
+        inner = schema.nested.get(number)
         if inner is not None and wire == DELIMITED and stop - position >= LARGE:
-            before = len(cuts)
-            parts = _strip(file, position, stop, KINDS[inner], depth - 1, cuts)
-            if len(cuts) > before:
+            before = len(extents)
+            parts = _strip(file, position, stop, MESSAGE_SCHEMAS[inner], depth - 1, extents)
+            if len(extents) > before:
                 chunks.append(file[copied:tag_start])
                 chunks.append(_varint(number << 3 | DELIMITED) + _varint(sum(map(len, parts))))
                 chunks.extend(parts)
@@ -105,27 +107,27 @@ def _strip(file: memoryview, start: int, end: int, kind: Kind, depth: int, cuts:
     return chunks
 
 
-def _strip_tensor(file: memoryview, start: int, end: int, kind: Kind, cuts: list[Cut]) -> list[Chunk]:
+def _strip_tensor(file: memoryview, start: int, end: int, schema: MessageSchema, extents: list[Extent]) -> list[Chunk]:
     """A TensorProto with its one large data field cut out; left whole where the data lies in several pieces."""
-    found: list[tuple[Cut, int]] = []
+    found: list[tuple[Extent, int]] = []
     position = start
     while position < end:
         tag_start = position
-        number, wire, position, stop = _read_field(file, position, end, kind.name)
-        if number in kind.plain:
+        number, wire, position, stop = _read_field(file, position, end, schema.name)
+        if number in schema.plain:
             return [file[start:end]]
-        if number in kind.data and stop > position:
+        if number in schema.data and stop > position:
             if wire != DELIMITED or found:
                 return [file[start:end]]
-            found.append((Cut(number, position, stop - position), tag_start))
+            found.append((Extent(number, position, stop - position), tag_start))
         position = stop
     if not found or found[0][0].length < LARGE:
         return [file[start:end]]
-    cut, tag_start = found[0]
-    entry = _delimited(1, CUT_KEY.encode()) + _delimited(2, str(len(cuts)).encode())
-    cuts.append(cut)
+    extent, tag_start = found[0]
+    entry = _delimited(1, EXTENT_KEY.encode()) + _delimited(2, str(len(extents)).encode())
+    extents.append(extent)
     marker = _delimited(13, entry) + _varint(14 << 3 | VARINT) + _varint(1)  # data_location: EXTERNAL
-    return [file[start:tag_start], file[cut.offset + cut.length : end], marker]
+    return [file[start:tag_start], file[extent.offset + extent.length : end], marker]
 
 
 def _read_field(file: memoryview, position: int, end: int, message: str) -> tuple[int, int, int, int]:

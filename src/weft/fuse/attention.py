@@ -8,48 +8,23 @@ into one expression, which must be exp(score - largest) / total.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
-from weft.fuse.causal import CausalBound, causal_bounds
-from weft.fuse.elements import NotFoundError, Program, axes_of_shape, shape_of
+from weft.fuse.causal import causal_bounds
+from weft.fuse.elements import NotFoundError, Program, shape_of
 from weft.ir import dims
-from weft.ir.access import nonlinear_axes
+from weft.ir.access import axes_of_shape, nonlinear_axes
+from weft.ir.attention import AT_HAND, Attention, CausalBound
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape
 
-AT_HAND = 1 << 20  # the operand number of what is at hand: a product, a total, or an element of the result
 LONGEST_PATH = 40  # steps between the two contractions
 FEWEST_ROWS = 4  # below, products are bound by memory, and keys are better read in place
 WIDEST = 256  # numbers of a query, or of a value
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """result[places, column] = sum over keys of softmax(score)[places, key] * value[places, key, column].
-
-    Expressions are over the axes of `shape` (the places, then the keys) and, after these, `depth` (query and key) or
-    `width` (value). Along the places `rows` neither keys nor values change. `score` is over a load of the product of
-    query and key from AT_HAND, `divisor` over one of the total, `ending` over the result's axes and one of the element.
-    """
-
-    shape: Shape
-    depth: int
-    width: int
-    rows: tuple[int, ...]
-    query: Scalar
-    key: Scalar
-    value: Scalar
-    score: Scalar
-    divisor: Scalar
-    shifts_nothing: bool  # where all of a row is -inf its scores are shifted by 0; else they become NaN
-    drops_nan: bool  # weights that are NaN are 0
-    ends: tuple[CausalBound, ...]
-    axes: tuple[int, ...]  # of the result, as numbers of axes above
-    epilogue: Scalar | None
 
 
 def find_attention(program: TensorProgram) -> list[tuple[tuple[Step, ...], Attention]]:
@@ -141,7 +116,7 @@ class _Matcher:
         query, key, depth, key_axes = self.factors(score)
         value, width, value_axes = self.weighed()
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
-        rows, ends = self.sight(score, tuple(axis for axis in rows if self.shape[axis] != 1))
+        rows, bounds = self.visible_rows(score, tuple(axis for axis in rows if self.shape[axis] != 1))
         count = dims.product(self.shape[axis] for axis in rows)
         _require(not isinstance(count, int) or count >= FEWEST_ROWS)
         axes, epilogue = self.after()
@@ -159,7 +134,7 @@ class _Matcher:
             divisor=rebuild(divisor, lambda _: at_hand),
             shifts_nothing=shifts_nothing,
             drops_nan=drops_nan,
-            ends=ends,
+            causal_bounds=bounds,
             axes=axes,
             epilogue=epilogue,
         )
@@ -215,13 +190,13 @@ class _Matcher:
         _require(self.element(step.operands[0], places) == element)
         self.steps[id(step)] = step
 
-    def sight(self, score: Scalar, rows: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[CausalBound, ...]]:
-        """The ends of sight of rows, and rows that see about as far: where it ends, only the innermost."""
+    def visible_rows(self, score: Scalar, rows: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[CausalBound, ...]]:
+        """Rows that see about as many keys (only the innermost where keys are hidden), and where that ends."""
         if not rows:
             return rows, ()
         masks = rebuild(score, self.program.inside_map)
-        ends = causal_bounds(masks, len(self.shape) - 1, rows[-1])
-        return (rows[-1:] if ends else rows), ends
+        bounds = causal_bounds(masks, len(self.shape) - 1, rows[-1])
+        return (rows[-1:] if bounds else rows), bounds
 
     # -- operands ----------------------------------------------------------------------------------------------------
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.access import compared_indices, nonlinear_axes, stride_along, without_axis
+from weft.ir.attention import CausalBound
 from weft.ir.dims import Dim
 from weft.ir.scalar import Apply, Literal, Scalar
 
 HIDES = -1e30  # a score of no more than this has no weight beside any that a product gives
-
-
-@dataclass(frozen=True, slots=True)
-class CausalBound:
-    """Keys from `bound` on are hidden from a row: `score` is about what they have."""
-
-    bound: Dim
-    score: float
 
 
 def causal_bounds(score: Scalar, key: int, row: int) -> tuple[CausalBound, ...]:

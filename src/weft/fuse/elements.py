@@ -156,10 +156,6 @@ def reshaped(places: Sequence[Dim], shape: Shape, source: Shape) -> tuple[Dim, .
     return tuple(found)
 
 
-def axes_of_shape(shape: Shape) -> tuple[Dim, ...]:
-    return tuple(dims.axis(axis, size) for axis, size in enumerate(shape))
-
-
 def shape_of(value: Value) -> Shape:
     if not isinstance(value.type, TensorType) or value.type.shape is None:
         raise NotFoundError

@@ -1,86 +1,173 @@
-"""Which steps become one piece of work: a row group; a heavy step with the map after it; a reduction with the map
-before it too, and a 1 x 1 convolution with one that puts channels into another order; or a step alone.
+"""The stages that put steps together: an attention, a row group, a heavy step with the maps around it, or a step alone.
 
-TensorProgram -> groups in an order that the data allows.
+Each takes a program whose steps are in groups and gives one with larger groups. A group stands where its last step
+stood; whoever else reads its values comes later.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from weft.fuse.attention import Attention, find_attention
-from weft.fuse.channel_order import read_in_place
-from weft.fuse.row_groups import find_row_groups
+from weft.fuse.attention import find_attention, numbered
+from weft.fuse.channel_order import channel_order, read_in_place
+from weft.fuse.row_groups import find_row_groups, row_frame
 from weft.ir import dims
-from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
-from weft.ir.scalar import Index, Load, walk
+from weft.ir.groups import (
+    AttentionGroup,
+    FusedMap,
+    FusedProgram,
+    Group,
+    HeavyGroup,
+    MapGroup,
+    ReduceGroup,
+    ReshapeGroup,
+    RowGroup,
+    StepGroup,
+    Values,
+    is_tensor,
+)
+from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Reshape, Step, TensorProgram, Value
+from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.target import Target
 from weft.ir.types import TensorType
 
-TAKE_EPILOGUE = (Contract, Convolve, Pool, Reduce, ArgReduce)
+REDUCTIONS = (Reduce, ArgReduce)
+TAKE_EPILOGUE = (Contract, Convolve, Pool, *REDUCTIONS)
+OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
+Readers = Mapping[Value, Sequence[Step | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Steps done together; `operands` come from outside, `results` are seen outside.
+def group_attention(fused: FusedProgram, target: Target) -> FusedProgram:
+    """Attentions as groups, whose kernels go over the keys, where the target has such kernels."""
+    if not streams_attention(target):
+        return fused
+    program = fused.program
+    readers = readers_of(program)
+    found: list[Group] = []
+    for members, attention in find_attention(program):
+        operands, results = _ends(members, readers)
+        found.append(AttentionGroup(members, operands, results, numbered(attention, operands)))
+    return _joined(fused, found)
 
-    Row groups (`rows`) are any maps and reductions along the same rows, an `attention` is what its record says;
-    others are one step with maps around it.
+
+def streams_attention(target: Target) -> bool:
+    """Whether there is an attention in one piece. Threads that share no memory are better at products."""
+    return not target.threads or target.shared_bytes > 0
+
+
+def group_rows(fused: FusedProgram, _: Target) -> FusedProgram:
+    """Maps and reductions along the same rows as groups."""
+    readers = readers_of(fused.program)
+    found: list[Group] = []
+    for members in find_row_groups(fused.program, _taken(fused)):
+        frame = row_frame(members)
+        assert frame is not None
+        found.append(RowGroup(members, *_ends(members, readers), frame))
+    return _joined(fused, found)
+
+
+def group_heavy(fused: FusedProgram, _: Target) -> FusedProgram:
+    """A heavy step with the map after it; a reduction with the map before it too, and a 1 x 1 convolution with one that
+    only puts channels into another order.
     """
+    program = fused.program
+    readers, taken = readers_of(program), _taken(fused)
+    makers = {step.results[0]: step for step in program.steps if isinstance(step.primitive, Map)}
+    in_place = read_in_place(program)
+    found: list[Group] = []
+    for step in program.steps:
+        if id(step) in taken or not isinstance(step.primitive, TAKE_EPILOGUE) or not is_tensor(step.operands[0]):
+            continue
+        users = readers.get(step.results[0], [])
+        after = users[0] if len(users) == 1 else None
+        after = after if after is not None and id(after) not in taken and _follows(step, after) else None
+        takes = isinstance(step.primitive, REDUCTIONS) or step.operands[0] in in_place
+        before = makers.get(step.operands[0]) if takes else None
+        if before is not None and (id(before) in taken or len(readers[step.operands[0]]) > 1):
+            before = None
+        group = _heavy_group(before, step, after, readers)
+        taken |= {id(member) for member in group.steps}
+        found.append(group)
+    return _joined(fused, found)
 
-    steps: tuple[Step, ...]
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
-    rows: bool = False
-    attention: Attention | None = None
+
+def split_wide(fused: FusedProgram, target: Target) -> FusedProgram:
+    """Groups with more buffers than a kernel may have as single steps."""
+    groups: list[Group] = []
+    for group in fused.groups:
+        wide = len(group.operands) + len(group.results) + OTHER_BUFFERS > target.most_buffers
+        groups += map(single_group, group.steps) if wide and len(group.steps) > 1 else (group,)
+    return replace(fused, groups=tuple(groups))
 
 
-def group_steps(program: TensorProgram, *, streams: bool = True) -> tuple[Group, ...]:
-    """Every step in exactly one group; a group stands where its last step stood.
+def single_group(step: Step) -> Group:
+    """A step alone."""
+    operands = tuple(dict.fromkeys(step.operands))
+    match step.primitive:
+        case Map():
+            return MapGroup((step,), operands, step.results)
+        case Reshape():
+            return ReshapeGroup((step,), operands, step.results)
+        case Reduce() | ArgReduce() if is_tensor(step.operands[0]):
+            return ReduceGroup((step,), operands, step.results, step, _plain_element(step), None)
+        case Contract() | Convolve() | Pool():
+            return HeavyGroup((step,), operands, step.results, step, step.operands, None)
+        case _:
+            return StepGroup((step,), operands, step.results)
 
-    `streams`: attention is to be one group, whose kernel goes over the keys.
-    """
+
+def readers_of(program: TensorProgram) -> Readers:
+    """Who reads each value; None stands for the world outside."""
     readers: dict[Value, list[Step | None]] = {}
     for step in program.steps:
         for operand in set(step.operands):
             readers.setdefault(operand, []).append(step)
     for output in program.outputs:
         readers.setdefault(output, []).append(None)
-    owner: dict[int, tuple[Step, ...]] = {}
-    attentions = find_attention(program) if streams else []
-    for members, _ in attentions:
-        owner.update((id(step), members) for step in members)
-    in_attention = set(owner)
-    last = {id(members[-1]): attention for members, attention in attentions}
-    for members in find_row_groups(program, in_attention):
-        owner.update((id(step), members) for step in members)
-    in_rows = owner.keys() - in_attention
-    makers = {step.results[0]: step for step in program.steps if isinstance(step.primitive, Map)}
-    in_place = read_in_place(program)
-    for step in program.steps:
-        if id(step) in owner or not isinstance(step.primitive, TAKE_EPILOGUE):
-            continue
-        members = (step,)
-        users = readers.get(step.results[0], [])
-        if len(users) == 1 and users[0] is not None and id(users[0]) not in owner and _follows(step, users[0]):
-            members = (step, users[0])
-        takes = isinstance(step.primitive, (Reduce, ArgReduce)) or step.operands[0] in in_place
-        before = makers.get(step.operands[0]) if takes else None
-        if before is not None and id(before) not in owner and len(readers[step.operands[0]]) == 1:
-            members = (before, *members)
-        for member in members:
-            owner[id(member)] = members
-    groups: list[Group] = []
-    for step in program.steps:
-        members = owner.get(id(step), (step,))
-        if step is members[-1]:
-            group = _group(members, readers, rows=id(step) in in_rows)
-            groups.append(replace(group, attention=last.get(id(step))))
-    return tuple(groups)
+    return readers
 
 
-def single_groups(group: Group) -> tuple[Group, ...]:
-    """The steps of a group, each alone."""
-    return tuple(Group((step,), tuple(dict.fromkeys(step.operands)), step.results) for step in group.steps)
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _heavy_group(before: Step | None, heavy: Step, after: Step | None, readers: Readers) -> Group:
+    members = tuple(step for step in (before, heavy, after) if step is not None)
+    if len(members) == 1:
+        return single_group(heavy)
+    operands, results = _ends(members, readers)
+    epilogue = None if after is None else _epilogue(heavy, after)
+    if isinstance(heavy.primitive, REDUCTIONS):
+        element = _plain_element(heavy)
+        if before is not None:
+            assert isinstance(before.primitive, Map)
+            element = FusedMap(before.primitive.expression, before.operands)
+        return ReduceGroup(members, operands, results, heavy, element, epilogue)
+    sources, order = heavy.operands, None
+    if before is not None:
+        sources, order = (before.operands[0], *heavy.operands[1:]), channel_order(before)
+    return HeavyGroup(members, operands, results, heavy, sources, epilogue, order)
+
+
+def _plain_element(step: Step) -> FusedMap:
+    """What a reduction combines where no map before it says more: the elements of its operand."""
+    source = step.operands[0]
+    assert isinstance(source.type, TensorType) and source.type.shape is not None
+    plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.type.shape))
+    return FusedMap(Load(0, plain, source.type.dtype), step.operands)
+
+
+def _epilogue(heavy: Step, after: Step) -> FusedMap:
+    assert isinstance(after.primitive, Map)
+    result = heavy.results[0]
+    others = tuple(value for value in after.operands if value != result)
+
+    def renumber(load: Load) -> Scalar:
+        value = after.operands[load.operand]
+        number = 0 if value == result else 1 + others.index(value)
+        return Load(number, load.indices, load.dtype, load.checked)
+
+    return FusedMap(rebuild(after.primitive.expression, renumber), others)
 
 
 def _follows(heavy: Step, step: Step) -> bool:
@@ -94,17 +181,34 @@ def _follows(heavy: Step, step: Step) -> bool:
         return False
     position = step.operands.index(source)
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.type.shape))
-    own = [n for n in walk(step.primitive.expression) if isinstance(n, Load) and n.operand == position]
-    return all(load.indices == plain for load in own)
+    return all(load.indices == plain for load in loads(step.primitive.expression) if load.operand == position)
 
 
-def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]], *, rows: bool) -> Group:
+# -- groups of a program ---------------------------------------------------------------------------------------------
+
+
+def _taken(fused: FusedProgram) -> set[int]:
+    """The ids of steps that are in groups with others."""
+    return {id(step) for group in fused.groups if len(group.steps) > 1 for step in group.steps}
+
+
+def _joined(fused: FusedProgram, found: Iterable[Group]) -> FusedProgram:
+    """The program with groups in place of those of their steps, each where its last step stood."""
+    owner = {id(step): group for group in found for step in group.steps}
+    groups: list[Group] = []
+    for group in fused.groups:
+        larger = owner.get(id(group.steps[-1]))
+        if larger is None:
+            groups.append(group)
+        elif group.steps[-1] is larger.steps[-1]:
+            groups.append(larger)
+    return replace(fused, groups=tuple(groups))
+
+
+def _ends(members: Sequence[Step], readers: Readers) -> tuple[Values, Values]:
+    """The operands that come from outside, and the results that are seen there."""
     inside = {result for step in members for result in step.results}
-    operands: dict[Value, None] = {}
-    for step in members:
-        for operand in step.operands:
-            if operand not in inside:
-                operands[operand] = None
+    operands = dict.fromkeys(operand for step in members for operand in step.operands if operand not in inside)
     own = {id(step) for step in members}
     results = tuple(
         value
@@ -112,4 +216,4 @@ def _group(members: tuple[Step, ...], readers: dict[Value, list[Step | None]], *
         for value in step.results
         if any(reader is None or id(reader) not in own for reader in readers.get(value, ())) or step is members[-1]
     )
-    return Group(members, tuple(operands), results, rows)
+    return tuple(operands), results

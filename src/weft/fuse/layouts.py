@@ -1,4 +1,4 @@
-"""Layouts: which order of axes each value is stored in.
+"""The stage that assigns layouts: which order of axes each value is stored in.
 
 Convolutions and pools work on channels as neighbours; maps and concats follow what they read, or what reads them.
 Everything else, and all that the world outside sees, is row-major. Where a reader needs another layout than its value
@@ -7,19 +7,33 @@ has, the work between them converts it.
 
 from __future__ import annotations
 
-from weft.fuse.grouping import Group
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from weft.ir import dims
+from weft.ir.groups import FusedProgram, Group, section_values, stretches
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Concat, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
+from weft.ir.target import Target
 from weft.ir.types import Shape, TensorType
 
 
-def assign_layouts(program: TensorProgram, groups: tuple[Group, ...]) -> dict[Value, Layout]:
-    """The layout of every tensor value that a group makes; inputs, constants and outputs are row-major."""
-    fixed = {*program.inputs, *program.constants, *program.outputs}
+def assign_layouts(fused: FusedProgram, _: Target) -> FusedProgram:
+    """The layout of every tensor that kernels read or make; what the host or the world outside sees is row-major."""
+    layouts: dict[Value, Layout] = {}
+    for on_device, groups in stretches(fused.groups):
+        if on_device:
+            layouts |= _section_layouts(fused.program, groups)
+    return replace(fused, layouts=layouts)
+
+
+def _section_layouts(program: TensorProgram, groups: Sequence[Group]) -> dict[Value, Layout]:
+    inputs, outputs = section_values(program, groups)
+    constants = [value for group in groups for value in group.operands if value in program.constants]
     wanted = _wanted_last(groups)
-    layouts: dict[Value, Layout] = {value: row_major(rank(value)) for value in (*program.inputs, *program.constants)}
+    layouts: dict[Value, Layout] = {value: row_major(rank(value)) for value in (*inputs, *constants)}
+    fixed = {*layouts, *outputs}
     for group in groups:
         last = _makes_channels_last(group, layouts, wanted)
         for value in group.results:
@@ -28,7 +42,7 @@ def assign_layouts(program: TensorProgram, groups: tuple[Group, ...]) -> dict[Va
     return layouts
 
 
-def needed_layout(group: Group, value: Value, layouts: dict[Value, Layout]) -> Layout:
+def needed_layout(group: Group, value: Value, layouts: Mapping[Value, Layout]) -> Layout:
     """The layout in which a group must find one of its operands."""
     number = next(number for number, step in enumerate(group.steps) if value in step.operands)
     if number + 1 < len(group.steps) and isinstance(group.steps[number + 1].primitive, Convolve):
@@ -53,7 +67,7 @@ def rank(value: Value) -> int:
     return len(value.type.shape or ()) if isinstance(value.type, TensorType) else 0
 
 
-def _wanted_last(groups: tuple[Group, ...]) -> set[Value]:
+def _wanted_last(groups: Sequence[Group]) -> set[Value]:
     """Values that a convolution reads, directly or through maps that keep their axes."""
     wanted: set[Value] = set()
     for group in reversed(groups):

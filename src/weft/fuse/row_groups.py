@@ -7,14 +7,12 @@ the domain, or a row value, one for each row, with the reduced axes missing or o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.cost.sizes import estimate
 from weft.ir import dims
-from weft.ir.access import move_axes
-from weft.ir.dims import Dim
 from weft.ir.program import Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
-from weft.ir.scalar import Index, Literal, Load, Scalar, loads, walk
+from weft.ir.rows import RowFrame
+from weft.ir.scalar import walk
 from weft.ir.types import Shape, TensorType
 
 TAKES_MAPS = (Contract, Convolve, Pool)  # steps that a map after them is better joined with
@@ -22,75 +20,14 @@ LONGEST_ROW = 1 << 18  # elements, beyond which few rows are better done by all 
 LARGEST_GROUP = 400  # nodes of its expressions
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The rows of a group."""
-
-    domain: Shape
-    reduced: frozenset[int]
-
-    def is_full(self, value: Value) -> bool:
-        return _shape(value) == self.domain
-
-    def row_axes(self, value: Value) -> tuple[int | None, ...] | None:
-        """The domain's axis that each axis of a row value is, None for one of size 1; None if it is no row value."""
-        shape = _shape(value)
-        if shape is None:
-            return None
-        kept = [axis for axis in range(len(self.domain)) if axis not in self.reduced]
-        if shape == tuple(self.domain[axis] for axis in kept):
-            return tuple(kept)
-        if shape == tuple(1 if axis in self.reduced else size for axis, size in enumerate(self.domain)):
-            return tuple(None if axis in self.reduced else axis for axis in range(len(shape)))
-        return None
-
-    def places(self, value: Value) -> tuple[Dim, ...] | None:
-        """The indices of a value's element at a point of the domain; None for a value that does not fit in."""
-        if self.is_full(value):
-            return tuple(dims.axis(axis, size) for axis, size in enumerate(self.domain))
-        axes = self.row_axes(value)
-        return None if axes is None else tuple(0 if a is None else dims.axis(a, self.domain[a]) for a in axes)
-
-    def over_domain(self, step: Step) -> Scalar:
-        """A map's expression with the domain's axes in place of its own."""
-        assert isinstance(step.primitive, Map)
-        places = self.places(step.results[0])
-        assert places is not None
-        return move_axes(step.primitive.expression, dict(enumerate(places)))
-
-    def fits(self, step: Step, inside: set[Value]) -> bool:
-        """Whether the step works on these rows, and reads values `inside` the group only where it stands."""
-        match step.primitive:
-            case Reduce(_, axes):
-                return frozenset(axes) == self.reduced and _shape(step.operands[0]) == self.domain
-            case Map():
-                if self.places(step.results[0]) is None:
-                    return False
-                row = not self.is_full(step.results[0])
-                return all(
-                    self.reads_here(load, step.operands[load.operand], row)
-                    for load in loads(self.over_domain(step))
-                    if step.operands[load.operand] in inside
-                )
-            case _:
-                return False
-
-    def reads_here(self, load: Load, value: Value, row: bool) -> bool:
-        places = self.places(value)
-        if places is None or (row and self.is_full(value)):
-            return False
-        found = [index.value for index in load.indices if isinstance(index, (Index, Literal))]
-        return len(found) == len(load.indices) and tuple(found) == places
-
-
-def row_frame(steps: Sequence[Step]) -> Frame | None:
+def row_frame(steps: Sequence[Step]) -> RowFrame | None:
     """The rows that all steps share; None where they share none."""
     first = next((step for step in steps if isinstance(step.primitive, Reduce)), None)
     domain = None if first is None else _shape(first.operands[0])
     if first is None or domain is None:
         return None
     assert isinstance(first.primitive, Reduce)
-    frame = Frame(domain, frozenset(first.primitive.axes))
+    frame = RowFrame(domain, frozenset(first.primitive.axes))
     inside = {result for step in steps for result in step.results}
     return frame if all(frame.fits(step, inside) for step in steps) else None
 
@@ -144,7 +81,7 @@ class _Finder:
             found |= {reader for value in self.steps[number].results for reader in self.readers.get(value, ())}
         return {number for number in found if number < len(self.steps) and number not in self.taken}
 
-    def may_join(self, frame: Frame, group: set[int], number: int) -> bool:
+    def may_join(self, frame: RowFrame, group: set[int], number: int) -> bool:
         step = self.steps[number]
         if not isinstance(step.primitive, (Map, Reduce)) or self.belongs_to_another(step, group):
             return False
@@ -168,7 +105,7 @@ class _Finder:
                 return True
         return False
 
-    def is_lone(self, frame: Frame, step: Step, group: set[int]) -> bool:
+    def is_lone(self, frame: RowFrame, step: Step, group: set[int]) -> bool:
         """Whether the step only prepares or finishes one reduction, which threads can share."""
         if isinstance(step.primitive, Reduce):
             return False
@@ -178,7 +115,7 @@ class _Finder:
         return {value for number in group for value in self.steps[number].results}
 
     @staticmethod
-    def is_worth_it(frame: Frame) -> bool:
+    def is_worth_it(frame: RowFrame) -> bool:
         """Whether rows are short enough, or many enough, for one thread to do each."""
         rows = dims.product(size for axis, size in enumerate(frame.domain) if axis not in frame.reduced)
         row = dims.product(frame.domain[axis] for axis in frame.reduced)

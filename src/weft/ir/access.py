@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Expr
 from weft.ir.scalar import Apply, Index, Literal, Scalar, rebuild, walk
+from weft.ir.types import Shape
 
 
 def stride_along(value: Dim, position: int) -> Dim:
@@ -75,3 +76,7 @@ def compared_indices(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
             return [(left, relation, right)]
         case _:
             return []
+
+
+def axes_of_shape(shape: Shape) -> tuple[Dim, ...]:
+    return tuple(dims.axis(axis, size) for axis, size in enumerate(shape))

@@ -67,7 +67,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class OnnxModel:
     """A whole file: the main graph and what `weft info` tells about it."""
 
     graph: Graph

@@ -378,6 +378,27 @@ def statement_codes(statement: Statement) -> list[Code]:
             return []
 
 
+def read_buffers(body: tuple[Statement, ...]) -> set[str]:
+    """The buffers that are read, by their own names rather than those of views."""
+    found: set[str] = set()
+    views: dict[str, str] = {}
+    pending = list(body)
+    while pending:
+        statement = pending.pop(0)
+        names = [n.buffer for code in statement_codes(statement) for n in walk_code(code) if isinstance(n, Fetch)]
+        match statement:
+            case FetchRun(_, name):
+                names.append(name)
+            case View(name, buffer):
+                views[name] = views.get(buffer, buffer)
+            case Repeat(_, _, _, _, inner):
+                pending = [*inner, *pending]
+            case When(_, then, otherwise):
+                pending = [*then, *otherwise, *pending]
+        found.update(views.get(name, name) for name in names)
+    return found
+
+
 def _indices(statement: Statement) -> list[Dim]:
     match statement:
         case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset):

@@ -93,3 +93,9 @@ def forget_pages(array: Array) -> None:
     length = (end - start - whole) // mmap.PAGESIZE * mmap.PAGESIZE
     if length > 0:
         mapped.madvise(mmap.MADV_DONTNEED, whole, length)
+
+
+def release_pages(view: memoryview) -> None:
+    """Let go of the pages of a mapped file that were read so far; they come back by themselves when used."""
+    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)

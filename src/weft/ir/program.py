@@ -321,14 +321,19 @@ def lines(program: TensorProgram, indent: str = "") -> Iterator[str]:
     for guard in program.guards:
         yield f"{indent}guard {guard}  # {guard.origin}"
     for step in program.steps:
-        results = ", ".join(f"{value}: {value.type}" for value in step.results)
-        operands = ", ".join(map(str, step.operands))
-        yield f"{indent}{results} = {_describe(step.primitive)}({operands})  # {step.origin}"
+        yield f"{indent}{step_text(step)}"
         for body in bodies(step.primitive):
             yield f"{indent}  body:"
             yield from lines(body, indent + "    ")
     for value in program.outputs:
         yield f"{indent}output {value}: {value.type}  # {value.name}"
+
+
+def step_text(step: Step) -> str:
+    """A step as a line."""
+    results = ", ".join(f"{value}: {value.type}" for value in step.results)
+    operands = ", ".join(map(str, step.operands))
+    return f"{results} = {_describe(step.primitive)}({operands})  # {step.origin}"
 
 
 def _describe(primitive: Primitive) -> str:

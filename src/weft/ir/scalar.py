@@ -190,3 +190,8 @@ def rebuild(
         return known
 
     return copy(scalar)
+
+
+def computed_dtypes(expression: Scalar) -> list[DType]:
+    """The types that an expression computes with, index arithmetic aside."""
+    return [node.dtype for node in walk(expression) if isinstance(node, (Load, Apply))]

@@ -107,3 +107,8 @@ class HostTensor(DeviceTensor):
 
     def _release(self) -> None:
         self._array = None
+
+
+def host_tensor(array: Array, device: str) -> HostTensor:
+    """One of an array that nobody else has, in the usual order of memory."""
+    return HostTensor(np.ascontiguousarray(array).reshape(array.shape), device)

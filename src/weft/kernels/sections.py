@@ -1,4 +1,4 @@
-"""TensorProgram -> sections: stretches of work for kernels, and between them steps for the host.
+"""FusedProgram -> sections: stretches of work for kernels, and between them steps for the host.
 
 A section's values that others see are row-major; inside, layouts are the section's own business. What comes out knows
 no memory yet: tasks name values, and reshapes are aliases. A scan whose body is one native section is a task too: its
@@ -7,200 +7,141 @@ body's tasks are repeated for every iteration when memory is planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from weft.cost.effort import copy_effort, effort
-from weft.fuse.attention import Attention, numbered
-from weft.fuse.grouping import Group, group_steps, single_groups
-from weft.fuse.inline import inline_maps
-from weft.fuse.layouts import assign_layouts, needed_layout, rank, same_in_memory
+from weft.fuse import fuse
+from weft.fuse.layouts import needed_layout, rank, same_in_memory
+from weft.ir.groups import (
+    FusedProgram,
+    Group,
+    HeavyGroup,
+    HostGroup,
+    KernelGroup,
+    ReshapeGroup,
+    ScanGroup,
+    Values,
+    section_values,
+    stretches,
+)
 from weft.ir.layout import Layout, row_major
-from weft.ir.program import Reshape, Scan, TensorProgram, Value, bodies, join_origins
+from weft.ir.program import Scan, TensorProgram, Value, join_origins
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
-from weft.kernels.attention_tasks import attention_parts, streams_attention
-from weft.kernels.build.memoize import memoizing
+from weft.kernels.build.templates import Request
+from weft.kernels.lower.barriers import sections_with_barriers
+from weft.kernels.lower.memoize import memoizing
 from weft.kernels.lower.tensors import Tensor
-from weft.kernels.select import build_work, copy_work, is_native
-from weft.kernels.vector.winograd_choice import choose_tiles
+from weft.kernels.select import choose, copy_work
 
 Progress = Callable[[float], None]
-OTHER_BUFFERS = 4  # of a kernel, beside the operands of a map in it
 
 
 def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
-    """The whole program as sections, in an order that the data allows."""
+    """A program fused and built, in one go."""
+    return build_sections(fuse(program, target), target, progress)
+
+
+def build_sections(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
+    """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
     with memoizing():
-        return _divide(program, target, progress)
+        sections = _build(fused, target, progress)
+    return verified(sections_with_barriers(sections) if target.threads else sections)
 
 
-def _divide(program: TensorProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
-    program = inline_maps(program, target.most_buffers - OTHER_BUFFERS)
-    numbers = count(_highest(program) + 1)
-    groups = _narrow(group_steps(program, streams=streams_attention(target)), target)
-    tiles = choose_tiles(program, target)
+def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
+    numbers = count(_highest(fused.program) + 1)
     done = count(1)
-
-    def tell() -> None:
-        if progress is not None:
-            progress(next(done) / len(groups))
-
-    scans = {group: scan for group in groups if (scan := _native_scan(group, target)) is not None}
     sections: list[Section] = []
-    for native, stretch in _stretches(groups, scans, target):
-        if native:
-            sections.append(verified(_native_section(program, stretch, scans, target, tiles, numbers, tell)))
-        else:
-            steps = tuple(step for group in stretch for step in group.steps)
-            inside = tuple(divide(body, target) for step in steps for body in bodies(step.primitive))
-            sections.append(HostSection(steps, inside))
+    for on_device, groups in stretches(fused.groups):
+        if not on_device:
+            sections.append(_host_section(groups, target))
+            continue
+        inputs, outputs = section_values(fused.program, groups)
+        builder = _Builder(fused, outputs, target, numbers)
+        for group in groups:
+            builder.add(group)
+            if progress is not None:
+                progress(next(done) / len(fused.groups))
+        sections.append(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs))
     return tuple(sections)
 
 
-def _narrow(groups: Sequence[Group], target: Target) -> tuple[Group, ...]:
-    """Groups without those that have more buffers than a kernel may: these as single steps."""
-    found: list[Group] = []
-    for group in groups:
-        wide = len(group.operands) + len(group.results) + OTHER_BUFFERS > target.most_buffers
-        found += single_groups(group) if wide and len(group.steps) > 1 else (group,)
-    return tuple(found)
-
-
-def _stretches(
-    groups: Sequence[Group], scans: Mapping[Group, ScanTask], target: Target
-) -> list[tuple[bool, list[Group]]]:
-    stretches: list[tuple[bool, list[Group]]] = []
-    for group in groups:
-        native = group in scans or is_native(group, target)
-        if stretches and stretches[-1][0] == native:
-            stretches[-1][1].append(group)
-        else:
-            stretches.append((native, [group]))
-    return stretches
-
-
-def _native_scan(group: Group, target: Target) -> ScanTask | None:
-    """A scan as a task, if its body is one native section that makes every output."""
-    (step, *_) = group.steps
-    if not isinstance(step.primitive, Scan) or not all(_is_tensor(v) for v in (*step.operands, *step.results)):
-        return None
-    program = inline_maps(step.primitive.body, target.most_buffers - OTHER_BUFFERS)
-    sections = divide(program, target)
-    if program.guards or len(sections) != 1 or not isinstance(sections[0], NativeSection):
-        return None
-    body = sections[0]
-    stacked = program.outputs[step.primitive.carries :]
-    if not set(program.outputs) <= set(body.outputs) or len(set(stacked)) < len(stacked):
-        return None
-    carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
-    copies = tuple(copy_work(carry, carry, target, flat=True) for carry in carries)
-    return ScanTask(step.primitive, program, body, copies, step.operands, step.results, step.origin)
-
-
-def _native_section(
-    program: TensorProgram,
-    groups: list[Group],
-    scans: Mapping[Group, ScanTask],
-    target: Target,
-    tiles: Mapping[Value, int],
-    numbers: Iterator[int],
-    tell: Callable[[], None],
-) -> NativeSection:
-    made = {value for group in groups for value in group.results}
-    given = [value for group in groups for value in group.operands if value not in made]
-    outside = _seen_outside(program, groups)
-    part = replace(
-        program,
-        inputs=tuple(dict.fromkeys(value for value in given if value not in program.constants)),
-        outputs=tuple(value for value in dict.fromkeys(v for g in groups for v in g.results) if value in outside),
-    )
-    builder = _Builder(part, tuple(groups), target, tiles, numbers)
-    for group in groups:
-        if group in scans:
-            builder.add_scan(scans[group])
-        else:
-            builder.add(group)
-        tell()
-    return NativeSection(tuple(builder.tasks), builder.aliases, part.inputs, part.outputs)
-
-
-def _seen_outside(program: TensorProgram, groups: list[Group]) -> set[Value]:
-    own = {id(step) for group in groups for step in group.steps}
-    seen = set(program.outputs)
-    for step in program.steps:
-        if id(step) not in own:
-            seen.update(step.operands)
-    return seen
+def _host_section(groups: Sequence[Group], target: Target) -> HostSection:
+    steps = tuple(step for group in groups for step in group.steps)
+    bodies = [body for group in groups if isinstance(group, HostGroup) for body in group.bodies]
+    return HostSection(steps, tuple(_build(body, target) for body in bodies))
 
 
 class _Builder:
     """The tasks of one section."""
 
-    def __init__(
-        self,
-        program: TensorProgram,
-        groups: tuple[Group, ...],
-        target: Target,
-        tiles: Mapping[Value, int],
-        numbers: Iterator[int],
-    ) -> None:
-        self.program = program
-        self.layouts: dict[Value, Layout] = assign_layouts(program, groups)
+    def __init__(self, fused: FusedProgram, outputs: Values, target: Target, numbers: Iterator[int]) -> None:
+        self.fused = fused
+        self.outputs = outputs
+        self.layouts: dict[Value, Layout] = dict(fused.layouts)
         self.target = target
-        self.tiles = tiles
         self.numbers = numbers
         self.tasks: list[Task | ScanTask] = []
         self.aliases: dict[Value, Value] = {}
         self.copies: dict[tuple[Value, Layout], Value] = {}
 
     def add(self, group: Group) -> None:
-        first = group.steps[0]
-        if isinstance(first.primitive, Reshape) and len(group.steps) == 1:
-            source = self.in_layout(first.operands[0], row_major(rank(first.operands[0])))
-            if first.results[0] in self.program.outputs:
-                self.copy(source, first.results[0], flat=True)
-            else:
-                self.aliases[first.results[0]] = source
-            return
+        match group:
+            case ReshapeGroup():
+                self.add_reshape(group)
+            case ScanGroup():
+                self.add_scan(group)
+            case HostGroup():
+                raise AssertionError("the host's groups are no tasks")
+            case _:
+                self.add_kernels(group)
+
+    def add_reshape(self, group: ReshapeGroup) -> None:
+        (operand,), (result,) = group.operands, group.results
+        source = self.in_layout(operand, row_major(rank(operand)))
+        if result in self.outputs:
+            self.copy(source, result, "another shape that is seen outside", flat=True)
+        else:
+            self.aliases[result] = source
+
+    def add_kernels(self, group: KernelGroup) -> None:
+        """What all parts but the last make, packed keys for example, are values of their own: what they are made from
+        need not outlive them.
+        """
         operands = tuple(self.in_layout(value, needed_layout(group, value, self.layouts)) for value in group.operands)
         tensors = {value: self.tensor(stored) for value, stored in zip(group.operands, operands)}
         tensors |= {value: self.tensor(value) for step in group.steps for value in step.results}
-        if group.attention is not None:
-            self.add_attention(group, numbered(group.attention, group.operands), operands, tensors)
-            return
-        work = build_work(group, tensors, self.target, self.program.constants, self.tiles)
-        if work is None:
-            for part in single_groups(group):
-                self.add(part)
-            return
+        tiles = self.fused.tiles.get(group.heavy.results[0]) if isinstance(group, HeavyGroup) else None
+        constants = self.fused.program.constants
+        choice = choose(Request(group, tensors, constants, self.target, None if tiles is None else tiles.size))
+        why = (choice.template, choice.reason)
         origin = join_origins(step.origin for step in group.steps)
-        needed = effort(group.steps, group.operands, group.results)
-        self.tasks.append(Task(work, operands, group.results, origin, needed))
-
-    def add_attention(
-        self, group: Group, attention: Attention, operands: Sequence[Value], tensors: Mapping[Value, Tensor]
-    ) -> None:
-        """Keys and values are packed by tasks of their own: what they are packed from need not outlive these."""
-        given = [tensors[value] for value in group.operands]
-        *packing, last = attention_parts(attention, given, tensors[group.results[0]], self.target)
-        origin = join_origins(step.origin for step in group.steps)
+        *packing, last = choice.parts
         packed: list[Value] = []
         for part in packing:
             value = Value(next(self.numbers), TensorType(part.result.dtype, part.result.shape))
-            self.tasks.append(Task(part.work, tuple(operands[n] for n in part.operands), (value,), origin))
+            taken = tuple(operands[number] for number in part.operands)
+            self.tasks.append(Task(part.work, taken, (value,), origin, template=why[0], reason=why[1]))
             packed.append(value)
         needed = effort(group.steps, group.operands, group.results)
         taken = (*(operands[number] for number in last.operands), *packed)
-        self.tasks.append(Task(last.work, taken, group.results, origin, needed))
+        self.tasks.append(Task(last.work, taken, group.results, origin, needed, *why))
 
-    def add_scan(self, scan: ScanTask) -> None:
-        operands = tuple(self.in_layout(value, row_major(rank(value))) for value in scan.operands)
-        self.tasks.append(replace(scan, operands=operands))
+    def add_scan(self, group: ScanGroup) -> None:
+        (step,) = group.steps
+        assert isinstance(step.primitive, Scan)
+        (body,) = _build(group.body, self.target)
+        assert isinstance(body, NativeSection)
+        carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
+        copies = tuple(copy_work(carry, carry, self.target, flat=True) for carry in carries)
+        operands = tuple(self.in_layout(value, row_major(rank(value))) for value in step.operands)
+        program = group.body.program
+        self.tasks.append(ScanTask(step.primitive, program, body, copies, operands, step.results, step.origin))
 
     def tensor(self, value: Value) -> Tensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
@@ -217,13 +158,13 @@ class _Builder:
             if same_in_memory(self.layouts[value], layout, value.type.shape or ()):
                 self.aliases[copy] = value
             else:
-                self.copy(value, copy)
+                self.copy(value, copy, "a reader needs another layout")
             self.copies[key] = copy
         return self.copies[key]
 
-    def copy(self, source: Value, result: Value, *, flat: bool = False) -> None:
+    def copy(self, source: Value, result: Value, reason: str, *, flat: bool = False) -> None:
         work = copy_work(self.tensor(source), self.tensor(result), self.target, flat=flat)
-        self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source)))
+        self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
 
 
 def _row_major(value: Value) -> Tensor:
@@ -231,10 +172,6 @@ def _row_major(value: Value) -> Tensor:
     return Tensor(value.type.dtype, value.type.shape or (), row_major(rank(value)))
 
 
-def _is_tensor(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.shape is not None
-
-
-def _highest(program: TensorProgram) -> Any:
+def _highest(program: TensorProgram) -> int:
     values = [*program.inputs, *program.constants, *(value for step in program.steps for value in step.results)]
     return max((value.number for value in values), default=0)

@@ -33,7 +33,7 @@ DEEP = 33_000  # sums of more products of 8 bits might leave int32
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class QuantizationParameter:
     """A zero point or a scale: a scalar over the operand's axes that loads from `source` alone, plus a number."""
 
     scalar: Scalar
@@ -47,15 +47,15 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class QuantizedOperand:
     """scale * (numbers - zero), with a label for each axis of the numbers."""
 
     numbers: Value
-    zero: Parameter
-    scale: Parameter | None
+    zero: QuantizationParameter
+    scale: QuantizationParameter | None
     labels: tuple[int, ...]
 
-    def labels_of(self, parameter: Parameter) -> set[int]:
+    def labels_of(self, parameter: QuantizationParameter) -> set[int]:
         return {self.labels[axis] for axis in parameter.axes}
 
 
@@ -135,7 +135,7 @@ class _Rewriter:
         self.steps.append(Step(Map(total), tuple(result.operands), step.results, step.origin))
         return True
 
-    def fits_convolution(self, x: Operand, w: Operand) -> bool:
+    def fits_convolution(self, x: QuantizedOperand, w: QuantizedOperand) -> bool:
         if w.numbers not in self.constants or (x.scale is None) is not (w.scale is None) or x.zero.axes:
             return False
         zero = w.zero if tensor_dtype(w.numbers) is DType.int8 else _shifted_zero(w)
@@ -144,7 +144,7 @@ class _Rewriter:
         fits = isinstance(depth, int) and SHALLOW <= depth <= DEEP
         return self.vanishes(zero) and along == {0} and not (x.scale is not None and x.scale.axes) and fits
 
-    def padded(self, x: Operand, pads: tuple[tuple[Dim, Dim], ...]) -> Value:
+    def padded(self, x: QuantizedOperand, pads: tuple[tuple[Dim, Dim], ...]) -> Value:
         """The numbers with their zero point around them."""
         given = _shape(x.numbers)
         befores = (0, 0, *(before for before, _ in pads))
@@ -161,7 +161,7 @@ class _Rewriter:
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
-    def recognise(self, value: Value, labels: tuple[int, ...]) -> Operand | None:
+    def recognise(self, value: Value, labels: tuple[int, ...]) -> QuantizedOperand | None:
         step = self.makers.get(value)
         if step is None or not isinstance(step.primitive, Map):
             return None
@@ -173,7 +173,7 @@ class _Rewriter:
                 centered = inner
                 if scale is None:
                     return None
-        zero: Parameter | None = Parameter(Literal(0, INT32), None)
+        zero: QuantizationParameter | None = QuantizationParameter(Literal(0, INT32), None)
         match centered:
             case Apply("subtract", (wide, point), DType.int32):
                 zero = _parameter(point, step)
@@ -182,10 +182,10 @@ class _Rewriter:
             case Apply("cast", (Load(operand, indices, dtype),), DType.int32) if dtype in BYTES and zero is not None:
                 numbers = step.operands[operand]
                 if indices == _element(numbers).indices and _shape(numbers) == _shape(value):
-                    return Operand(numbers, zero, scale, labels)
+                    return QuantizedOperand(numbers, zero, scale, labels)
         return None
 
-    def opposite(self, left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    def opposite(self, left: QuantizedOperand, right: QuantizedOperand) -> tuple[QuantizedOperand, QuantizedOperand]:
         """The operands with one of them unsigned and the other signed."""
         if tensor_dtype(left.numbers) is not tensor_dtype(right.numbers):
             return left, right
@@ -195,7 +195,7 @@ class _Rewriter:
             return self.shifted(left), right
         return left, self.shifted(right)
 
-    def shifted(self, operand: Operand) -> Operand:
+    def shifted(self, operand: QuantizedOperand) -> QuantizedOperand:
         numbers = operand.numbers
         dtype = DType.int8 if tensor_dtype(numbers) is DType.uint8 else DType.uint8
         if numbers in self.constants:
@@ -207,7 +207,7 @@ class _Rewriter:
             moved = self.add(Map(Apply("bitcast", (moved_bits,), dtype)), (numbers,), dtype, _shape(numbers))
         return replace(operand, numbers=moved, zero=_shifted_zero(operand))
 
-    def vanishes(self, zero: Parameter) -> bool:
+    def vanishes(self, zero: QuantizationParameter) -> bool:
         """Whether a zero point is certainly 0 everywhere."""
         match zero.scalar:
             case Literal(value):
@@ -224,7 +224,9 @@ class _Rewriter:
 
     # -- what the zero points and scales add -------------------------------------------------------------------------
 
-    def corrections(self, left: Operand, right: Operand, primitive: Contract, result: _Expression) -> list[Scalar]:
+    def corrections(
+        self, left: QuantizedOperand, right: QuantizedOperand, primitive: Contract, result: _Expression
+    ) -> list[Scalar]:
         """What the integer sums have too much."""
         summed = {label for label in primitive.left if label not in primitive.output}
         depth = dims.product(size for label, size in zip(primitive.left, _shape(left.numbers)) if label in summed)
@@ -251,7 +253,7 @@ class _Rewriter:
             found.append(self.apart(each, INT32, rows, right.labels_of(right.zero), result))
         return found
 
-    def totals(self, operand: Operand, summed: set[int]) -> tuple[Value, tuple[int, ...]]:
+    def totals(self, operand: QuantizedOperand, summed: set[int]) -> tuple[Value, tuple[int, ...]]:
         """The sums of an operand's numbers, and the labels that they still have."""
         axes = tuple(axis for axis, label in enumerate(operand.labels) if label in summed)
         labels = tuple(label for label in operand.labels if label not in summed)
@@ -263,7 +265,7 @@ class _Rewriter:
         rest = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return self.add(Reduce("sum", axes), (wide,), INT32, rest), labels
 
-    def scale(self, left: Operand, right: Operand, result: _Expression) -> Scalar:
+    def scale(self, left: QuantizedOperand, right: QuantizedOperand, result: _Expression) -> Scalar:
         assert left.scale is not None and right.scale is not None
         one, other = left.scale, right.scale
         used = left.labels_of(one) | right.labels_of(other)
@@ -331,7 +333,7 @@ class _Expression:
             self.operands.append(value)
         return self.operands.index(value)
 
-    def parameter(self, parameter: Parameter, labels: tuple[int, ...]) -> Scalar:
+    def parameter(self, parameter: QuantizationParameter, labels: tuple[int, ...]) -> Scalar:
         """A zero point or scale of the operand whose axes have these labels."""
 
         def moved(load: Load) -> Scalar:
@@ -349,23 +351,23 @@ class _Expression:
         return Apply("add", (scalar, Literal(parameter.offset, INT32)), INT32) if parameter.offset else scalar
 
 
-def _parameter(scalar: Scalar, step: Step) -> Parameter | None:
+def _parameter(scalar: Scalar, step: Step) -> QuantizationParameter | None:
     """A scalar of a map as a parameter: an element, or its conversion, at a place that axes alone decide."""
     found = loads(scalar)
     match scalar:
         case Literal() | Load() | Apply("cast", (Load(),)):
             if all(isinstance(index, Index) for load in found for index in load.indices):
-                return Parameter(scalar, step.operands[found[0].operand] if found else None)
+                return QuantizationParameter(scalar, step.operands[found[0].operand] if found else None)
     return None
 
 
-def _shifted_zero(operand: Operand) -> Parameter:
+def _shifted_zero(operand: QuantizedOperand) -> QuantizationParameter:
     """The zero point of an operand whose numbers are shifted to the other signedness."""
     unsigned = tensor_dtype(operand.numbers) is DType.uint8
     return replace(operand.zero, offset=operand.zero.offset + (-HALF if unsigned else HALF))
 
 
-def _fits(left: Operand, right: Operand, primitive: Contract) -> bool:
+def _fits(left: QuantizedOperand, right: QuantizedOperand, primitive: Contract) -> bool:
     """Whether sums fit int32, all of them are of products, and zero points and scales do not change along them."""
     if (left.scale is None) is not (right.scale is None):
         return False

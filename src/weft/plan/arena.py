@@ -16,7 +16,7 @@ _GOOD_ENOUGH = 1.002  # of the lower bound: what is left to gain is not worth th
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Lifetime:
     """Memory needed from step `first` to step `last`, both included."""
 
     size: int
@@ -25,16 +25,16 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class Placement:
     offsets: tuple[int, ...]  # one per block
     size: int
     lower_bound: int  # the most bytes alive at any step
 
 
-def place(blocks: Sequence[Block], alignment: int) -> Arena:
+def place(blocks: Sequence[Lifetime], alignment: int) -> Placement:
     """Offsets for all blocks, multiples of `alignment`."""
     sizes = [-(-block.size // alignment) * alignment for block in blocks]
-    lower_bound, busiest = most_alive([Block(size, b.first, b.last) for b, size in zip(blocks, sizes)])
+    lower_bound, busiest = most_alive([Lifetime(size, b.first, b.last) for b, size in zip(blocks, sizes)])
     search = _Search(blocks, sizes, lower_bound)
     for order in _orders(blocks, sizes, busiest):
         for fit in (_tightest_gap, _lowest_gap):
@@ -45,7 +45,7 @@ def place(blocks: Sequence[Block], alignment: int) -> Arena:
     return search.arena()
 
 
-def most_alive(blocks: Sequence[Block]) -> tuple[int, int]:
+def most_alive(blocks: Sequence[Lifetime]) -> tuple[int, int]:
     """The most bytes alive at any step, and the first such step."""
     changes: dict[int, int] = {}
     for block in blocks:
@@ -59,7 +59,7 @@ def most_alive(blocks: Sequence[Block]) -> tuple[int, int]:
     return most, busiest
 
 
-def _orders(blocks: Sequence[Block], sizes: Sequence[int], busiest: int) -> list[list[int]]:
+def _orders(blocks: Sequence[Lifetime], sizes: Sequence[int], busiest: int) -> list[list[int]]:
     """Orders to place blocks in: large ones first, those of the busiest step first, in time, long-lived ones first."""
 
     def length(number: int) -> int:
@@ -84,7 +84,7 @@ Taken = Sequence[tuple[int, int]]
 class _Search:
     """The best offsets so far, and what led to them."""
 
-    def __init__(self, blocks: Sequence[Block], sizes: Sequence[int], lower_bound: int) -> None:
+    def __init__(self, blocks: Sequence[Lifetime], sizes: Sequence[int], lower_bound: int) -> None:
         self.sizes = sizes
         self.lower_bound = lower_bound
         self.together = _together(blocks)
@@ -96,8 +96,8 @@ class _Search:
     def is_done(self) -> bool:
         return self.best[0] <= self.lower_bound * _GOOD_ENOUGH
 
-    def arena(self) -> Arena:
-        return Arena(tuple(self.best[1]), self.best[0], self.lower_bound)
+    def arena(self) -> Placement:
+        return Placement(tuple(self.best[1]), self.best[0], self.lower_bound)
 
     def attempt(self, order: Sequence[int], fit: Callable[[Taken, int], int], *, give_up: bool = False) -> list[int]:
         """Offsets that an order leads to; only some of them where it may give up on an arena that is no smaller."""
@@ -154,7 +154,7 @@ def _moved_forward(
     return moved
 
 
-def _together(blocks: Sequence[Block]) -> list[list[int]]:
+def _together(blocks: Sequence[Lifetime]) -> list[list[int]]:
     """For each block, the others that live at one of its steps."""
     found: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []

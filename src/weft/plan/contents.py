@@ -19,7 +19,7 @@ class Content:
     size: int
 
 
-class Memory:
+class LabelledBytes:
     """The labels of one region's bytes, as stretches without overlap."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ _NAMED = 4  # tensors that an error names
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryBudget:
     """The bytes that a program may take in all, or None, and what of them is taken whatever the sizes are.
 
     `may_grow`: an arena may be larger than it has to be, where threads are busier then.
@@ -30,7 +30,7 @@ def output_bytes(plan: Plan) -> int:
     return sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
 
 
-def check_fits(plan: Plan, room: Room, physical: int, beside: int | None = None) -> None:
+def check_fits(plan: Plan, budget: MemoryBudget, physical: int, beside: int | None = None) -> None:
     """Raise OutOfMemoryError unless a section can run; `beside` are the arrays beside the arena, else its outputs."""
     for shape, dtype in plan.outputs:
         if prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_ARRAY:  # one of no elements may be, too
@@ -42,11 +42,11 @@ def check_fits(plan: Plan, room: Room, physical: int, beside: int | None = None)
             f"{physical:,}",
             hint="check the sizes of the inputs and the shapes in the model",
         )
-    needed = room.weights + plan.arena_bytes + room.workspace + arrays
-    if room.limit is not None and needed > room.limit:
+    needed = budget.weights + plan.arena_bytes + budget.workspace + arrays
+    if budget.limit is not None and needed > budget.limit:
         raise OutOfMemoryError(
-            f"a run for these sizes needs {needed:,} bytes, more than the memory_limit of {room.limit:,}: "
-            f"{room.weights:,} of weights, {plan.arena_bytes + room.workspace:,} of arena and workspace, "
+            f"a run for these sizes needs {needed:,} bytes, more than the memory_limit of {budget.limit:,}: "
+            f"{budget.weights:,} of weights, {plan.arena_bytes + budget.workspace:,} of arena and workspace, "
             f"{arrays:,} of outputs",
             hint=_advice(plan),
         )

@@ -28,7 +28,7 @@ FLUID = 16  # blocks for each thread, from which on they are spread evenly
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TaskTime:
     """What a task takes: seconds of one thread, in so many equal parts. A scan keeps everything to itself."""
 
     seconds: float
@@ -60,18 +60,18 @@ def side_by_side(
     return steps if _gain(steps, loads, threads) >= WORTH_PLANNING else [(task,) for task in order]
 
 
-def _gain(steps: Sequence[Sequence[int]], loads: Sequence[Load], threads: int) -> float:
+def _gain(steps: Sequence[Sequence[int]], loads: Sequence[TaskTime], threads: int) -> float:
     """The part of the time that is saved against one task after the other."""
     apart = sum(_makespan([task], loads, threads) for task in range(len(loads)))
     together = sum(_makespan(step, loads, threads) for step in steps)
     return 1 - together / apart if apart else 0.0
 
 
-def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> Load:
+def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> TaskTime:
     if isinstance(task, ScanTask):
-        return Load(0.0, 1, alone=True)
+        return TaskTime(0.0, 1, alone=True)
     parts = max((number(launch.blocks) for launch, _ in task.work.launches), default=1)
-    return Load(seconds(number(task.effort.flops), number(task.effort.bytes), peak), max(parts, 1))
+    return TaskTime(seconds(number(task.effort.flops), number(task.effort.bytes), peak), max(parts, 1))
 
 
 def _before(section: NativeSection) -> list[set[int]]:
@@ -90,7 +90,7 @@ def _before(section: NativeSection) -> list[set[int]]:
     return before
 
 
-def _tails(loads: Sequence[Load], before: Sequence[set[int]], order: Sequence[int], threads: int) -> list[float]:
+def _tails(loads: Sequence[TaskTime], before: Sequence[set[int]], order: Sequence[int], threads: int) -> list[float]:
     """How long it takes from the start of each task to the end, along the longest way."""
     tails = [load.seconds / min(load.parts, threads) for load in loads]
     longest = [0.0] * len(loads)
@@ -101,7 +101,7 @@ def _tails(loads: Sequence[Load], before: Sequence[set[int]], order: Sequence[in
     return tails
 
 
-def _makespan(step: Sequence[int], loads: Sequence[Load], threads: int) -> float:
+def _makespan(step: Sequence[int], loads: Sequence[TaskTime], threads: int) -> float:
     """How long threads take for tasks side by side, each part given to whoever is free first; a scan has no company."""
     if len(step) > 1 and any(loads[task].alone for task in step):
         return inf

@@ -32,11 +32,11 @@ from weft.ir.work import (
     Task,
     Work,
 )
-from weft.plan.arena import Arena, Block, place
+from weft.plan.arena import Lifetime, Placement, place
 from weft.plan.order import choose_order
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.scans import UNROLLED, ScanPlaces, repeat
-from weft.plan.storage import Sizes, Storage, arrange
+from weft.plan.storage import Sizes, StoragePlan, arrange
 from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
 
@@ -102,8 +102,8 @@ def shape_of(value: Value) -> tuple[Dim, ...]:
 class _Layout:
     """Where a section's own memory is: places of values and of (task, number) workspaces."""
 
-    storage: Storage
-    arena: Arena
+    storage: StoragePlan
+    arena: Placement
     places: dict[Value, Place]
     workspaces: dict[tuple[int, int], Place]
 
@@ -120,7 +120,7 @@ class _Planner:
         self.known_scans: dict[int, int] = {}  # bytes of scans, by their id
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
         self.sizes = Sizes(number, self.bytes, self.scan_bytes)
-        self.known: tuple[Sequence[Sequence[int]], tuple[Storage, Arena]] | None = None
+        self.known: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _Planner:
 
     def lay_out(
         self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
-    ) -> tuple[Storage, Arena]:
+    ) -> tuple[StoragePlan, Placement]:
         """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory.
 
         The answer for the same steps is kept.
@@ -355,10 +355,10 @@ class _Planner:
     def aligned(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 
-    def place(self, storage: Storage) -> Arena:
-        return place([Block(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
+    def place(self, storage: StoragePlan) -> Placement:
+        return place([Lifetime(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
 
-    def sum_bytes(self, section: NativeSection, storage: Storage) -> int:
+    def sum_bytes(self, section: NativeSection, storage: StoragePlan) -> int:
         """What a section's own values and workspaces take if each has memory of its own."""
         seen = {*section.outputs, *section.aliases}
         values = sum(self.aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)

@@ -35,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StoragePlan:
     """`homes` of values without memory of their own; `skipped` launches, by task and number, have nothing to copy."""
 
     homes: Mapping[Value, Home]
@@ -61,7 +61,7 @@ class Sizes:
 
 def arrange(
     section: NativeSection, sizes: Sizes, spans: Sequence[Span], given: Collection[Value], *, join: bool = True
-) -> Storage:
+) -> StoragePlan:
     """Storage for tasks that run at the steps of `spans`; `given` values lie elsewhere.
 
     `join`: what is concatenated may lie in the result from its first part on.
@@ -72,7 +72,7 @@ def arrange(
         work.find_parts()
     work.reading = [work.read(number, task) for number, task in enumerate(section.tasks)]
     work.find_overwritten()
-    return Storage(work.homes, tuple(work.pieces()), frozenset(work.skipped))
+    return StoragePlan(work.homes, tuple(work.pieces()), frozenset(work.skipped))
 
 
 class _Arrangement:

@@ -37,7 +37,7 @@ from weft.ir.work import (
     Work,
     unrolled,
 )
-from weft.plan.contents import Content, Memory, part_of
+from weft.plan.contents import Content, LabelledBytes, part_of
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CheckedUse:
     """A launch's use of memory, and what should be or will be there."""
 
     reference: Reference
@@ -99,7 +99,7 @@ class _Replay:
             ::-1
         ]
         self.running = 0  # the number of the entry of the plan that is being replayed
-        self.memory: dict[int, Memory] = {}
+        self.memory: dict[int, LabelledBytes] = {}
         self.accesses: list[Access] = []
         self.contents: dict[Value, tuple[Content, ...]] = {}
         self.regions = {ARENA: plan.arena_bytes, ERRORS: 4}
@@ -191,13 +191,13 @@ class _Replay:
         buffers = [buffer for buffer in planned.kernel.buffers if buffer.local_size is None]
         if not len(buffers) == len(references) == len(planned.buffers):
             raise PlanError(f"{planned.kernel.name} of {origin} has {len(planned.buffers)} places")
-        reads: list[Use] = []
-        writes: list[Use] = []
+        reads: list[CheckedUse] = []
+        writes: list[CheckedUse] = []
         for reference, place, buffer in zip(references, planned.buffers, buffers):
             content = self.referred(running, reference, place)
             if content is None:
                 continue
-            use = Use(reference, place, content)
+            use = CheckedUse(reference, place, content)
             if running.places.setdefault(reference, place) != place:
                 raise PlanError(f"{origin} has its {reference.kind} {reference.number} in two places")
             if copy is not None:
@@ -212,12 +212,12 @@ class _Replay:
                 writes.append(use)
         self.touch(running, reads, writes)
 
-    def copied(self, task: Task, use: Use, copy: Copy) -> Use:
+    def copied(self, task: Task, use: CheckedUse, copy: Copy) -> CheckedUse:
         """What a launch that only copies uses: a part of the operand, and the same of the result."""
         item = _itemsize(task.results[0])
         start = self.number(copy.source if use.reference.kind == "operand" else copy.target) * item
         part = tuple(part_of(use.content, start, self.number(copy.size) * item))
-        return Use(use.reference, Place(use.place.region, use.place.offset + start), part)
+        return CheckedUse(use.reference, Place(use.place.region, use.place.offset + start), part)
 
     def referred(self, running: _Running, reference: Reference, place: Place) -> tuple[Content, ...] | None:
         """The content that a reference stands for; None for what is checked by its place alone."""
@@ -237,7 +237,7 @@ class _Replay:
             case "workspace":
                 return (self.workspace(task.work, reference.number, running.step),)
 
-    def touch(self, running: _Running, reads: Sequence[Use], writes: Sequence[Use]) -> None:
+    def touch(self, running: _Running, reads: Sequence[CheckedUse], writes: Sequence[CheckedUse]) -> None:
         """One launch's reads, then its writes; they overlap only where an operand may be overwritten."""
         task = running.task
         for use in reads:
@@ -351,7 +351,7 @@ class _Replay:
             if size and list(content) != wanted:
                 raise PlanError(f"{what}: another constant is at {place.offset}")
             return
-        memory = self.memory.setdefault(place.region, Memory())
+        memory = self.memory.setdefault(place.region, LabelledBytes())
         at = place.offset
         for part in content:
             done = 0
@@ -365,7 +365,7 @@ class _Replay:
     def write(self, place: Place, content: Sequence[Content]) -> None:
         at = place.offset
         for part in content:
-            self.memory.setdefault(place.region, Memory()).write(at, part)
+            self.memory.setdefault(place.region, LabelledBytes()).write(at, part)
             at += part.size
 
     def check_range(self, place: Place, size: int, what: str) -> None:
@@ -433,7 +433,7 @@ def _start(access: Access) -> tuple[int, int]:
     return access.place.region, access.place.offset
 
 
-def _overlap(one: Use, other: Use) -> bool:
+def _overlap(one: CheckedUse, other: CheckedUse) -> bool:
     if one.place.region != other.place.region or not one.size or not other.size:
         return False
     return one.place.offset < other.place.offset + other.size and other.place.offset < one.place.offset + one.size

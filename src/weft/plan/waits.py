@@ -15,7 +15,7 @@ from weft.ir.work import PlannedLaunch, Repeated
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ByteRange:
     """Bytes start..stop-1 of a region."""
 
     region: int
@@ -57,22 +57,22 @@ def _after(launch: PlannedLaunch, after: tuple[int, ...]) -> PlannedLaunch:
     )
 
 
-def _uses(entry: PlannedLaunch | Repeated) -> Iterator[Use]:
+def _uses(entry: PlannedLaunch | Repeated) -> Iterator[ByteRange]:
     """What an entry uses that anyone writes; buffers without a size are of constants."""
     if isinstance(entry, Repeated):
         for launch, shifts in zip(entry.launches, entry.shifts):
             for use, shift in zip(_launch_uses(launch), shifts):
                 if use is not None:
                     way = shift * (entry.count - 1)
-                    yield Use(use.region, use.start + min(way, 0), use.stop + max(way, 0), use.written)
+                    yield ByteRange(use.region, use.start + min(way, 0), use.stop + max(way, 0), use.written)
         return
     yield from (use for use in _launch_uses(entry) if use is not None)
 
 
-def _launch_uses(launch: PlannedLaunch) -> list[Use | None]:
+def _launch_uses(launch: PlannedLaunch) -> list[ByteRange | None]:
     shared = [buffer for buffer in launch.kernel.buffers if buffer.local_size is None]
     return [
-        Use(place.region, place.offset, place.offset + size, buffer.written) if size else None
+        ByteRange(place.region, place.offset, place.offset + size, buffer.written) if size else None
         for buffer, place, size in zip(shared, launch.buffers, launch.sizes, strict=True)
     ]
 
@@ -84,7 +84,7 @@ class _Region:
         self.starts: list[int] = []
         self.stretches: list[tuple[int, int | None, tuple[int, ...]]] = []  # end, writer, readers
 
-    def conflicts(self, use: Use) -> set[int]:
+    def conflicts(self, use: ByteRange) -> set[int]:
         """The launches that must be done before this use."""
         found: set[int] = set()
         for index in self._overlapping(use):
@@ -95,7 +95,7 @@ class _Region:
                 found.update(readers)
         return found
 
-    def note(self, use: Use, number: int) -> None:
+    def note(self, use: ByteRange, number: int) -> None:
         """Remember a use."""
         indices = self._overlapping(use)
         pieces: list[tuple[int, int, int | None, tuple[int, ...]]] = []
@@ -120,7 +120,7 @@ class _Region:
         self.starts[indices.start : indices.stop] = [piece[0] for piece in pieces]
         self.stretches[indices.start : indices.stop] = [piece[1:] for piece in pieces]
 
-    def _overlapping(self, use: Use) -> range:
+    def _overlapping(self, use: ByteRange) -> range:
         """The indices of stretches that share bytes with a use."""
         first = max(bisect_right(self.starts, use.start) - 1, 0)
         if first < len(self.starts) and self.stretches[first][0] <= use.start:

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightSummary:
     """The tensors stored in the file: initializers, and tensors that nodes hold as attributes."""
 
     tensors: int
@@ -42,11 +42,11 @@ def count_ops(graph: Graph) -> Counter[tuple[str, str]]:
     return Counter((node.domain, node.op) for node in walk_nodes(graph))
 
 
-def summarize_weights(graph: Graph) -> Weights:
+def summarize_weights(graph: Graph) -> WeightSummary:
     """Count the stored tensors of the graph and its subgraphs."""
     arrays = list(_stored_arrays(graph))
     dtypes = Counter(from_numpy(array.dtype).value for array in arrays)
-    return Weights(
+    return WeightSummary(
         len(arrays),
         sum(array.size for array in arrays),
         sum(map(_stored_bytes, arrays)),

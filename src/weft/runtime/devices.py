@@ -1,78 +1,38 @@
-"""The devices that weft knows, which of them are here, and why others are not."""
+"""The list of devices, and the choice: which of them are here, what a name means, and what "auto" takes.
+
+The list is data: modules that are imported when a device of theirs is asked for. Installed packages add theirs by the
+entry point group `weft.devices`, under the device's name; these are used only if they are named, and what is wrong
+with one of them shows as a device that is not available.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu import machine
-from weft.backends.cpu.codegen import code_identity
-from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.executable import Executable
-from weft.backends.cpu.peak import known_peak
-from weft.backends.cpu.pool import MOST_THREADS
-from weft.backends.cpu.recording import recorder
-from weft.backends.reference import interpret
-from weft.errors import (
-    DeviceError,
-    ExecutionError,
-    InputError,
-    OutOfMemoryError,
-    UnsupportedModelError,
-    WeftError,
-    shown,
-)
-from weft.ir.compiled import CompiledProgram
+from weft.backends.device import Array, Backend, Device, Driver
+from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
 from weft.ir.dtypes import DType, from_numpy
-from weft.ir.program import TensorProgram
-from weft.ir.record import RunRecord
-from weft.ir.target import Peak, Target
-from weft.ir.tensors import DeviceTensor, HostTensor
-from weft.kernels.sections import divide
-from weft.plan.program import ProgramPlan
-from weft.runtime.memory import usual_sizes
+from weft.ir.tensors import DeviceTensor
 
-if TYPE_CHECKING:  # what GPUs need comes in with the first use of one
-    from weft.backends.webgpu.adapters import Adapter
-
-Array = np.ndarray[Any, Any]
-Shortcut = Callable[[Sequence[Any]], list[Any]]
-Compiled = Union[TensorProgram, CompiledProgram]
-Tell = Callable[[str, float], None]  # the stage, and how far it is
-
-_GPUS = "webgpu"
-_SOFTWARE = "software"
-_GPU_FILES = ("dri/renderD*", "nvidia[0-9]*", "dxg", "kgsl-3d0", "mali0")  # under /dev on Linux, any GPU's
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What models can run on. `name` is what `weft.load` takes.
-
-    Of a GPU, `kind` is discrete, integrated, software (a program that plays a GPU) or other; `driver`, `features` and
-    `limits` are what it tells of itself.
-    """
-
-    name: str
-    available: bool
-    description: str  # what it is, or why it is not available
-    kind: str = ""
-    driver: str = ""
-    features: tuple[str, ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+GROUP = "weft.devices"
+_BUILT_IN = {  # the module with the DEVICE of each backend, best first
+    "webgpu": "weft.backends.webgpu.device",
+    "cpu": "weft.backends.cpu.device",
+    "reference": "weft.backends.reference.device",
+}
+_PLANNED = (Device("cuda", False, "NVIDIA GPUs: not in this version of weft"),)
 
 
 def devices() -> list[Device]:
-    """Every device, best first."""
-    real = [gpu for gpu in _gpus() if gpu.kind != _SOFTWARE]
-    played = [gpu for gpu in _gpus() if gpu.kind == _SOFTWARE]
-    return [_CUDA, *real, _CPU, *played, _REFERENCE]
+    """Every device, best first; those of other packages last."""
+    own = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
+    ordered = [device for _, device in sorted(own, key=lambda entry: entry[0])]
+    return [*_PLANNED, *ordered, *(device for entry in _entries() for device in _foreign_devices(entry))]
 
 
 def choose(name: str) -> Device:
@@ -85,36 +45,36 @@ def choose(name: str) -> Device:
         raise DeviceError(f"there is no device {shown(name)}", hint=hint)
     if name == "auto":
         return next(_automatic())
-    kind, colon, wanted = name.partition(":")
-    if kind == _GPUS and (wanted or not colon):
-        return _gpu(wanted)
-    for device in (_CPU, _REFERENCE, _CUDA):
-        if device.name == name:
-            if device.available:
-                return device
-            raise DeviceError(f"device {name!r} is not available: {device.description}", hint="see weft.devices()")
-    names = ", ".join(dict.fromkeys(device.name for device in devices()))
-    raise DeviceError(f"there is no device {name!r}", hint=f"weft knows {names}, and auto for the best one here")
+    found = _find(name)
+    if found is None:
+        names = ", ".join(dict.fromkeys(device.name for device in devices()))
+        raise DeviceError(f"there is no device {name!r}", hint=f"weft knows {names}, and auto for the best one here")
+    if not found.available:
+        raise DeviceError(f"device {name!r} is not available: {found.description}", hint="see weft.devices()")
+    return found
 
 
 def next_best(device: str) -> Device | None:
-    """The device that "auto" would choose if this one, a GPU, were not here; None after one that cannot fail so."""
-    if device.partition(":")[0] != _GPUS:
+    """The device that "auto" would choose if this one were not here; None after one whose memory is the host's."""
+    if not driver(device).has_memory:
         return None
     rest = iter(_automatic())
     return next((following for found in rest if found.name == device for following in rest), None)
 
 
-def _automatic() -> Iterator[Device]:
-    """What "auto" may choose, best first. Where no GPU can be, none is looked for: that would take half a second."""
-    if sys.platform != "linux" or any(True for name in _GPU_FILES for _ in Path("/dev").glob(name)):
-        yield from (gpu for gpu in _gpus(usable=False) if gpu.available and gpu.kind != _SOFTWARE)
-    yield _CPU
+def driver(name: str) -> Driver:
+    """What runs programs on a device that `choose` gave."""
+    kind = name.partition(":")[0]
+    if kind in _BUILT_IN:
+        return _load_built_in(kind).driver(name)
+    (backend,) = (_foreign_backend(entry) for entry in _entries() if entry.name == kind)
+    assert isinstance(backend, Backend)
+    return backend.driver(name)
 
 
 def to_device(array: Any, device: str = "auto") -> DeviceTensor:
     """A tensor with an array's elements, on a device: what `run` of models there takes without a copy from the host."""
-    return engine(choose(device).name).place(placeable(array))
+    return driver(choose(device).name).place(placeable(array))
 
 
 def placeable(array: Any) -> Array:
@@ -135,231 +95,74 @@ def placeable(array: Any) -> Array:
     )
 
 
-class Runner(Protocol):
-    """A program on a device. Several threads may call it at once."""
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
-        ...
-
-    def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
-        """What runs on row-major arrays of the dtypes and shapes of these, which ran before, with the least overhead.
-
-        All its results are new arrays. None where there is no such way.
-        """
-        ...
-
-    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan | None:
-        """The memory of a run with these sizes, None where it is not planned; GuardError as for `run`."""
-        ...
+def _automatic() -> Iterator[Device]:
+    """What "auto" may choose, best first."""
+    for backend in _built_in():
+        yield from backend.automatic()
 
 
-class Keeper(Protocol):
-    """A runner on a device that has memory of its own."""
-
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
-        """Inputs may be tensors there; outputs whose numbers are in `keep` stay there, if they were computed there."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """A program on a device that tells when each of its launches ran; one run at a time."""
-
-    run: Callable[[Sequence[Any]], RunRecord]
-    threads: int
-    machine: Peak  # of so many threads
+def _find(name: str) -> Device | None:
+    """The device that a name means, whether it is available or not."""
+    planned = next((device for device in _PLANNED if device.name == name), None)
+    kind, colon, wanted = name.partition(":")
+    if planned is not None or (colon and not wanted):
+        return planned
+    if kind in _BUILT_IN:
+        return _load_built_in(kind).find(wanted)
+    entry = next((entry for entry in _entries() if entry.name == kind), None)
+    return None if entry is None else _find_foreign(entry, wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Of runs: how many threads, how many bytes at most, and what is to give way, memory or time."""
-
-    threads: int | None = None
-    limit: int | None = None
-    prefer: str = "memory"
+def _built_in() -> Iterator[Backend]:
+    return map(_load_built_in, _BUILT_IN)
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What a device does with a program: make what runs there, a value, and run it.
-
-    `compile` takes the precision and whether code may be cached, and tells how far it is; `start` takes what its users
-    ask of runs; `place` makes a tensor there of an array that nobody else has.
-    """
-
-    compile: Callable[[TensorProgram, str, bool, Tell], Compiled]
-    start: Callable[[Compiled, Wishes], Runner]
-    identity: Callable[[], str] | None  # of what compiled programs depend on; None: they are not worth keeping
-    place: Callable[[Array], DeviceTensor]
-    has_memory: bool = False  # of its own, where runners can leave their outputs
-    record: Callable[[Compiled, int | None], Recorder] | None = None  # None: it cannot time its kernels
+def _load_built_in(kind: str) -> Backend:
+    backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
+    return backend
 
 
-def engine(name: str) -> Engine:
-    """What runs programs on a device that `choose` gave."""
-    kind, _, wanted = name.partition(":")
-    return _gpu_engine(wanted) if kind == _GPUS else _ENGINES[name]
+# -- devices of other packages ---------------------------------------------------------------------------------------
 
 
-# -- the host --------------------------------------------------------------------------------------------------------
-
-_CUDA = Device("cuda", False, "NVIDIA GPUs: not in this version of weft")
-_CPU = Device("cpu", True, f"native code through LLVM, for {machine.host().processor}")
-_REFERENCE = Device("reference", True, "numpy, one step at a time: exact and unhurried")
-
-
-@dataclass(frozen=True, slots=True)
-class _Interpreted:
-    program: TensorProgram
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
-
-    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
-        return None
-
-    def plan(self, sizes: Mapping[str, int]) -> None:  # noqa: ARG002
-        return None
+def _entries() -> list[EntryPoint]:
+    """What installed packages bring, by name; of one name, what is found first."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, entry)
+    return [found[name] for name in sorted(found)]
 
 
-def _run_reference(program: Compiled, wishes: Wishes) -> Runner:  # noqa: ARG001
-    assert isinstance(program, TensorProgram)
-    return _Interpreted(program)
-
-
-def _compile_for_cpu(program: TensorProgram, precision: str, cache: bool, tell: Tell) -> Compiled:
-    target = replace(machine.host().target, transformed_products=precision != "strict")
-    sections = divide(program, target, partial(tell, "building kernels"))
-    return compile_program(program, sections, cache, partial(tell, "generating code"))
-
-
-def _run_on_cpu(program: Compiled, wishes: Wishes) -> Runner:
-    assert isinstance(program, CompiledProgram)
-    threads = min(wishes.threads or machine.usable_cores(), MOST_THREADS)
-    return Executable(program, threads, limit=wishes.limit, may_grow=wishes.prefer == "speed")
-
-
-def _record_on_cpu(program: Compiled, threads: int | None) -> Recorder:
-    assert isinstance(program, CompiledProgram)
-    count = min(threads or machine.usable_cores(), MOST_THREADS)
-    return Recorder(recorder(program, count), count, known_peak(count))
-
-
-def _keep_on_host(device: str, array: Array) -> DeviceTensor:
-    return HostTensor(np.ascontiguousarray(array).reshape(array.shape), device)
-
-
-_ENGINES: dict[str, Engine] = {
-    "cpu": Engine(_compile_for_cpu, _run_on_cpu, code_identity, partial(_keep_on_host, "cpu"), record=_record_on_cpu),
-    "reference": Engine(lambda program, *_: program, _run_reference, None, partial(_keep_on_host, "reference")),
-}
-
-
-# -- GPUs ------------------------------------------------------------------------------------------------------------
-
-
-def _gpus(usable: bool = True) -> list[Device]:
-    """Those that WebGPU reaches, best first, or why there are none; unless `usable`, by this process or its parent."""
-    from weft.backends.webgpu.adapters import INSTALL, adapters, check_process, is_installed
-
-    if not is_installed():
-        return [Device(_GPUS, False, f"any GPU, through the package wgpu, which is not installed: {INSTALL}")]
+def _foreign_backend(entry: EntryPoint) -> Backend | Device:
+    """The backend that a package exports, or a device that is not available and says why."""
     try:
-        found = adapters()
-        if usable:
-            check_process()
-    except WeftError as error:
-        return [Device(_GPUS, False, error.problem)]
-    return [_described(adapter) for adapter in found] or [Device(_GPUS, False, "any GPU: wgpu finds none here")]
+        backend = entry.load()
+    except Exception as error:  # whatever a package of someone else's raises
+        return _broken(entry, error)
+    if not isinstance(backend, Backend):
+        return _broken(entry, TypeError(f"it is a {type(backend).__name__}, not a weft.backends.device.Backend"))
+    if backend.name != entry.name or ":" in entry.name or entry.name in (*_BUILT_IN, "auto"):
+        return _broken(entry, ValueError(f"a backend {backend.name!r} cannot be listed under this name"))
+    return backend
 
 
-def _gpu(wanted: str) -> Device:
-    from weft.backends.webgpu.adapters import INSTALL, check_process, find_adapter, is_installed
-
-    if not is_installed():
-        raise DeviceError(f"device {_GPUS!r} is not available: the package wgpu is not installed", hint=INSTALL)
-    check_process()
-    return _described(find_adapter(wanted))
-
-
-def _described(adapter: Adapter) -> Device:
-    what = f"{adapter.name}, through {adapter.backend}"
-    if adapter.is_software:
-        what += ": a program that plays a GPU, used only if named"
-    limits = {name: value for name, value in asdict(adapter.limits).items() if type(value) is int}
-    features = tuple(sorted(adapter.features))
-    return Device(adapter.device, True, what, adapter.kind, adapter.driver, features, limits)
+def _foreign_devices(entry: EntryPoint) -> list[Device]:
+    backend = _foreign_backend(entry)
+    try:
+        return [backend] if isinstance(backend, Device) else list(backend.devices())
+    except Exception as error:
+        return [_broken(entry, error)]
 
 
-def _gpu_engine(wanted: str) -> Engine:
-    return Engine(
-        partial(_compile_for_gpu, wanted),
-        partial(_run_on_gpu, wanted),
-        partial(_gpu_identity, wanted),
-        partial(_keep_on_gpu, wanted),
-        has_memory=True,
-        record=partial(_record_on_gpu, wanted),
-    )
+def _find_foreign(entry: EntryPoint, wanted: str) -> Device | None:
+    backend = _foreign_backend(entry)
+    try:
+        return backend if isinstance(backend, Device) else backend.find(wanted)
+    except WeftError:
+        raise
+    except Exception as error:
+        return _broken(entry, error)
 
 
-def _gpu_target(wanted: str, precision: str) -> tuple[Target, Adapter]:
-    from weft.backends.webgpu.adapters import check_process, find_adapter
-    from weft.backends.webgpu.targets import target_of
-
-    check_process()
-    adapter = find_adapter(wanted)
-    target = target_of(adapter.limits, adapter.abilities)
-    exact = precision == "strict"
-    return replace(target, transformed_products=target.transformed_products and not exact), adapter
-
-
-def _gpu_identity(wanted: str) -> str:
-    target, adapter = _gpu_target(wanted, "")
-    return f"{_GPUS} {target} {adapter.abilities} {adapter.limits}"
-
-
-def _compile_for_gpu(wanted: str, program: TensorProgram, precision: str, cache: bool, tell: Tell) -> Compiled:  # noqa: ARG001
-    from weft.backends.webgpu.compile import compile_program as compile_shaders
-
-    target, adapter = _gpu_target(wanted, precision)
-    sections = divide(program, target, partial(tell, "building kernels"))
-    telling = partial(tell, "writing shaders")
-    return compile_shaders(program, sections, adapter.abilities, adapter.limits.max_subgroup, telling)
-
-
-def _run_on_gpu(wanted: str, program: Compiled, wishes: Wishes) -> Runner:
-    from weft.backends.webgpu.executable import Executable as GpuExecutable
-    from weft.backends.webgpu.gpu import open_gpu
-
-    assert isinstance(program, CompiledProgram)
-    executable = GpuExecutable(program, open_gpu(wanted), wishes.limit)
-    full: OutOfMemoryError | None = None
-    for sizes in usual_sizes(program.inputs, program.guards, {}):
-        try:
-            executable.compile(sizes)
-            return executable
-        except OutOfMemoryError as error:
-            full = error
-        except (interpret.GuardError, ArithmeticError, ExecutionError):
-            continue  # sizes that make no sense for this model
-    if full is not None:  # not even small inputs fit
-        raise full
-    return executable
-
-
-def _record_on_gpu(wanted: str, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG001
-    from weft.backends.webgpu.gpu import open_gpu
-    from weft.backends.webgpu.peak import known_peak as gpu_peak
-    from weft.backends.webgpu.recording import recorder as gpu_recorder
-
-    assert isinstance(program, CompiledProgram)
-    gpu = open_gpu(wanted)
-    return Recorder(gpu_recorder(program, gpu), 1, gpu_peak(gpu))
-
-
-def _keep_on_gpu(wanted: str, array: Array) -> DeviceTensor:
-    from weft.backends.webgpu.gpu import open_gpu
-    from weft.backends.webgpu.tensor import upload
-
-    return upload(open_gpu(wanted), array)
+def _broken(entry: EntryPoint, error: Exception) -> Device:
+    return Device(entry.name, False, f"{entry.value}, of an installed package: {type(error).__name__}: {error}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.work import HostSection, Section
-from weft.kernels.reasons import host_by_nature, missing_kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from numpy import ndarray
 
 from weft.errors import DeviceError, InputError, UnsupportedModelError, shown
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import DEEPEST, MapType, OptionalType, SequenceType, TensorType, Type
-from weft.runtime.specs import TensorSpec
 
 Array = np.ndarray[Any, Any]
 Tensor = Union[Array, DeviceTensor]
@@ -21,7 +21,7 @@ REMEMBERED_SHAPES = 256  # sets of them
 _FILL = "fill them, for instance with array.filled(0)"
 
 
-class Bound(NamedTuple):
+class BoundInputs(NamedTuple):
     """Inputs ready to run. `clash` says where one dim name stands for two sizes.
 
     Some exporters give unrelated dims the same name, so a clash need not be an error: the model runs if it makes sense
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
     clash: str | None
 
 
-class Binder:
+class InputBinder:
     """Checks the inputs of one model: quickly where they are arrays of shapes that were checked before."""
 
     def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str) -> None:
@@ -43,14 +43,14 @@ class Binder:
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
         self._fitting: set[PlainShapes | None] = set()
 
-    def __call__(self, given: Mapping[str, Any], plain: Sequence[Tensor] | None) -> Bound:
+    def __call__(self, given: Mapping[str, Any], plain: Sequence[Tensor] | None) -> BoundInputs:
         """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit.
 
         `plain` is what the method of this name gave.
         """
         shapes = None if plain is None else tuple([array.shape for array in plain])
         if plain is not None and shapes in self._fitting:
-            return Bound({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
+            return BoundInputs({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
         bound = bind_inputs(self.specs, self.optional, given, self.file, self.device)
         if shapes is not None and bound.clash is None:
             if len(self._fitting) >= REMEMBERED_SHAPES:
@@ -93,7 +93,7 @@ def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
 
 def bind_inputs(
     specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str, device: str
-) -> Bound:
+) -> BoundInputs:
     """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit."""
     known = {spec.name: spec for spec in (*specs, *optional)}
     takes = ", ".join(map(str, known.values())) or "no inputs"
@@ -107,7 +107,7 @@ def bind_inputs(
     for spec in (*specs, *(spec for spec in optional if spec.name in given)):
         content = _on_device(given.get(spec.name), spec, file, device)
         arrays[spec.name] = _convert(spec.type, content, spec, file)
-    return Bound(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
+    return BoundInputs(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
 
 
 def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str | None:

@@ -43,8 +43,10 @@ class Stages:
             self._bar.update(task, description=f"{self._title}: {self._stage}", completed=fraction)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        """Take the bar away; what is told from now on is not shown."""
+        bar, self._bar, self._show = self._bar, None, False
+        if bar is not None:
+            bar.stop()
 
 
 @contextmanager

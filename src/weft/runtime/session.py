@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 
+from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
 from weft.backends.reference.interpret import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError, shown
 from weft.ir.compiled import CompiledProgram
-from weft.ir.graph import Model as Source
+from weft.ir.graph import OnnxModel
 from weft.ir.program import TensorProgram
+from weft.ir.specs import Signature
 from weft.ir.tensors import DeviceTensor
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
+from weft.plan.usual_sizes import dynamic_dims, usual_sizes
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
-from weft.runtime.devices import Compiled, Keeper, Recorder, Runner, Shortcut, placeable
+from weft.runtime.devices import placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.inputs import Binder, Bound, PlainShapes, Tensor, bind_inputs, has_shape
-from weft.runtime.memory import Memory, bind_shapes, dynamic_dims, summarize, usual_sizes
+from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, bind_inputs, has_shape
+from weft.runtime.memory import Memory, bind_shapes, summarize
 from weft.runtime.profile import Profile, profile_runs
-from weft.runtime.specs import Signature
 from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
@@ -40,58 +42,89 @@ UNFIT = (GuardError, ArithmeticError, OnlyAtRunError)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedProgram:
     """A program that is ready to run: the names of its inputs in order, what runs it, and what that was made from."""
 
     inputs: tuple[str, ...]
     runner: Runner
     program: Compiled
-    keeps: bool  # whether the runner is a Keeper, which can leave outputs on its device
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
+class ModelCompiler(Protocol):
     """What makes more of a model when it is asked for; nothing of it is needed to run what was prepared."""
 
-    read: Callable[[], Source]  # the model as its file has it
-    trace: Callable[[], TensorProgram]  # the program for any shapes
-    compile: Callable[[Shapes | None, Sequence[str]], TensorProgram]  # one for given shapes and overridden defaults
-    prepare: Callable[[TensorProgram], Prepared]
-    eager: Callable[[Mapping[str, Any]], list[Any]]  # a run without a program
-    record: Callable[[Compiled], Recorder]  # runs a compiled program and tells how that went
-    place: Callable[[Array], DeviceTensor]  # an array on the device
-    has_memory: bool  # whether the device has its own, where outputs can stay
-    fall_back: Callable[[WeftError], Model] | None = None  # the same on the next best device, once this one failed
+    @property
+    def file(self) -> str:
+        """What to call the model in messages."""
+        ...
+
+    @property
+    def driver(self) -> Driver:
+        """The device that it compiles for."""
+        ...
+
+    @property
+    def following(self) -> str | None:
+        """The device that takes over where this one fails."""
+        ...
+
+    def read(self) -> OnnxModel:
+        """The model as its file has it."""
+        ...
+
+    def program(self) -> TensorProgram:
+        """The optimised program for any shapes."""
+        ...
+
+    def specialise(self, shapes: Shapes | None, overridden: Sequence[str]) -> TensorProgram:
+        """One for given shapes and overridden defaults."""
+        ...
+
+    def prepare(self, program: TensorProgram) -> PreparedProgram:
+        """An optimised program, made to run on the device."""
+        ...
+
+    def record(self, program: Compiled) -> Recorder:
+        """What runs such a program and tells how that went."""
+        ...
+
+    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """A run node by node, without a program."""
+        ...
+
+    def fall_back(self, error: WeftError) -> Model:
+        """The same model on the device that follows, once this one failed."""
+        ...
 
 
 class Model:
     """What `weft.load` returns. `run` may be called from several threads at once."""
 
-    def __init__(self, file: str, device: str, signature: Signature, whole: Prepared, workshop: Workshop) -> None:
-        self.file = file
-        self.device = device
+    def __init__(self, signature: Signature, whole: PreparedProgram, compiler: ModelCompiler) -> None:
+        self.file = compiler.file
+        self.device = compiler.driver.name
         self.inputs = signature.inputs
         self.defaults = signature.defaults
         self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
-        self._bind = Binder(signature.inputs, signature.defaults, file, device)
+        self._bind = InputBinder(signature.inputs, signature.defaults, self.file, self.device)
         self._whole = whole
-        self._workshop = workshop
-        self._programs: OrderedDict[Any, Prepared] = OrderedDict()
+        self._compiler = compiler
+        self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
         self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = lock()
 
     @property
-    def source(self) -> Source:
+    def source(self) -> OnnxModel:
         """The model as its file has it."""
-        return self._workshop.read()
+        return self._compiler.read()
 
     @property
     def program(self) -> TensorProgram:
         """The tensor program for any shapes."""
-        return self._workshop.trace()
+        return self._compiler.program()
 
     def run(
         self,
@@ -124,7 +157,7 @@ class Model:
     def to_device(self, array: Any) -> DeviceTensor:
         """A tensor with an array's elements on this model's device, for runs to come."""
         try:
-            return self._workshop.place(placeable(array))
+            return self._compiler.driver.place(placeable(array))
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
@@ -157,7 +190,7 @@ class Model:
             raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
 
     def _owned(
-        self, bound: Bound, results: Sequence[Any], wanted: tuple[str, ...], kept: Sequence[str]
+        self, bound: BoundInputs, results: Sequence[Any], wanted: tuple[str, ...], kept: Sequence[str]
     ) -> dict[str, Any]:
         """Results by name, each the caller's alone."""
         others = list(bound.arrays.values())
@@ -170,26 +203,26 @@ class Model:
 
     def _moves(self, error: WeftError) -> bool:
         """Whether the model, whose device failed, is now on another."""
-        fall_back = self._workshop.fall_back
-        if fall_back is None or not isinstance(error, (DeviceError, OutOfMemoryError)):
+        compiler = self._compiler
+        if compiler.following is None or not isinstance(error, (DeviceError, OutOfMemoryError)):
             return False
         with self._lock:
-            if self._workshop.fall_back is fall_back:  # no other thread was faster
-                other = fall_back(error)
+            if self._compiler is compiler:  # no other thread was faster
+                other = compiler.fall_back(error)
                 self.device, self._bind = other.device, other._bind
                 self._programs, self._shortcuts = other._programs, other._shortcuts
-                self._whole, self._workshop = other._whole, other._workshop
+                self._whole, self._compiler = other._whole, other._compiler
         return True
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
         if isinstance(error, ExecutionError):
             return True
-        return isinstance(error, OutOfMemoryError) and not self._workshop.has_memory and error.node is None
+        return isinstance(error, OutOfMemoryError) and not self._compiler.driver.has_memory and error.node is None
 
     def _stay(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:
-            return self._workshop.place(result)
+            return self._compiler.driver.place(result)
         return result
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -238,7 +271,7 @@ class Model:
         hint = "give sizes for which the model makes sense"
         raise InputError(f"there is no plan for these shapes: {failed}", file=self.file, hint=hint)
 
-    def _planned(self, prepared: Prepared, sizes: Mapping[str, int]) -> ProgramPlan:
+    def _planned(self, prepared: PreparedProgram, sizes: Mapping[str, int]) -> ProgramPlan:
         try:
             plan = prepared.runner.plan(sizes)
         except OutOfMemoryError as error:
@@ -271,9 +304,10 @@ class Model:
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
                 prepared = self._program(sizes, overridden, self._names)
-                recorder = self._workshop.record(prepared.program)
+                recorder = self._compiler.record(prepared.program)
+                peak = self._compiler.driver.calibrate(recorder.threads)
                 record = partial(recorder.run, [given[name] for name in prepared.inputs])
-                return profile_runs(self.file, self.device, recorder.threads, recorder.machine, record, repeat)
+                return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
             except UNFIT:
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
@@ -293,7 +327,7 @@ class Model:
         return wanted
 
     def _run(
-        self, bound: Bound, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
+        self, bound: BoundInputs, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
     ) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
         given, clash = bound
@@ -313,7 +347,7 @@ class Model:
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except UNFIT:
-            found = dict(zip(self._names, self._workshop.eager(_on_host(given))))
+            found = dict(zip(self._names, self._compiler.run_eagerly(_on_host(given))))
             return [found[name] for name in wanted]
         except ModelError as error:
             said = f": {clash}" if clash else ""
@@ -325,10 +359,10 @@ class Model:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
-    def _find_fault(self, bound: Bound) -> None:
+    def _find_fault(self, bound: BoundInputs) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
-            self._workshop.eager(_on_host(bound.arrays))
+            self._compiler.run_eagerly(_on_host(bound.arrays))
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -344,13 +378,10 @@ class Model:
             shortcuts.clear()
         shortcuts[shapes] = whole.runner.shortcut([given[name] for name in self._order])
 
-    def _execute(self, prepared: Prepared, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
-        inputs = [given[name] for name in prepared.inputs]
-        if keep and prepared.keeps:
-            return cast(Keeper, prepared.runner).run(inputs, keep)
-        return prepared.runner.run(inputs)
+    def _execute(self, prepared: PreparedProgram, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
+        return prepared.runner.run([given[name] for name in prepared.inputs], keep)
 
-    def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> Prepared:
+    def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> PreparedProgram:
         names = self._names
         if shapes is None and not overridden and (wanted is names or wanted == names):
             return self._whole
@@ -358,10 +389,10 @@ class Model:
         with self._lock:
             if key not in self._programs:
                 any_shape = shapes is None and not overridden
-                whole = self.program if any_shape else self._workshop.compile(shapes, overridden)
+                whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
                 outputs = dict(zip(names, whole.outputs))
                 part = with_outputs(whole, tuple(outputs[name] for name in wanted))
-                self._programs[key] = self._workshop.prepare(part)
+                self._programs[key] = self._compiler.prepare(part)
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)

@@ -33,8 +33,8 @@ from attack.disk_models import LARGE, SMALL, Numbers, compared, data_of, ids, nu
 from attack.verdict import Payload, Verdict, refused, right, wrong
 
 import weft
-from weft.backends import own_files
-from weft.backends.cpu import code_cache
+from weft.cache import code
+from weft.cache import files as own_files
 
 SECONDS = 180.0
 SHARE = 12
@@ -114,7 +114,7 @@ class Case:
 @contextmanager
 def workshop() -> Iterator[Path]:
     """A folder with a cache in it, which is weft's for a while."""
-    before = os.environ.get(code_cache.VARIABLE)
+    before = os.environ.get(own_files.VARIABLE)
     folder = Path(tempfile.mkdtemp(prefix="disk-"))
     use_cache(folder / "cache")
     try:
@@ -126,10 +126,10 @@ def workshop() -> Iterator[Path]:
 
 def use_cache(folder: Path | None) -> None:
     if folder is None:
-        os.environ.pop(code_cache.VARIABLE, None)
+        os.environ.pop(own_files.VARIABLE, None)
     else:
-        os.environ[code_cache.VARIABLE] = str(folder)
-    code_cache.shared_cache.cache_clear()
+        os.environ[own_files.VARIABLE] = str(folder)
+    code.shared_cache.cache_clear()
     own_files._checked.clear()
 
 
@@ -492,9 +492,9 @@ def disk(case: Case) -> Verdict:
         case "folder is a file":
             case.cache.write_bytes(b"")
         case "odd name":
-            environment[code_cache.VARIABLE] = str(case.folder / "a \n b\udcff 'ü$(x)' *")
+            environment[own_files.VARIABLE] = str(case.folder / "a \n b\udcff 'ü$(x)' *")
         case "no home":
-            environment |= {code_cache.VARIABLE: None, "HOME": None, "XDG_CACHE_HOME": str(case.cache)}
+            environment |= {own_files.VARIABLE: None, "HOME": None, "XDG_CACHE_HOME": str(case.cache)}
         case "no temporary":
             environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(case.folder / "nowhere"))
         case "removed":
@@ -534,7 +534,7 @@ def small_disk(case: Case) -> Verdict:
     if system.mount(b"none", str(place).encode(), b"tmpfs", 0, f"size={size}k,mode=0700".encode()):
         return refused("no disk can be mounted here")
     try:
-        return ran(case, start(case, 0, TMPDIR=str(place), **{code_cache.VARIABLE: str(place)}))
+        return ran(case, start(case, 0, TMPDIR=str(place), **{own_files.VARIABLE: str(place)}))
     finally:
         system.umount2(str(place).encode(), 2)
 

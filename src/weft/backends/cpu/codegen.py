@@ -1,8 +1,6 @@
-"""LLVM IR text -> object code -> functions in memory.
+"""LLVM IR text -> object code, compiled by several threads or taken from the cache -> functions in memory.
 
-The IR is vector code already, so few passes are run: registers out of stack slots, instructions combined. What else
-there is to gain, common subexpressions and invariants of loops, LLVM's emission finds by itself. Object code is loaded
-without any work for the compiler.
+Object code is loaded without any work for the compiler.
 """
 
 from __future__ import annotations
@@ -18,19 +16,15 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
-from llvmlite.binding import ffi
 
-from weft.backends.cpu.code_cache import CodeCache, key_of
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
-from weft.backends.cpu.machine import Machine, host, initialize_compiler, usable_cores
+from weft.backends.cpu.machine import Machine, host
+from weft.backends.llvm.compilation import LLVM, PIPELINE, compile_module, target_machine
+from weft.cache.code import CodeCache
+from weft.cache.digests import key_of
 from weft.errors import InternalError
-from weft.threads import Team, Undivided, free_in_children, once
-
-LLVM = Undivided()
-free_in_children(ffi.lib._lock._lock)  # llvmlite's, which it takes for a moment wherever it lets something go
-
-PIPELINE = "always-inline,sroa,instcombine,simplifycfg"  # part of the name of cached code
+from weft.threads import Team, once, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,77 +81,6 @@ def code_identity(machine: Machine | None = None) -> str:
     return key_of(machine.triple, machine.processor, machine.features, target, version, llvmlite.__version__, PIPELINE)
 
 
-def compile_module(text: str, machine: Machine) -> bytes:
-    """Object code of one module."""
-    with LLVM:
-        return _compile_module(text, machine)
-
-
-def _compile_module(text: str, machine: Machine) -> bytes:
-    context = llvm.create_context()
-    module, builder = _optimized(text, machine, context)
-    with ffi.OutputString() as error:
-        buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(builder, module, 1, error)
-        if not buffer:
-            raise InternalError(f"LLVM cannot emit object code: {error}")
-    try:
-        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
-
-def assembly_of(text: str, machine: Machine) -> str:
-    """The module as assembly text, for people."""
-    with LLVM:
-        context = llvm.create_context()
-        module, builder = _optimized(text, machine, context)
-        assembly: str = builder.emit_assembly(module)
-        return assembly
-
-
-def _optimized(text: str, machine: Machine, context: Any) -> tuple[Any, Any]:
-    """The module after its passes, and the target machine to emit it with."""
-    try:
-        module = llvm.parse_assembly(text, context)
-    except RuntimeError as error:
-        raise InternalError(f"LLVM rejects weft's code: {error}") from error
-    builder = _target_machine(machine)
-    module.triple = machine.triple
-    module.data_layout = str(builder.target_data)
-    passes = llvm.create_pass_builder(builder, llvm.create_pipeline_tuning_options(speed_level=1))
-    _concurrent("LLVMPY_RunNewModulePassManager")(_pipeline(), module, passes)
-    return module, builder
-
-
-def _pipeline() -> Any:
-    pipeline = llvm.create_new_module_pass_manager()
-    pipeline.add_always_inliner_pass()
-    pipeline.add_sroa_pass()
-    pipeline.add_instruction_combine_pass()
-    pipeline.add_simplify_cfg_pass()
-    return pipeline
-
-
-def _target_machine(machine: Machine) -> Any:
-    initialize_compiler()
-    return llvm.Target.from_triple(machine.triple).create_target_machine(
-        cpu=machine.processor, features=machine.features, opt=2, reloc="pic", codemodel="small"
-    )
-
-
-@cache
-def _concurrent(name: str) -> Any:
-    """A function of llvmlite's library without the lock around it.
-
-    The lock would serialize all compiling in the process. LLVM itself is safe as long as each thread has a context
-    and a target machine of its own.
-    """
-    locked = getattr(ffi.lib, name)
-    free = getattr(ctypes.CDLL(ffi.lib._name), name)
-    free.argtypes, free.restype = locked.argtypes, locked.restype
-    return free
-
-
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +123,7 @@ _numbers = itertools.count()
 
 @once
 def _linker() -> Any:
-    return llvm.create_lljit_compiler(_target_machine(host()), use_jit_link=os.name != "nt")
+    return llvm.create_lljit_compiler(target_machine(host()), use_jit_link=os.name != "nt")
 
 
 @cache

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.cpu.code_cache import CodeCache, key_of, package_digest, shared_cache
-from weft.backends.cpu.codegen import code_identity, compile_module
-from weft.backends.cpu.machine import Machine, host, usable_cores
+from weft.backends.cpu.codegen import code_identity
+from weft.backends.cpu.machine import Machine, host
 from weft.backends.cpu.modules import modules_of
+from weft.backends.llvm.compilation import compile_module
 from weft.backends.naming import named_kernels, named_sections
+from weft.cache.code import CodeCache, shared_cache
+from weft.cache.digests import key_of, package_digest
 from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
-from weft.threads import Task, Team
+from weft.threads import Task, Team, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -36,7 +38,7 @@ def compile_kernels(
     kernels: Sequence[Kernel], machine: Machine, cache: CodeCache | None, progress: Progress | None = None
 ) -> tuple[bytes, ...]:
     """Object code of each kernel. While LLVM compiles one, the next is written; what the cache has is neither."""
-    emitter = package_digest("backends/cpu", "ir")
+    emitter = package_digest("backends/cpu", "backends/llvm", "backends/numerics", "ir")
     keys = [key_of(kernel.name, code_identity(machine), emitter or "") for kernel in kernels]
     found = [cache.get(key) if cache is not None and emitter is not None else None for key in keys]
     missing = [number for number, code in enumerate(found) if code is None]

@@ -3,62 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
-from weft.backends.cpu.section import SectionRunner
+from weft.backends.cpu.section import CpuSection, CpuState
+from weft.backends.device import RunOptions
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
 from weft.backends.sections import Sections
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
-from weft.plan.limits import Room
+from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What runs the parts of a program: makes the runner of a native section, and runs a host step."""
-
-    section: Callable[..., SectionRunner] = SectionRunner
-    step: Callable[..., list[Any]] = interpret.run_step
-
-
-class Executable:
+class CpuExecutable:
     """Runs one program. Several threads may call `run` at once."""
 
     def __init__(
         self,
         program: CompiledProgram,
         threads: int,
-        parts: Parts = Parts(),  # noqa: B008
-        limit: int | None = None,
-        may_grow: bool = False,
+        options: RunOptions = RunOptions(),  # noqa: B008
+        step: Callable[..., list[Any]] = interpret.run_step,
     ) -> None:
-        """`limit`: the bytes that weights, arena, workspace and outputs may take together; under one, none may grow."""
+        """Under a memory limit, which weights, arena, workspace and outputs share, no arena may grow for speed.
+
+        `step` runs a step on the host.
+        """
         self.program = program
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
         code = load_code(program.objects, names) if names else LoadedCode({}, None)
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
-        limited = limit is not None
-        room = Room(limit, weight_bytes(program), self.workspace) if limited else Room(may_grow=may_grow)
-        arenas = Arenas(room)
+        if options.memory_limit is None:
+            budget = MemoryBudget(may_grow=options.may_grow)
+        else:
+            budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
+        self._state = CpuState(code, threads, Arenas(), budget)
+        self._whole = Sections(program, program.sections, self._section, step)
 
-        def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
-            return parts.section(section, constants, code, threads, arenas)
+    def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
+        return CpuSection(section, constants, self._state)
 
-        self._whole = Sections(program, program.sections, make, parts.step)
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
         return self._whole.run_bound(inputs, *self._whole.bind(inputs, {}))
 
@@ -74,5 +69,5 @@ class Executable:
         if not self._whole.single:
             return None
         runner = self._whole.runners[0]
-        assert isinstance(runner, SectionRunner)
+        assert isinstance(runner, CpuSection)
         return runner.prepared(self._whole.bind(inputs, {})[0]).run

@@ -1,8 +1,7 @@
-"""The CPU that code is compiled for: its instruction set as a `Target`, and the cores this process may use."""
+"""The CPU that code is compiled for: its instruction set as a `Target`."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,13 +43,6 @@ def named(processor: str) -> Machine:
     llvm.initialize_all_asmprinters()
     triple, features = _NAMED[processor]
     return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
-
-
-@cache
-def initialize_compiler() -> None:
-    """Make LLVM able to compile for the host: memory that only those need who compile."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
 
 
 def is_arm(triple: str) -> bool:
@@ -95,44 +87,6 @@ def _cache_bytes(folder: Path) -> int:
             if digits.isdigit():
                 return int(digits) * unit
     return _USUAL_CACHE
-
-
-# -- cores -----------------------------------------------------------------------------------------------------------
-
-
-def usable_cores() -> int:
-    """Cores that this process may keep busy: those of its affinity mask, within the quota of its control groups."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # there is no mask on this system
-        cores = os.cpu_count() or 1
-    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"), _read(Path("/proc/self/cgroup")))))
-
-
-def _quota(root: Path, membership: str) -> int:
-    """Whole cores that the control groups of this process, and all groups above them, allow."""
-    allowed = float(os.cpu_count() or 1)
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        parts = [part for part in path.split("/") if part]
-        groups = [Path(*parts[:count]) for count in range(len(parts) + 1)]
-        if not controllers:
-            allowed = min(allowed, *(_quota_of(_read(root / group / "cpu.max")) for group in groups))
-        elif "cpu" in controllers.split(","):
-            for mount in (root / controllers, root / "cpu"):
-                for group in groups:
-                    limit = _read(mount / group / "cpu.cfs_quota_us")
-                    period = _read(mount / group / "cpu.cfs_period_us")
-                    allowed = min(allowed, _quota_of(f"{limit} {period}"))
-    return int(allowed)
-
-
-def _quota_of(text: str) -> float:
-    """Cores from "quota period" in microseconds; "max" and -1 mean no limit."""
-    match text.split():
-        case [limit, period] if limit.isdigit() and period.isdigit() and int(period):
-            return int(limit) / int(period)
-    return float("inf")
 
 
 def _read(path: Path) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.cpu import assembly as ir
-from weft.backends.cpu.emit import emit
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir.kernel import Kernel
 
 KERNELS_PER_MODULE = 8
@@ -13,10 +13,5 @@ KERNELS_PER_MODULE = 8
 
 def modules_of(kernels: Sequence[Kernel], per_module: int = KERNELS_PER_MODULE) -> list[str]:
     """IR text of all kernels; their names must differ."""
-    texts = []
-    for start in range(0, len(kernels), per_module):
-        module = ir.Module(name="weft")
-        for kernel in kernels[start : start + per_module]:
-            emit(kernel, module)
-        texts.append(str(module))
-    return texts
+    starts = range(0, len(kernels), per_module)
+    return [llvm_text(kernels[start : start + per_module], VECTOR_LANES) for start in starts]

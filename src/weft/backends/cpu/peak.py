@@ -17,12 +17,13 @@ from threading import Barrier
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import cache_folder, key_of
-from weft.backends.cpu.codegen import LoadedCode, compile_module, load_code
-from weft.backends.cpu.machine import CACHE_LINE, Machine, host, usable_cores
-from weft.backends.own_files import read_file, write_file
+from weft.backends.cpu.codegen import LoadedCode, load_code
+from weft.backends.cpu.machine import CACHE_LINE, Machine, host
+from weft.backends.llvm.compilation import compile_module
+from weft.cache.digests import key_of
+from weft.cache.files import cache_folder, read_file, write_file
 from weft.ir.target import Peak, Target
-from weft.threads import Team, once
+from weft.threads import Team, once, usable_cores
 
 ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002

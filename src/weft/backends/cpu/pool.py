@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.code_cache import shared_cache
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
+from weft.cache.code import shared_cache
 from weft.errors import DeviceError
 from weft.threads import lock, once
 

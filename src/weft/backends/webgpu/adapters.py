@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from weft.backends.webgpu.kinds import Abilities
 from weft.backends.webgpu.type_names import quicken
+from weft.backends.webgpu.wgsl_types import Abilities
 from weft.errors import DeviceError
 from weft.threads import once
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.webgpu.helpers import Helpers
-from weft.backends.webgpu.kinds import MINIFLOATS, Abilities, is_narrow, kind_of
+from weft.backends.webgpu.wgsl_types import MINIFLOATS, Abilities, is_narrow, kind_of
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 

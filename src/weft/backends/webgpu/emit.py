@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from string import Template
 
-from weft.backends.webgpu.barriers import read_buffers, with_barriers
-from weft.backends.webgpu.indices import FLOOR_DIV, Writer, are_indices, fit, index_of, is_short
+from weft.backends.short_indices import are_indices, fit, index_of, is_short
+from weft.backends.webgpu.indices import FLOOR_DIV, Writer
 from weft.backends.webgpu.library import Abilities, Library
 from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_of, run_of, run_widths, shared_buffers
-from weft.backends.webgpu.turns import describe
+from weft.backends.webgpu.trip_counts import describe_loops
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -45,6 +45,7 @@ from weft.ir.kernel import (
     When,
     dims_vary,
     is_varying,
+    read_buffers,
 )
 
 _RELATIONS = {
@@ -59,7 +60,7 @@ _RELATIONS = {
 
 def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
     """The shader of a kernel for adapters with given abilities, and subgroups of at most so many lanes (0: none)."""
-    return _Emitter(with_barriers(kernel), abilities, subgroup).run()
+    return _Emitter(kernel, abilities, subgroup).run()
 
 
 class _Emitter:
@@ -101,7 +102,7 @@ class _Emitter:
         helpers = [self.accessors(buffer) for buffer in self.kernel.buffers if buffer.local_size is None]
         declared = [*self.globals.values(), *((FLOOR_DIV,) if self.writer.floors else ())]
         text = "\n".join([self.library.prelude(), *(text for text in helpers if text), *declared, *main, ""])
-        return Shader(text, self.runs, sum(self.shared.values()), describe(self.kernel.body))
+        return Shader(text, self.runs, sum(self.shared.values()), describe_loops(self.kernel.body))
 
     # -- statements --------------------------------------------------------------------------------------------------
 

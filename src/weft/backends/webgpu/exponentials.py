@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.backends import coefficients
+from weft.backends.numerics import coefficients
 from weft.backends.webgpu.helpers import fill, functions_in, number
 from weft.backends.webgpu.precision import common_values, ln2, opaque, split
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.backends.webgpu.conversions import bitcast, cast, rounded
 from weft.backends.webgpu.elementary import ELEMENTARY
 from weft.backends.webgpu.helpers import Helpers
-from weft.backends.webgpu.kinds import MINIFLOATS, kind_of
+from weft.backends.webgpu.wgsl_types import MINIFLOATS, kind_of
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from weft.backends.webgpu.kinds import Abilities
+from weft.backends.webgpu.wgsl_types import Abilities
 from weft.errors import InternalError
 
 _START = re.compile(r"^(?=fn weft_)", re.MULTILINE)

@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Atom, Compound, Dim, Expr, Symbol
-from weft.ir.dtypes import DType
-from weft.ir.kernel import Code, Integer, Number
 
-_SMALL = range(-(2**31), 2**31)
 FLOOR_DIV = """fn floor_div(dividend: i32, divisor: i32) -> i32 {
   // on u32: what drivers make of negative operands differs
   let a = select(dividend, -dividend, divisor < 0);
@@ -145,41 +142,3 @@ class Writer:
             return f"i32(u32({a}) {'/' if operation == '//' else '%'} u32({b}))"
         self.floors = True
         return f"{'floor_div' if operation == '//' else 'floor_mod'}({a}, {b})"
-
-
-def index_of(code: Code) -> Dim | None:
-    """A value as index arithmetic, if it is that."""
-    match code:
-        case Integer(value):
-            return value
-        case Number(int(value), DType.int64):
-            return value
-    return None
-
-
-def are_indices(*codes: Code) -> bool:
-    return all((value := index_of(code)) is not None and fit(value) for code in codes)
-
-
-def fit(*values: Dim) -> bool:
-    """Whether all numbers in index arithmetic have 32 bits; sizes and positions always do."""
-    return all(_has_small_numbers(value) for value in values)
-
-
-def _has_small_numbers(value: Dim) -> bool:
-    if isinstance(value, int):
-        return value in _SMALL
-    return all(
-        coefficient in _SMALL and all(fit(atom.left, atom.right) for atom in monomial if isinstance(atom, Compound))
-        for monomial, coefficient in value.terms
-    )
-
-
-def is_short(value: Dim) -> bool:
-    """Whether index arithmetic is a position or a size, perhaps moved a little: what 32 bits hold."""
-    if isinstance(value, int):
-        return True
-    return all(len(monomial) <= 1 and abs(coefficient) <= (1 << 16) for monomial, coefficient in value.terms) and (
-        sum(bool(monomial) for monomial, _ in value.terms) <= 1
-        and all(abs(coefficient) == 1 for monomial, coefficient in value.terms if monomial)
-    )

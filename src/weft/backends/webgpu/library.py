@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.webgpu import conversions, elementary, floats, functions, integers, kinds, minifloats, pairs
+from weft.backends.webgpu import conversions, elementary, floats, functions, integers, minifloats, pairs, wgsl_types
 from weft.backends.webgpu.helpers import Helpers, functions_in
-from weft.backends.webgpu.kinds import Abilities
+from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir.dtypes import DType
 
 __all__ = ["Abilities", "Library"]
@@ -34,18 +34,18 @@ class Library:
         self._literals: dict[str, float] = {}  # numbers by their texts
 
     def register_type(self, dtype: DType) -> str:
-        return kinds.register_type(dtype, self.abilities)
+        return wgsl_types.register_type(dtype, self.abilities)
 
     def storage_type(self, dtype: DType) -> str:
         """The element type of a storage array; u32 for types of which several share a word."""
-        return self._noted(kinds.storage_type(dtype, self.abilities))
+        return self._noted(wgsl_types.storage_type(dtype, self.abilities))
 
     def elements_in_word(self, dtype: DType) -> int:
-        return kinds.elements_in_word(dtype, self.abilities)
+        return wgsl_types.elements_in_word(dtype, self.abilities)
 
     def literal(self, value: bool | int | float, dtype: DType) -> str:
         """A number as a register; integers wrap around, floats are rounded."""
-        kind = kinds.kind_of(dtype, self.abilities)
+        kind = wgsl_types.kind_of(dtype, self.abilities)
         if kind == "bool":
             return "true" if value else "false"
         if dtype.is_float:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.formats import Format, format_of
+from weft.backends.numerics.formats import Format, format_of
 from weft.backends.webgpu.helpers import functions_in, number
-from weft.backends.webgpu.kinds import MINIFLOATS
+from weft.backends.webgpu.wgsl_types import MINIFLOATS
 from weft.ir.dtypes import DType
 
 _FRACTION = 23  # bits of f32's fraction

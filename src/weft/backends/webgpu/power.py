@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cache
 from math import log
 
-from weft.backends import coefficients
+from weft.backends.numerics import coefficients
 from weft.backends.webgpu.helpers import fill, functions_in, number
 from weft.backends.webgpu.precision import common_values, ln2, split
 

@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
-from weft.backends.coefficients import HALF_PI_PARTS
+from weft.backends.numerics.coefficients import HALF_PI_PARTS
 from weft.backends.webgpu.helpers import number
 
 _FRACTION = {32: 23, 64: 52}

@@ -19,7 +19,7 @@ class Shader:
     text: str
     runs: Mapping[str, int]
     shared_bytes: int
-    loops: str  # as turns.py describes them
+    loops: str  # as trip_counts.py describes them
 
     def encode(self) -> bytes:
         """As bytes that can be kept."""

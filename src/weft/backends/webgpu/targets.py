@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.backends.webgpu.adapters import Limits
-from weft.backends.webgpu.library import Abilities
+from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir.dtypes import DType
 from weft.ir.target import Target
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from math import pi
 
-from weft.backends import coefficients
+from weft.backends.numerics import coefficients
 from weft.backends.webgpu.helpers import fill, functions_in, leading_zeros, number
 from weft.backends.webgpu.precision import common_values, half_pi, opaque, split
 

@@ -4,13 +4,13 @@
 """
 
 from weft.compat.conformance.known import is_known, judge, new_failures, read_known_failures, stale_entries
-from weft.compat.conformance.records import KINDS, CaseResult, Report, Tally
+from weft.compat.conformance.records import KINDS, CaseResult, ConformanceReport, Tally
 from weft.compat.conformance.run import run_suite
 
 __all__ = [
     "KINDS",
     "CaseResult",
-    "Report",
+    "ConformanceReport",
     "Tally",
     "is_known",
     "judge",

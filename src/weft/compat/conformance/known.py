@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from weft.compat.conformance.compare import DIFFERS
-from weft.compat.conformance.records import CaseResult, Report
+from weft.compat.conformance.records import CaseResult, ConformanceReport
 from weft.errors import InputError
 
 _BY_CHANCE = "random:"
@@ -40,7 +40,7 @@ def read_known_failures(path: Path) -> dict[str, str]:
     return known
 
 
-def judge(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]:
+def judge(report: ConformanceReport, known: Mapping[str, str], *, whole: bool) -> list[str]:
     """What is wrong with a run beside a list: failures that are not in it, and entries that are no longer true.
 
     `whole` says that the run covered the suite, so that an entry without a case is an error too.
@@ -49,7 +49,7 @@ def judge(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]
     return new + stale_entries(report, known, whole=whole)
 
 
-def new_failures(report: Report, known: Mapping[str, str]) -> list[CaseResult]:
+def new_failures(report: ConformanceReport, known: Mapping[str, str]) -> list[CaseResult]:
     """The failures that the list does not excuse."""
     return [case for case in report.cases if case.status == "failed" and not is_known(case, known)]
 
@@ -60,7 +60,7 @@ def is_known(case: CaseResult, known: Mapping[str, str]) -> bool:
     return reason is not None and (not reason.startswith(_BY_CHANCE) or DIFFERS in case.reason)
 
 
-def stale_entries(report: Report, known: Mapping[str, str], *, whole: bool) -> list[str]:
+def stale_entries(report: ConformanceReport, known: Mapping[str, str], *, whole: bool) -> list[str]:
     """The entries that must leave the list, a line for each."""
     passed = {case.name for case in report.cases if case.status == "passed"}
     run = {case.name for case in report.cases}

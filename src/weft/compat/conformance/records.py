@@ -50,7 +50,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """A whole run: every selected case, in the suite's order."""
 
     device: str

@@ -22,7 +22,7 @@ from tempfile import TemporaryFile
 from threading import Event, Timer
 from typing import Any
 
-from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, Report, Status
+from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, ConformanceReport, Status
 from weft.errors import InputError, InternalError
 from weft.threads import Team
 
@@ -50,7 +50,7 @@ def run_suite(
     timeout: float = 120.0,
     loader: str = "weft:load",
     progress: Progress | None = None,
-) -> Report:
+) -> ConformanceReport:
     """Run the cases of these kinds whose name contains the regular expression `pattern`.
 
     `timeout` is for one case, in seconds. `loader` names what the workers load models with, as `module:function`.
@@ -70,7 +70,7 @@ def run_suite(
     finally:
         for worker in team:
             worker.kill()
-    return Report(device, catalogue.onnx_version, time.monotonic() - begin, results)
+    return ConformanceReport(device, catalogue.onnx_version, time.monotonic() - begin, results)
 
 
 def _run_cases(

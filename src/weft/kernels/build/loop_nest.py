@@ -14,7 +14,6 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Integer, Let, Register, Repeat, Statement, block, lane, variable
-from weft.ir.scalar import Apply, Load, Scalar, walk
 from weft.ir.target import Target
 from weft.kernels.lower.parameters import Parameters
 
@@ -123,8 +122,3 @@ def choose_lanes(target: Target, dtypes: Iterable[DType], widest: int = 4) -> in
     """As many lanes as fill a vector with elements of the widest type, though at most `widest` bytes count."""
     size = max((dtype.numpy.itemsize for dtype in dtypes), default=4)
     return max(target.vector_bytes // min(size, widest), 1)
-
-
-def computed_dtypes(expression: Scalar) -> list[DType]:
-    """The types that an expression computes with, index arithmetic aside."""
-    return [node.dtype for node in walk(expression) if isinstance(node, (Load, Apply))]

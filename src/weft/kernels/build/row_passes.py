@@ -12,8 +12,7 @@ from weft.kernels.build.accumulators import Fold
 from weft.kernels.lower.tensors import Tensor
 
 STRETCH = 128  # elements of a row that a lane adds up on their own
-
-
+COLUMNS = 64  # rows that a block does side by side, at most
 ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
 
 

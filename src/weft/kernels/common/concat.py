@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import offset
 from weft.ir.program import Concat
-from weft.ir.scalar import Index, Load
+from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.target import Target
-from weft.kernels.common.maps import Region, map_lanes, map_launch
+from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Copy, Launch, Reference, Tensor, Work
 
+MapLaunch = Callable[[Scalar, Sequence[Tensor], Tensor, Target, Region | None], Launch]
 
-def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
-    """One kernel for each operand that has elements."""
+
+def concat_work(
+    primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target, map_launch: MapLaunch
+) -> Work:
+    """One kernel for each operand that has elements; `map_launch` builds the family's."""
     launches: list[tuple[Launch, tuple[Reference, ...]]] = []
     copies: list[Copy] = []
     start: list[Dim] = [0] * len(result.shape)
@@ -24,7 +28,7 @@ def concat_work(primitive: Concat, operands: Sequence[Tensor], result: Tensor, t
             plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
             part = Tensor(operand.dtype, operand.shape, result.layout)
             element, region = Load(0, plain, operand.dtype), Region(result, tuple(start))
-            launch = map_launch(element, [operand], part, *map_lanes(element, part, target), region)
+            launch = map_launch(element, [operand], part, target, region)
             if operand.layout == result.layout:
                 place = offset(result.strides, start)
                 pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))

@@ -1,7 +1,7 @@
 """Reductions, with the expression of what is reduced and of what becomes of the result inside the kernel.
 
-A long reduction that few blocks would share is cut into pieces, always the same ones, whose results a second kernel
-combines.
+A sweep is what both families build kernels for. A long reduction that few blocks would share is cut into pieces,
+always the same ones, whose results a second kernel combines.
 """
 
 from __future__ import annotations
@@ -9,44 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.access import move_axes
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.groups import ReduceGroup
 from weft.ir.layout import row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
-from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, wide_dtype
 from weft.kernels.build.checks import is_checked
-from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.build.positions import position_dtype
-from weft.kernels.build.row_passes import ROW_VALUES, Cut, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
-from weft.kernels.threads.row_passes import Pieces, grid_sweep_launch
-from weft.kernels.threads.row_pieces import piece_length
-from weft.kernels.vector.row_passes import sweep_launch
-
-PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
-ENOUGH_BLOCKS = 8
-COLUMNS = 64  # rows that a block does side by side, at most
 
 
-def reduce_work(
+def reduce_sweep(request: Request[ReduceGroup]) -> Sweep:
+    """The sweep of a reduction; its operands are those of the element, then the epilogue's."""
+    group = request.group
+    primitive, element = group.heavy.primitive, group.element.expression
+    assert isinstance(primitive, (Reduce, ArgReduce))
+    domain = request.tensors[group.heavy.operands[0]].shape
+    operands, result = request.take(group.element.operands), request.result
+    return reduction_sweep(primitive, element, domain, operands, result, request.epilogue(group.epilogue))
+
+
+def reduction_sweep(
     primitive: Reduce | ArgReduce,
     element: Scalar,
     domain: Shape,
     operands: Sequence[Tensor],
     result: Tensor,
-    target: Target,
     epilogue: Epilogue | None = None,
-) -> Work:
-    """Reduce `element`, an expression over the domain that loads from the operands.
-
-    References count the operands given, then the epilogue's.
-    """
+) -> Sweep:
+    """Reduce `element`, an expression over the domain that loads from the operands."""
     if isinstance(primitive, Reduce):
         reduced = frozenset(primitive.axes)
         fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)
@@ -60,7 +58,7 @@ def reduce_work(
     strides: list[Dim] = [0] * len(domain)
     for axis, stride in zip(kept, result.strides, strict=True):
         strides[axis] = stride
-    sweep = Sweep(
+    return Sweep(
         domain,
         reduced,
         memory_order(element, domain, operands),
@@ -68,7 +66,6 @@ def reduce_work(
         (*operands, *(epilogue.operands if epilogue is not None else ())),
         (Result(result.dtype, tuple(strides)),),
     )
-    return sweep_work(sweep, target)
 
 
 def _finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, kept: Sequence[int]) -> Scalar:
@@ -100,39 +97,7 @@ def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> 
 # -- works -----------------------------------------------------------------------------------------------------------
 
 
-def sweep_work(sweep: Sweep, target: Target) -> Work:
-    """The kernels of a sweep; a lone reduction may be cut into pieces."""
-    if target.threads:
-        return _grid_work(sweep, target)
-    place = _where_to_cut(sweep)
-    if place is None:
-        return Work(((sweep_launch(sweep, target), _references(sweep)),))
-    axis, length = place
-    rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
-    return _pieces_work(
-        sweep,
-        dims.ceildiv(sweep.domain[axis], length),
-        lambda first: sweep_launch(first, target, Cut(axis, length, rows)),
-        lambda second: sweep_launch(second, target),
-    )
-
-
-def _grid_work(sweep: Sweep, target: Target) -> Work:
-    """The same where lanes are threads."""
-    length = piece_length(sweep, target) if _is_lone(sweep) else None
-    if length is None:
-        return Work(((grid_sweep_launch(sweep, target), _references(sweep)),))
-    row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
-    rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
-    return _pieces_work(
-        sweep,
-        dims.ceildiv(row, length),
-        lambda first: grid_sweep_launch(first, target, Pieces(length, rows)),
-        lambda second: grid_sweep_launch(second, target),
-    )
-
-
-def _references(sweep: Sweep) -> tuple[Reference, ...]:
+def sweep_references(sweep: Sweep) -> tuple[Reference, ...]:
     operands, results = sweep_buffers(sweep)
     checked = is_checked(*(expression for part in sweep.passes for expression in part.expressions))
     return (
@@ -142,36 +107,14 @@ def _references(sweep: Sweep) -> tuple[Reference, ...]:
     )
 
 
-def _is_lone(sweep: Sweep) -> bool:
+def is_lone(sweep: Sweep) -> bool:
     """Whether there is one reduction to one number a row, and nothing else."""
     folds = [fold for part in sweep.passes for fold in part.folds]
     lone = bool(sweep.reduced) and len(folds) == 1 and folds[0].position is None
     return lone and not any(part.writes for part in sweep.passes)
 
 
-def _where_to_cut(sweep: Sweep) -> tuple[int, int] | None:
-    """(axis, elements along it) to cut rows at; None where there are blocks enough, or rows are short."""
-    domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
-    if not _is_lone(sweep):
-        return None
-    rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
-    row = dims.product(domain[axis] for axis in reduced)
-    if isinstance(row, int) and rows * row < 2 * PIECE_LENGTH:
-        return None
-    along_row = order[-1] in reduced
-    if (rows if along_row else -(-rows // COLUMNS)) >= ENOUGH_BLOCKS:
-        return None
-    axis = max((axis for axis in order if axis in reduced), key=lambda axis: _length(domain[axis]))
-    others = estimate(dims.product(domain[other] for other in reduced if other != axis))
-    width = 1 if along_row else min(rows, COLUMNS)
-    return axis, max(PIECE_LENGTH // max(others * width, 1), 1)
-
-
-def _length(size: Dim) -> float:
-    return size if isinstance(size, int) else float("inf")
-
-
-def _pieces_work(
+def pieces_work(
     sweep: Sweep, pieces: Dim, first_launch: Callable[[Sweep], Launch], second_launch: Callable[[Sweep], Launch]
 ) -> Work:
     """So many pieces of each row into a workspace, then the pieces into the results."""
@@ -193,12 +136,12 @@ def _pieces_work(
     )
     second = _combining(sweep, replace(part, folds=(_fold_of_pieces(sweep, fold, stacked, kept),)), number, stacked)
     workspace = Reference("workspace", 0)
-    first_references = tuple(workspace if r.kind == "result" else r for r in _references(first))
+    firstsweep_references = tuple(workspace if r.kind == "result" else r for r in sweep_references(first))
     added = Reference("operand", len(sweep.operands))
-    second_references = tuple(workspace if r == added else r for r in _references(second))
+    secondsweep_references = tuple(workspace if r == added else r for r in sweep_references(second))
     launches = (
-        (first_launch(first), first_references),
-        (second_launch(second), second_references),
+        (first_launch(first), firstsweep_references),
+        (second_launch(second), secondsweep_references),
     )
     return Work(launches, (Workspace(wide, rows * pieces),))
 

@@ -1,4 +1,4 @@
-"""Row groups as one kernel: softmax, normalisations, means of expressions.
+"""Row groups as one sweep: softmax, normalisations, means of expressions.
 
 Full values are computed again in each pass over the row that needs them, unless that is costly: then they are kept,
 in a result that is written later anyway or in memory of the block's own.
@@ -9,36 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.cost.expressions import cost
-from weft.fuse.row_groups import Frame, row_frame
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.groups import RowGroup
 from weft.ir.program import Map, Reduce, Step, Value
+from weft.ir.rows import RowFrame
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
-from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.build.accumulators import Fold
-from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Single, Sweep, Write
-from weft.kernels.common.reduce import COLUMNS, memory_order, sweep_work
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.build.row_passes import COLUMNS, ROW_VALUES, Pass, Result, Single, Sweep, Write
+from weft.kernels.build.templates import Request
+from weft.kernels.common.reduce import memory_order
+from weft.kernels.lower.tensors import Tensor
 
 KEEP_COST = 8  # of a full value, from which on it is kept for later passes
 LOCAL_BYTES = 32 * 1024
 WIDE = (DType.float32, DType.float64)
 
 
-def rows_work(
-    steps: Sequence[Step], operands: Mapping[Value, Tensor], results: Mapping[Value, Tensor], target: Target
-) -> Work | None:
-    """The steps as one work, whose references count `operands` and `results` in their order; None if it cannot be.
+def rows_sweep(request: Request[RowGroup], *, keeps: bool) -> Sweep:
+    """The group as one sweep, which counts its operands and results in their order.
 
-    Results must not share memory with operands.
+    Results must not share memory with operands. `keeps`: costly full values stay in memory for later passes.
     """
-    frame = row_frame(steps)
-    if frame is None:
-        return None
-    keeps = not target.threads  # threads keep what they need in registers, or compute it again
-    return sweep_work(_Plan(frame, steps, operands, results, keeps).sweep(), target)
+    group = request.group
+    operands, results = ({v: request.tensors[v] for v in values} for values in (group.operands, group.results))
+    return _Plan(group.frame, group.steps, operands, results, keeps).sweep()
 
 
 class _Plan:
@@ -49,7 +46,7 @@ class _Plan:
 
     def __init__(
         self,
-        frame: Frame,
+        frame: RowFrame,
         steps: Sequence[Step],
         operands: Mapping[Value, Tensor],
         results: Mapping[Value, Tensor],

@@ -1,34 +1,36 @@
-"""Scatters: a copy of the tensor, then the updates in their order.
-
-Blocks and lanes go along the axes on which no two points meet; along the others points are taken one by one.
-"""
+"""Scatters: a copy of the tensor, then the updates in their order, which each family has its own way for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from weft.cost.sizes import estimate
 from weft.ir import dims
-from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Fetch, Kernel, Put, Statement
 from weft.ir.program import Scatter
-from weft.ir.scalar import Apply, Index, Load, Scalar, loads
+from weft.ir.scalar import Apply, Index, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import wide_dtype
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
-from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
-from weft.kernels.common.maps import map_lanes, map_launch
-from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.merge_axes import operand_views
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.common.concat import MapLaunch
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
-from weft.kernels.threads.scatter import grid_updates
+
+Launched = tuple[Launch, tuple[Reference, ...]]
+Updates = Callable[
+    [Scatter, Sequence[Tensor], Tensor, Target, Reference, int], tuple[list[Launched], tuple[Workspace, ...]]
+]
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
-    """The copy, the updates, and for sums of narrow floats a rounding at the end."""
+def scatter_launches(
+    primitive: Scatter,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    target: Target,
+    map_launch: MapLaunch,
+    updates: Updates,
+) -> Work:
+    """The copy, the updates, and for sums of narrow floats a rounding at the end.
+
+    `updates` are a family's launches and their workspaces, numbered from a number on, that change the copy.
+    """
     combines = primitive.reduction != "none"
     wide = wide_dtype("sum", result.dtype) if combines else result.dtype
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
@@ -36,87 +38,14 @@ def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor,
     narrow = wide is not result.dtype
     spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
     place = Reference("workspace", 0) if narrow else Reference("result", 0)
-    copy = _map_launch(_cast(Load(0, plain, result.dtype), wide), operands[0], copied, target)
-    launches: list[tuple[Launch, tuple[Reference, ...]]] = [(copy, (Reference("operand", 0), place))]
-    if target.threads:
-        updates, more = grid_updates(primitive, operands, copied, target, place, len(spaces))
-        launches += updates
-        spaces += more
-    else:
-        launches.append(_Updates(primitive, operands, copied, target).launch(place))
+    copy = map_launch(_cast(Load(0, plain, result.dtype), wide), operands[:1], copied, target, None)
+    changes, more = updates(primitive, operands, copied, target, place, len(spaces))
+    launches: list[Launched] = [(copy, (Reference("operand", 0), place)), *changes]
     if narrow:
-        back = _map_launch(_cast(Load(0, plain, wide), result.dtype), copied, result, target)
+        back = map_launch(_cast(Load(0, plain, wide), result.dtype), [copied], result, target, None)
         launches.append((back, (place, Reference("result", 0))))
-    return Work(tuple(launches), spaces)
-
-
-def _map_launch(expression: Scalar, operand: Tensor, result: Tensor, target: Target) -> Launch:
-    return map_launch(expression, [operand], result, *map_lanes(expression, result, target))
+    return Work(tuple(launches), (*spaces, *more))
 
 
 def _cast(value: Scalar, dtype: DType) -> Scalar:
     return value if value.dtype is dtype else Apply("cast", (value,), dtype)
-
-
-class _Updates:
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
-        self.primitive = primitive
-        self.operands = operands
-        self.copied = copied
-        self.parameters = Parameters()
-        self.views = operand_views(operands, self.parameters)[: len(operands)]
-        self.strides = tuple(self.parameters.size(stride) for stride in copied.strides)
-        self.free = free_axes(primitive)
-        self.lane_axis = neighbour_axis(primitive, copied)
-        self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
-        self.expressions = (*primitive.indices, primitive.update)
-        self.reports = primitive.checked or is_checked(*self.expressions)
-
-    def launch(self, place: Reference) -> tuple[Launch, tuple[Reference, ...]]:
-        domain = self.primitive.domain
-        outer = [axis for axis in self.free if axis != self.lane_axis]
-        if self.lane_axis is not None:
-            outer.append(self.lane_axis)
-        steps = [axis for axis in range(len(domain)) if axis not in self.free]
-        weight = estimate(dims.product(domain[axis] for axis in steps))
-        blocks, spans = spread([domain[axis] for axis in outer], self.parameters, weight, self.lanes)
-        ends = [Span(0, self.parameters.size(domain[axis])) for axis in steps]
-
-        def points(free: list[Dim], mask: Code | None) -> Body:
-            places = dict(zip(outer, free, strict=True))
-            return loops(ends, "s", lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
-
-        if self.lane_axis is None:
-            body = loops(spans, "o", lambda free: points(free, None))
-        else:
-            body = loops(
-                spans[:-1],
-                "o",
-                lambda free: lane_loop("c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask)),
-            )
-        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
-        buffers = [Buffer(f"in{n}", self.operands[n].dtype, False) for n in read]
-        buffers.append(Buffer("out", self.copied.dtype, True))
-        references = [*(Reference("operand", n) for n in read), place]
-        if self.reports:
-            buffers.append(Buffer("errors", DType.int32, True))
-            references.append(Reference("errors", 0))
-            body = report_errors(body)
-        kernel = Kernel("scatter", tuple(buffers), tuple(self.parameters.values), self.lanes, body)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values())), tuple(references)
-
-    def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
-        """One point of the domain, or one a lane."""
-        statements: list[Statement] = []
-        lowering = Lowering(self.views, places, self.parameters, None, mask, statements)
-        indices = all_indices(self.primitive, self.copied, self.strides)
-        point = find_point(indices, lowering, mask, self.primitive.checked)
-        value = lowering.code(self.primitive.update)
-        dtype = self.copied.dtype
-        if value.dtype is not dtype:
-            value = Call("cast", (value,), dtype)
-        if self.primitive.reduction != "none":
-            present = Fetch("out", point.place, dtype, point.indirect, point.inside)
-            value = Call(self.primitive.reduction, (present, value), dtype)
-        checks = gather_errors([*lowering.checks, *point.wrong])
-        return (*statements, *checks, Put("out", point.place, value, point.indirect, point.inside))

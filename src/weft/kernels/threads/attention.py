@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 
-from weft.fuse.attention import AT_HAND, Attention
-from weft.fuse.elements import axes_of_shape
 from weft.ir import dims
-from weft.ir.access import nonlinear_axes, stride_along, without_axis
+from weft.ir.access import axes_of_shape, nonlinear_axes, stride_along, without_axis
+from weft.ir.attention import AT_HAND, Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -201,13 +200,13 @@ class Streaming:
         second part, and only if there is a row whose `largest` score so far is as low.
         """
         index = self.lowering(self.at_row(self.height - 1), [], "t").index
-        certain = [index(end.bound) for end in self.attention.ends if end.score == -inf]
-        likely = [index(end.bound) for end in self.attention.ends if end.score != -inf]
+        certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
+        likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
         stop = dims.maximum(_least(self.keys, *certain), 0)
         if not likely:
             return (Let("stop", stop), *pieces(0, variable("stop")))
         near = dims.ceildiv(dims.maximum(_least(*likely), 0), size) * size
-        low = max(end.score for end in self.attention.ends if end.score != -inf)
+        low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         least: Code = largest[0]
         for other in largest[1:]:
             least = smaller(least, other)

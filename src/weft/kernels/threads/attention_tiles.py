@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from weft.cost.sizes import estimate
-from weft.fuse.attention import Attention
 from weft.ir import dims
+from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -36,8 +36,8 @@ from weft.ir.kernel import (
 )
 from weft.ir.scalar import Scalar
 from weft.ir.target import Target
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Tensor
 from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, call, larger, number_of
 from weft.kernels.threads.points import all_of

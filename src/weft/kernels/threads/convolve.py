@@ -27,8 +27,8 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.windows import Phase, Window, distances, phases
-from weft.kernels.common.maps import map_work
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import product_work
 from weft.kernels.threads.product_operands import RUN

@@ -44,7 +44,7 @@ NEIGHBOURS = 4  # elements that a lane adds up on its own
 LONGEST_ALONE = 1 << 17  # elements of a row for one thread: software counts the turns of a loop, and ends it at 2 ** 16
 
 
-def grid_cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
+def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
     """One kernel."""
     return _Cumulation(primitive, operand, result, target).work()
 

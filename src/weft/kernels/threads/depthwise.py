@@ -41,12 +41,12 @@ from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
 from weft.kernels.build.windows import Phase, Window, distances, phases
-from weft.kernels.common.maps import map_lanes, map_launch
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.points import all_of, points
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +141,7 @@ def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: Target) -> tup
     places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes)]
     load = Load(0, tuple(map(Index, places)), w.dtype)
     packed = Tensor(w.dtype, shape, row_major(len(shape)))
-    return map_launch(load, [w], packed, *map_lanes(load, packed, target)), Workspace(w.dtype, dims.product(shape))
+    return region_launch(load, [w], packed, target), Workspace(w.dtype, dims.product(shape))
 
 
 def _taps(window: Window) -> slice:

@@ -28,9 +28,9 @@ from weft.ir.program import Pool
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.threads.points import all_of, points
 
 RUN = 4  # channels of a thread, where they are neighbours
@@ -40,8 +40,17 @@ CHANNEL = 1
 Body = tuple[Statement, ...]
 
 
+def pool_work(
+    primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
+) -> Work:
+    """References count the operand, then the epilogue's."""
+    others = len(epilogue.operands) if epilogue is not None else 0
+    references = (*(Reference("operand", number) for number in range(1 + others)), Reference("result", 0))
+    return Work(((_pool_launch(primitive, operand, result, epilogue, target), references),))
+
+
 @memoized
-def pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+def _pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
     """Buffers: the operand, those of the epilogue, and the result."""
     return _Pooling(primitive, operand, result, epilogue, target).launch()
 

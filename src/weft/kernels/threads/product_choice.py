@@ -16,7 +16,7 @@ from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import LONG, epilogue_references
-from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Reference, Work, Workspace
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_operands import RUN

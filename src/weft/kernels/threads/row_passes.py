@@ -35,9 +35,9 @@ from weft.ir.scalar import walk
 from weft.ir.target import Target
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, sweep_buffers
 from weft.kernels.lower.expressions import Lowering, both
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_views
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch
@@ -63,7 +63,7 @@ class Pieces:
 
 
 @memoized
-def grid_sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
     """Buffers: `sweep_buffers`, and the errors where indices are checked. No pass reads what another has written."""
     return _Builder(sweep, target, pieces).launch()
 

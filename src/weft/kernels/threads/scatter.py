@@ -39,12 +39,14 @@ from weft.ir.target import Target
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, loops
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis, own_axes
+from weft.kernels.common.scatter import Launched, scatter_launches
 from weft.kernels.lower.expressions import Lowering, both
 from weft.kernels.lower.merge_axes import operand_views
 from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Workspace
+from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.data_axes import with_number
 from weft.kernels.threads.lane_groups import shares
+from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.sorted_runs import Rows, sorted_runs, workspaces
 from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
@@ -57,10 +59,14 @@ STEPS, TURNS = 16, 64  # points that a thread takes between two looks whether an
 NUMBER = 1 << 19  # the operand that stands for the number of a point
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
-Launched = tuple[Launch, tuple[Reference, ...]]
 
 
-def grid_updates(
+def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+    """The copy, the updates, and for sums of narrow floats a rounding at the end."""
+    return scatter_launches(primitive, operands, result, target, region_launch, _updates)
+
+
+def _updates(
     primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference, spaces: int
 ) -> tuple[list[Launched], tuple[Workspace, ...]]:
     """(launches, their workspaces, numbered from `spaces` on); `place` is the copy that they change."""

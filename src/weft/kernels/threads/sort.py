@@ -37,7 +37,7 @@ SHORT_ROW = 128  # elements that are made keys for every comparison
 LONGEST_COUNTED = 2048  # elements of a row that are counted, all of them for each
 
 
-def grid_sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
+def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
     """Results: the sorted values, and where they stood."""
     return _Sorting(primitive, operand, values, positions, target).work()
 

@@ -7,7 +7,7 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Buffer, Call, Code, Define, Fetch, FetchRun, Kernel, Register, Statement
 from weft.ir.target import Target
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.build.memoize import memoized
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch
 from weft.kernels.threads.epilogue import RunEpilogueWriter

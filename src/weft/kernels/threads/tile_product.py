@@ -31,8 +31,8 @@ from weft.ir.kernel import (
 )
 from weft.ir.target import Target
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch
 from weft.kernels.threads.depth import Depth

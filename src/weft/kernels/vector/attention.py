@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, nan
 
-from weft.fuse.attention import AT_HAND, Attention
-from weft.fuse.elements import axes_of_shape
 from weft.ir import dims
+from weft.ir.access import axes_of_shape
+from weft.ir.attention import AT_HAND, Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -44,9 +44,9 @@ from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
@@ -305,8 +305,8 @@ class _Builder:
         """
         places = self.row_places(variable("row") + (tiles.height - 1))
         index = self.lowering(places, []).index
-        certain = [index(end.bound) for end in self.attention.ends if end.score == -inf]
-        likely = [index(end.bound) for end in self.attention.ends if end.score != -inf]
+        certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
+        likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
         seen = Let("count", dims.minimum(_least(self.keys, *certain) - variable("start"), PIECE))
         body: Body = (seen, *self.take_in_seen(tiles))
         if certain:
@@ -319,7 +319,7 @@ class _Builder:
 
     def some_row_sees_nothing(self, height: int) -> Code:
         """Whether a row of the tile has met nothing but hidden keys so far, or NaN."""
-        low = max(end.score for end in self.attention.ends if end.score != -inf)
+        low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         own = Call("less", (Integer(lane(self.lanes)), Integer(height)), DType.bool)
         largest = _call("select", own, Fetch("most", lane(self.lanes), FLOAT), _number(inf))
         sees = Call("greater", (Across("minimum", largest), _number(low / 2)), DType.bool)

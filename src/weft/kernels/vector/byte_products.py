@@ -18,10 +18,10 @@ from weft.ir.program import Contract, Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.build.contraction import guarded
-from weft.kernels.common.maps import map_work
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.maps import map_work
 
 Array = np.ndarray[Any, Any]
 WORD = 4  # bytes

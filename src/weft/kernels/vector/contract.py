@@ -24,10 +24,10 @@ from weft.ir.target import Target
 from weft.kernels.build.contraction import ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.common.maps import map_launch
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.dot_products import HEIGHT, dot_kernel
+from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import lanes_for, panels_for
 from weft.kernels.vector.register_tiles import Product, product_kernel
 

@@ -25,10 +25,10 @@ from weft.kernels.build.epilogue import epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, Window, distances, needed, phases
-from weft.kernels.common.maps import map_launch
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import depthwise_launch
+from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import Panels, lanes_for, panels_for
 from weft.kernels.vector.register_tiles import Product, product_kernel
 

@@ -12,13 +12,10 @@ from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
-from weft.kernels.threads.cumulate import grid_cumulate_work
 
 
 def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
     """One kernel; where the axis itself is innermost in memory, a row is done by one lane."""
-    if target.threads:
-        return grid_cumulate_work(primitive, operand, result, target)
     parameters = Parameters()
     length = parameters.size(result.shape[primitive.axis])
     others = [axis for axis in result.layout.order if axis != primitive.axis and result.shape[axis] != 1]

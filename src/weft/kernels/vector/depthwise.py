@@ -34,9 +34,9 @@ from weft.ir.layout import offset
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
 from weft.kernels.build.windows import Phase, Window
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
 

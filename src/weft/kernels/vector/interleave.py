@@ -16,14 +16,14 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.scalar import Index, Load, Scalar, rebuild
+from weft.ir.scalar import Index, Load, Scalar, computed_dtypes, rebuild
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import epilogue_references
-from weft.kernels.build.loop_nest import choose_lanes, computed_dtypes
+from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
-from weft.kernels.common.maps import map_launch
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.maps import map_launch
 
 Array = np.ndarray[Any, Any]
 

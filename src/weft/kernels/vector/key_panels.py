@@ -28,12 +28,12 @@ from weft.ir.scalar import Index, Scalar, loads
 from weft.ir.target import Target
 from weft.kernels.build.contraction import guarded
 from weft.kernels.build.loop_nest import PIECE
-from weft.kernels.build.memoize import memoized
-from weft.kernels.common.maps import map_launch
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch, Tensor
+from weft.kernels.vector.maps import map_launch
 
 FLOAT = DType.float32
 MOST_LANES = 16  # of a square that is turned in registers

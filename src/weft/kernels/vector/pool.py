@@ -40,7 +40,6 @@ from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, s
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
-from weft.kernels.threads.pool import pool_launch
 from weft.kernels.vector.pool_lines import pooled_lines
 
 SMALL_WINDOW = 16  # elements
@@ -53,8 +52,6 @@ def pool_work(
     """References count the operand, then the epilogue's."""
     others = len(epilogue.operands) if epilogue is not None else 0
     references = (*(Reference("operand", number) for number in range(1 + others)), Reference("result", 0))
-    if target.threads:
-        return Work(((pool_launch(primitive, operand, result, epilogue, target), references),))
     launch = pooled_lines(primitive, operand, result, epilogue, target)
     if launch is None:
         launch = _Pooling(primitive, operand, result, epilogue, target).launch()

@@ -39,8 +39,8 @@ from weft.ir.layout import offset
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
 from weft.kernels.vector.blocking import Cut, Demand, cut

@@ -14,14 +14,14 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Repeat, Statement, variable
-from weft.ir.scalar import Scalar
+from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import Target
 from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, computed_dtypes, lane_loop, loops, spread
-from weft.kernels.build.memoize import memoized
+from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, sweep_buffers
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_views
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch

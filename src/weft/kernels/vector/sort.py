@@ -28,12 +28,10 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Sort
-from weft.ir.target import Target
 from weft.kernels.build.loop_nest import Body, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
-from weft.kernels.threads.sort import grid_sort_work
 
 SHORT_LIST = 32
 MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
@@ -41,10 +39,8 @@ MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as 
 INT64, BOOL = DType.int64, DType.bool
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
+def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> Work:
     """Results: the sorted values, and where they stood."""
-    if target.threads:
-        return grid_sort_work(primitive, operand, values, positions, target)
     return _Sorting(primitive, operand, values, positions).work()
 
 

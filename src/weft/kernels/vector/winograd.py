@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.fuse.winograd import TAPS, applies, tile_sides
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -47,15 +48,15 @@ from weft.ir.program import Convolve
 from weft.ir.target import Target
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis, split_index
-from weft.kernels.build.memoize import memoized
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import both
+from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.panels import panels_for
 from weft.kernels.vector.register_tiles import Product, product_kernel
 from weft.kernels.vector.winograd_guard import Watch
-from weft.kernels.vector.winograd_transforms import SAME, TAPS, Lines, recovering, transforms
+from weft.kernels.vector.winograd_transforms import SAME, Lines, recovering, transforms
 
 Array = np.ndarray[Any, Any]
 _MOST_STRIPS = 8  # where only a run will tell how many tiles there are; the last ones are empty where these are few
@@ -64,18 +65,6 @@ _LINE_WORK = 32768  # elements that a block transforms, about
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 _CHANNELS_EACH = 64  # of a tile that lie side by side while plain sums are computed; whole vectors
 _NOTHING = 2.0**-22  # of what a tap is recovered from that may be left of one that is 0
-
-
-def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
-    """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
-    plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
-    unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
-    return plain and unit and dtype is DType.float32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
-
-
-def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of a tile, along each axis."""
-    return [(size, size + TAPS - 1) if taps == TAPS else (1, 1) for taps in kernel]
 
 
 def winograd_work(

@@ -13,7 +13,7 @@ output's own window. So the two are alike where no window is much weaker than it
   weakest block of such positions: |x| of a tile is then less than 100 times that of any of its windows. In activations
   of real networks it is 16 at most, but for some in ten thousand tiles; zeros alone beside others are never harmless.
 - Values so large that a transform might overflow, or so small that it might underflow, are not harmless, NaN and
-  infinity included: comparisons with a NaN fail. With weights within `WEIGHTS` nothing on the way of a harmless tile
+  infinity included: comparisons with a NaN fail. With weights that are tame nothing on the way of a harmless tile
   is larger than 2^70 (the sum of |x|) 28 (input's factors) 2^32 2 (weights) 68 (output's factors) < 2^116.
 
 What is decided depends on a tile's own values alone. Tiles that are not harmless are computed as plain sums.
@@ -49,21 +49,8 @@ from weft.kernels.build.multiply_add import multiply_add
 Array = np.ndarray[Any, Any]
 MOST_UNEVEN = 1024  # times the squares in its weakest block that those of a tile may be on average
 SQUARES = (2.0**-120, 2.0**120)  # the sum of those in a tile, unless it is 0
-WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
-_MOST_APART = 2.0**16  # the largest weight of a layer from the usual one
-_SAMPLE = 65536  # weights that tell what is usual
 # first output, and positions that all windows hold from there on to the next block's first
 _BLOCKS: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {1: ((0, (0,)),), 4: ((0, (1, 2)), (2, (3, 4)))}
-
-
-def are_tame(weights: Array) -> bool:
-    """Whether weights are finite and of such sizes that none drowns the others in what rounding leaves of it."""
-    largest = max(float(weights.max(initial=0)), -float(weights.min(initial=0)))
-    if not WEIGHTS[0] <= largest <= WEIGHTS[1]:  # NaN is not within
-        return False
-    some = np.abs(weights.reshape(-1)[:: -(-weights.size // _SAMPLE)])
-    some = some[some > 0]
-    return some.size == 0 or largest <= _MOST_APART * float(np.median(some))
 
 
 class Watch:

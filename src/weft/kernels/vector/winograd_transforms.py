@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.fuse.winograd import TAPS
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Number, Register, Statement
 from weft.ir.target import Target
@@ -25,8 +26,6 @@ _POINTS: dict[int, tuple[Fraction, ...]] = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
-TAPS = 3
-SIZES = tuple(_POINTS)  # of tiles, along an axis
 
 
 @dataclass(frozen=True, slots=True)

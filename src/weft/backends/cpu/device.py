@@ -1,0 +1,93 @@
+"""This machine's processor as a device: native code through LLVM, on the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from weft.backends.cpu import machine
+from weft.backends.cpu.codegen import code_identity
+from weft.backends.cpu.compile import compile_program
+from weft.backends.cpu.executable import CpuExecutable
+from weft.backends.cpu.modules import modules_of
+from weft.backends.cpu.peak import known_peak
+from weft.backends.cpu.pool import MOST_THREADS
+from weft.backends.cpu.recording import recorder
+from weft.backends.device import (
+    Array,
+    Backend,
+    Compiled,
+    CompilingDriver,
+    Device,
+    Listing,
+    Progress,
+    Recorder,
+    Runner,
+    RunOptions,
+    Standing,
+)
+from weft.backends.llvm.compilation import assembly_text
+from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
+from weft.ir.program import TensorProgram
+from weft.ir.target import Peak, Target
+from weft.ir.tensors import DeviceTensor, host_tensor
+from weft.ir.work import Section
+from weft.threads import usable_cores
+
+
+class CpuDriver(CompilingDriver):
+    """Compiles for the processor that this process runs on, and runs on threads of it."""
+
+    def target(self, precision: str) -> Target:
+        return replace(machine.host().target, transformed_products=precision != "strict")
+
+    def identity(self) -> str:
+        return code_identity()
+
+    def compile(
+        self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
+    ) -> CompiledProgram:
+        return compile_program(program, sections, cache, partial(progress, "generating code"))
+
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:
+        (text,) = modules_of([kernel])
+        assembly = assembly_text(text, machine.host())
+        return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
+
+    def start(self, program: Compiled, options: RunOptions) -> Runner:
+        assert isinstance(program, CompiledProgram)
+        return CpuExecutable(program, _threads(options.threads), options)
+
+    def place(self, array: Array) -> DeviceTensor:
+        return host_tensor(array, self.name)
+
+    def record(self, program: Compiled, threads: int | None) -> Recorder:
+        assert isinstance(program, CompiledProgram)
+        return Recorder(recorder(program, _threads(threads)), _threads(threads))
+
+    def calibrate(self, threads: int) -> Peak:
+        return known_peak(threads)
+
+
+def _threads(wanted: int | None) -> int:
+    return min(wanted or usable_cores(), MOST_THREADS)
+
+
+class CpuBackend(Backend):
+    """The one device of its kind, which is always here."""
+
+    name = "cpu"
+
+    def devices(self) -> list[Device]:
+        return [Device(self.name, True, f"native code through LLVM, for {machine.host().processor}")]
+
+    def standing(self, device: Device) -> Standing:  # noqa: ARG002
+        return Standing.HOST
+
+    def driver(self, name: str) -> CpuDriver:
+        return CpuDriver(name)
+
+
+DEVICE = CpuBackend()

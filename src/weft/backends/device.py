@@ -1,0 +1,182 @@
+"""The contract of a device: what a backend's folder, or an installed package, brings so that models run on it.
+
+Each folder exports one `Backend` as DEVICE. It finds the devices of its kind and describes each as a `Device`, and it
+gives the `Driver` of one: what compiles programs for it, starts them, and holds tensors there. Nothing here knows an
+implementer; `runtime/devices.py` has the list, to which packages add theirs by the entry point group `weft.devices`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from weft.errors import DeviceError
+from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
+from weft.ir.program import TensorProgram
+from weft.ir.record import RunRecord
+from weft.ir.target import Peak, Target
+from weft.ir.tensors import DeviceTensor
+from weft.ir.work import Section
+from weft.plan.program import ProgramPlan
+
+Array = np.ndarray[Any, Any]
+Compiled = Union[TensorProgram, CompiledProgram]
+Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
+Shortcut = Callable[[Sequence[Any]], list[Any]]
+SOFTWARE = "software"  # the kind of a GPU that a program plays
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What models can run on. `name` is what `weft.load` takes.
+
+    Of a GPU, `kind` is discrete, integrated, software (a program that plays a GPU) or other; `driver`, `features` and
+    `limits` are what it tells of itself.
+    """
+
+    name: str
+    available: bool
+    description: str  # what it is, or why it is not available
+    kind: str = ""
+    driver: str = ""
+    features: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+class Standing(IntEnum):
+    """Where a device stands among others, best first."""
+
+    ACCELERATOR = 0  # what "auto" takes first; where one fails, the next best device takes over
+    HOST = 1  # what "auto" takes otherwise
+    NAMED = 2  # used only if it is named
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Of runs: how many threads, how many bytes at most, and whether memory may be spent on speed."""
+
+    threads: int | None = None
+    memory_limit: int | None = None
+    may_grow: bool = False
+
+
+class Runner(Protocol):
+    """A program on a device. Several threads may call it at once."""
+
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+        """The outputs for these inputs; GuardError where the program does not apply to their sizes.
+
+        Where the device has memory of its own, inputs may be tensors there, and outputs whose numbers are in `keep`
+        stay there if they were computed there.
+        """
+        ...
+
+    def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
+        """What runs on row-major arrays of the dtypes and shapes of these, which ran before, with the least overhead.
+
+        All its results are new arrays. None where there is no such way.
+        """
+        ...
+
+    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan | None:
+        """The memory of a run with these sizes, None where it is not planned; GuardError as for `run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """A program on a device that tells when each of its launches ran; one run at a time."""
+
+    run: Callable[[Sequence[Any]], RunRecord]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A kernel's code in some language, for people; `lexer` is what syntax highlighters call the language."""
+
+    title: str
+    lexer: str
+    suffix: str  # of a file
+    text: str
+
+
+class Driver(ABC):
+    """One device at work: runs programs and holds tensors. One that is no more than this runs programs as they are."""
+
+    has_memory = False  # of its own, where runners can leave their outputs
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # of the device
+
+    @abstractmethod
+    def start(self, program: Compiled, options: RunOptions) -> Runner:
+        """What runs a program."""
+
+    @abstractmethod
+    def place(self, array: Array) -> DeviceTensor:
+        """A tensor on the device with the elements of an array that nobody else has."""
+
+    def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
+        """What runs a compiled program and times its launches; DeviceError where that cannot be done."""
+        raise DeviceError(f"device {self.name!r} cannot time its kernels one by one", hint="choose another device")
+
+    def calibrate(self, threads: int) -> Peak:  # noqa: ARG002
+        """What so many threads were measured to do at most; DeviceError where that cannot be done."""
+        raise DeviceError(f"device {self.name!r} cannot be measured", hint="choose another device")
+
+
+class CompilingDriver(Driver):
+    """A driver that runs compiled programs. Those are values, which can be kept on disk and started again."""
+
+    @abstractmethod
+    def target(self, precision: str) -> Target:
+        """What kernels are built for."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """All that compiled programs depend on beside weft itself; of a foreign device, its name and version too."""
+
+    @abstractmethod
+    def compile(
+        self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
+    ) -> CompiledProgram:
+        """The program with the code of its sections' kernels; `cache`: whether code may be kept on disk."""
+
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:  # noqa: ARG002
+        """The code of a kernel in each language on its way to the device."""
+        return ()
+
+
+class Backend(ABC):
+    """One kind of device: which of them are here, and the driver of each."""
+
+    name: str  # what names of its devices begin with, before a colon if one follows
+
+    @abstractmethod
+    def devices(self) -> list[Device]:
+        """Those that are here, best first, or one that is not available and why; no exception."""
+
+    @abstractmethod
+    def driver(self, name: str) -> Driver:
+        """What runs programs on the device of this name, which `find` gave."""
+
+    def standing(self, device: Device) -> Standing:  # noqa: ARG002
+        """Where one of its devices stands among all; those that do not say otherwise are used only if named."""
+        return Standing.NAMED
+
+    def find(self, wanted: str) -> Device | None:
+        """The device that the name means, or name:wanted; None where there is none, or DeviceError with the reason."""
+        name = f"{self.name}:{wanted}" if wanted else self.name
+        return next((device for device in self.devices() if device.name == name), None)
+
+    def automatic(self) -> list[Device]:
+        """Those that "auto" may choose, best first; where none can be, they need not be looked for."""
+        found = self.devices()
+        return [device for device in found if device.available and self.standing(device) is not Standing.NAMED]

@@ -1,0 +1,396 @@
+"""Kernel -> LLVM IR: loops, conditions, scopes, index arithmetic and scalar functions.
+
+What a lane is, and all that follows from it, `Lanes` say. A uniform value is a scalar. A register's present value is
+known while code is written; where control meets again, those that were assigned to become phis. bool is i1 in registers
+and i8 in memory; bfloat16 and floats of 8 bits and fewer are computed as float32 and rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm import conversions, functions
+from weft.backends.llvm.lanes import Lanes, Value
+from weft.backends.llvm.types import element_bytes, memory_type, register_type
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Compound, Dim, Expr, Monomial, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    LANE,
+    Across,
+    Assign,
+    Barrier,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    FetchRun,
+    Integer,
+    Kernel,
+    Let,
+    Number,
+    Put,
+    PutRun,
+    Register,
+    Repeat,
+    Statement,
+    Transpose,
+    View,
+    When,
+    dims_vary,
+    is_varying,
+    walk_code,
+)
+
+
+def emit(kernel: Kernel, module: ir.Module, lanes: Lanes) -> ir.Function:
+    """Add the kernel's function to an LLVM module."""
+    function = lanes.declare(kernel, module)
+    lanes.run(Emitter(kernel, function, lanes))
+    return function
+
+
+def llvm_text(kernels: Sequence[Kernel], lanes: Lanes) -> str:
+    """Kernels as the text of one LLVM module; their names must differ."""
+    module = ir.Module(name="weft")
+    for kernel in kernels:
+        emit(kernel, module, lanes)
+    return str(module)
+
+
+class Emitter:
+    """Writes the body of a kernel's function; lanes fill in where buffers, parameters and the block's number are."""
+
+    def __init__(self, kernel: Kernel, function: ir.Function, lanes: Lanes) -> None:
+        self.kernel = kernel
+        self.function = function
+        self.lanes = lanes
+        self.index = lanes.index
+        self.builder = lanes.builder(function.append_basic_block("entry"))
+        self.variables: dict[str, Value] = {}
+        self.registers: dict[str, Value] = {}  # their present values
+        self.buffers: dict[str, Value] = {}
+        self.homes: dict[str, str] = {}  # the buffers that views are of
+        self.dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+        self.moving: set[str] = set()  # variables that change in the innermost loop
+        self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def body(self, statements: tuple[Statement, ...]) -> None:
+        for statement in statements:
+            match statement:
+                case Define(name, value, varying):
+                    self.registers[name] = self.spread(self.code(value), varying)
+                case Assign(name, value):
+                    varying = isinstance(self.registers[name].type, ir.VectorType)
+                    self.registers[name] = self.spread(self.code(value), varying)
+                case Put():
+                    self.lanes.put(self, statement)
+                case Repeat():
+                    self.repeat(statement)
+                case When(condition, then, otherwise):
+                    self.when(condition, then, otherwise)
+                case Let(name, value):
+                    self.variables[name] = self.integer(value)
+                    self.moving.add(name)
+                case View(name, buffer, offset):
+                    dtype = self.dtypes[name] = self.dtypes[buffer]
+                    self.homes[name] = self.homes.get(buffer, buffer)
+                    self.buffers[name] = self.lanes.view(self, self.address(buffer, offset, None, dtype))
+                case FetchRun(names):
+                    run = self.lanes.fetch_run(self, statement)
+                    self.registers.update(zip(names, run, strict=True))
+                case PutRun():
+                    self.lanes.put_run(self, statement)
+                case Barrier():
+                    self.lanes.barrier(self)
+                case Transpose(names):
+                    rows = self.lanes.transpose(self, [self.registers[name] for name in names])
+                    self.registers.update(zip(names, rows, strict=True))
+
+    def repeat(self, loop: Repeat) -> None:
+        start, stop = self.integer(loop.start), self.integer(loop.stop)
+        if loop.unroll == 1:
+            self.count(loop.variable, start, stop, loop.step, lambda: self.body(loop.body), loop.body)
+            return
+        stride = loop.step * loop.unroll
+        room = self.builder.sub(stop, start)
+        whole = self.builder.mul(self.builder.sdiv(room, self.index(stride)), self.index(stride))
+        middle = self.builder.add(start, self.builder.select(
+            self.builder.icmp_signed(">", room, self.index(0)), whole, self.index(0)))  # fmt: skip
+
+        def unrolled() -> None:
+            base = self.variables[loop.variable]
+            for copy in range(loop.unroll):
+                self.variables[loop.variable] = self.builder.add(base, self.index(copy * loop.step))
+                with self.scope(self.carried(loop.body)):
+                    self.body(loop.body)
+
+        self.count(loop.variable, start, middle, stride, unrolled, loop.body)
+        self.count(loop.variable, middle, stop, loop.step, lambda: self.body(loop.body), loop.body)
+
+    def count(
+        self,
+        name: str,
+        start: Value,
+        stop: Value,
+        step: int,
+        body: Callable[[], None],
+        statements: tuple[Statement, ...],
+    ) -> None:
+        """A loop over an integer variable; nothing runs where start >= stop. `body` writes the statements."""
+        builder = self.builder
+        before = builder.block
+        inside, after = (
+            self.function.append_basic_block(f"{name}.body"),
+            self.function.append_basic_block(f"{name}.end"),
+        )
+        builder.cbranch(builder.icmp_signed("<", start, stop), inside, after)
+        builder.position_at_end(inside)
+        number = builder.phi(self.index, name)
+        number.add_incoming(start, before)
+        carried = self.carried(statements)
+        outside = {register: self.registers[register] for register in carried}
+        phis = {register: builder.phi(value.type) for register, value in outside.items()}
+        self.registers.update(phis)
+        hidden, outer = self.variables.get(name), self.moving
+        self.variables[name] = number
+        self.moving = {name}
+        with self.scope(carried):
+            body()
+        self.moving = outer
+        following = builder.add(number, self.index(step), flags=["nsw"])
+        last = builder.block
+        number.add_incoming(following, last)
+        builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
+        if hidden is None:
+            del self.variables[name]
+        else:
+            self.variables[name] = hidden
+        builder.position_at_end(after)
+        for register, value in outside.items():
+            phis[register].add_incoming(value, before)
+            phis[register].add_incoming(self.registers[register], last)
+            self.meet(register, (value, before), (self.registers[register], last))
+
+    def when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
+        test = self.code(condition)
+        names = ("then", "otherwise", "after") if otherwise else ("then", "after")
+        blocks = [self.function.append_basic_block(name) for name in names]
+        self.builder.cbranch(test, blocks[0], blocks[1])
+        carried = self.carried((*then, *otherwise))
+        before = {register: self.registers[register] for register in carried}
+        ways = [] if otherwise else [(before, self.builder.block)]
+        for block, statements in zip(blocks, (then, otherwise) if otherwise else (then,)):
+            self.builder.position_at_end(block)
+            self.registers.update(before)
+            with self.scope(carried):
+                self.body(statements)
+            ways.append(({register: self.registers[register] for register in carried}, self.builder.block))
+            self.builder.branch(blocks[-1])
+        self.builder.position_at_end(blocks[-1])
+        for register in carried:
+            self.meet(register, *((values[register], block) for values, block in ways))
+
+    def carried(self, statements: tuple[Statement, ...]) -> list[str]:
+        """The present registers that statements assign to."""
+        assigned = _assigned(statements)
+        return [name for name in self.registers if name in assigned]
+
+    def meet(self, register: str, *ways: tuple[Value, ir.Block]) -> None:
+        """A register's value where control comes from several blocks."""
+        phi = self.builder.phi(ways[0][0].type)
+        for value, block in ways:
+            phi.add_incoming(value, block)
+        self.registers[register] = phi
+
+    @contextmanager
+    def scope(self, carried: Sequence[str] = ()) -> Iterator[None]:
+        """What is computed inside is forgotten afterwards, since its block need not dominate what follows.
+
+        Only carried registers keep the value that they were given last.
+        """
+        known, registers, variables = dict(self.known), dict(self.registers), dict(self.variables)
+        yield
+        registers.update((name, self.registers[name]) for name in carried)
+        self.known, self.registers, self.variables = known, registers, variables
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def load(self, address: Value, dtype: DType) -> Value:
+        """One element."""
+        raw = self.builder.load(address, align=element_bytes(dtype), typ=memory_type(dtype))
+        return conversions.loaded(self.builder, raw, dtype)
+
+    def guarded_load(self, fetch: Fetch, mask: Value) -> Value:
+        """One element, where a condition holds, and 0 elsewhere."""
+
+        def load() -> list[Value]:
+            return [self.load(self.address(fetch.buffer, fetch.offset, fetch.indirect, fetch.dtype), fetch.dtype)]
+
+        return self.guarded(mask, load)[0]
+
+    def guarded(self, mask: Value, compute: Callable[[], list[Value]]) -> list[Value]:
+        """Values that are computed where a condition holds, and 0 elsewhere."""
+        before = self.builder.block
+        with self.builder.if_then(mask), self.scope():
+            values = compute()
+            inside = self.builder.block
+        results = []
+        for value in values:
+            result = self.builder.phi(value.type)
+            result.add_incoming(ir.Constant(value.type, None), before)
+            result.add_incoming(value, inside)
+            results.append(result)
+        return results
+
+    def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
+        """A place in a buffer, in two steps: first what stays the same in the innermost loop, so that it leaves it."""
+        still, moving = self.split_moving(offset)
+        address = self.buffers[buffer]
+        if still != 0:
+            address = self.builder.gep(address, [self.integer(still)], source_etype=memory_type(dtype))
+        place = self.integer(moving)
+        if indirect is not None:
+            place = self.builder.add(place, self.lanes.position(self, indirect))
+        return self.builder.gep(address, [place], source_etype=memory_type(dtype))
+
+    def split_moving(self, offset: Dim) -> tuple[Dim, Dim]:
+        """An offset as the sum of what stays the same in the innermost loop and what changes."""
+        if not isinstance(offset, Expr):
+            return 0, offset
+        still: list[tuple[Monomial, int]] = []
+        moving: list[tuple[Monomial, int]] = []
+        for term in offset.terms:
+            part = Expr((term,)) if term[0] else term[1]
+            changes = any(symbol.name in self.moving for symbol in dims.symbols(part))
+            (moving if changes else still).append(term)
+        return sum_of(still), sum_of(moving)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def code(self, code: Code) -> Value:
+        match code:
+            case Number(value, dtype):
+                return constant(value, dtype)
+            case Integer(value):
+                return self.lanes.wide(self, value)
+            case Register(name):
+                return self.registers[name]
+            case Fetch():
+                return self.lanes.fetch(self, code)
+            case Across(kind, value):
+                return self.lanes.across(self, kind, self.spread(self.code(value), True), value.dtype)
+            case Call():
+                if not _is_index(code):
+                    return self.call(code)
+                if code not in self.known:
+                    self.known[code] = self.call(code)
+                return self.known[code]
+        raise InternalError(f"no code for {code}")
+
+    def call(self, call: Call) -> Value:
+        match call:
+            case Call(_, (Integer(), _)) if (compared := self.lanes.comparison(self, call)) is not None:
+                return compared
+            case Call("cast", (inner,), dtype) if dtype.is_integer and dtype.bits <= 16 and _is_clamped(inner):
+                return conversions.cast_within_int32(self.builder, self.code(inner), dtype)
+        varies = is_varying(call)
+        values = [self.spread(self.code(argument), varies) for argument in call.arguments]
+        if call.function == "dot4":
+            return self.lanes.dot4(self, *values)
+        return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
+
+    def spread(self, value: Value, varying: bool) -> Value:
+        """A uniform value as a varying one, where one is needed."""
+        return self.lanes.spread(self, value) if varying else value
+
+    def integer(self, value: Dim) -> Value:
+        """Index arithmetic; a vector where it varies."""
+        if isinstance(value, int):
+            return self.index(value)
+        if value in self.known:
+            return self.known[value]
+        result = self.polynomial(value)
+        self.known[value] = result
+        return result
+
+    def polynomial(self, value: Expr) -> Value:
+        varies = dims_vary(value)
+        total: Value | None = None
+        for monomial, coefficient in value.terms:
+            term: Value | None = None if coefficient == 1 and monomial else self.index(coefficient)
+            for atom in monomial:
+                factor = self.atom(atom)
+                if term is None:
+                    term = factor
+                else:
+                    wide = isinstance(term.type, ir.VectorType) or isinstance(factor.type, ir.VectorType)
+                    term = self.builder.mul(self.spread(term, wide), self.spread(factor, wide))
+            assert term is not None
+            if total is None:
+                total = self.spread(term, varies)
+            else:
+                total = self.builder.add(self.spread(total, varies), self.spread(term, varies))
+        assert total is not None
+        return total
+
+    def atom(self, atom: Any) -> Value:
+        match atom:
+            case Symbol(name) if name == LANE:
+                return self.lanes.number(self)
+            case Symbol(name):
+                return self.variables[name]
+            case Compound(operation, left, right):
+                varies = dims_vary(left) or dims_vary(right)
+                a, b = self.spread(self.integer(left), varies), self.spread(self.integer(right), varies)
+                positive = dims.is_at_least(left, 0) and dims.is_at_least(right, 1)
+                return functions.integer_operation(self.builder, operation, a, b, positive)
+        raise InternalError(f"no code for {atom}")
+
+
+def _assigned(statements: Sequence[Statement]) -> set[str]:
+    """The registers that statements assign to, also inside of others."""
+    found: set[str] = set()
+    for statement in statements:
+        match statement:
+            case Assign(name):
+                found.add(name)
+            case Transpose(names):
+                found.update(names)
+            case Repeat():
+                found |= _assigned(statement.body)
+            case When(_, then, otherwise):
+                found |= _assigned((*then, *otherwise))
+    return found
+
+
+def _is_clamped(code: Code) -> bool:
+    """Whether a float32 is kept within the bounds of int32, or NaN."""
+    match code:
+        case Call("minimum", (Call("maximum", (_, Number(low))), Number(high)), DType.float32):
+            return low >= -(2**31) and high < 2**31
+    return False
+
+
+def _is_index(code: Code) -> bool:
+    """Whether a value depends on indices alone, so that it is the same wherever its variables are."""
+    return all(isinstance(node, (Number, Integer, Call)) for node in walk_code(code))
+
+
+def sum_of(terms: Sequence[tuple[Monomial, int]]) -> Dim:
+    """Some of the terms of an index, in their order, as an index."""
+    if not terms:
+        return 0
+    return terms[0][1] if len(terms) == 1 and not terms[0][0] else Expr(tuple(terms))
+
+
+def constant(value: Any, dtype: DType) -> Value:
+    if dtype.is_float:
+        return ir.Constant(register_type(dtype), float(value))
+    return ir.Constant(register_type(dtype), int(value))

@@ -1,0 +1,40 @@
+"""Small pieces that all instructions are written with: types, constants and intrinsics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.types import vector
+
+Builder = ir.IRBuilder
+Value = Any
+
+
+def intrinsic(builder: Builder, name: str, overloads: Sequence[Any], result: Any, values: Sequence[Value]) -> Value:
+    full = ".".join([name, *map(suffix, overloads)])
+    function = declare(builder, full, ir.FunctionType(result, [value.type for value in values]))
+    return builder.call(function, values)
+
+
+def declare(builder: Builder, name: str, signature: ir.FunctionType) -> ir.Function:
+    known = builder.module.globals.get(name)
+    return known if isinstance(known, ir.Function) else ir.Function(builder.module, signature, name)
+
+
+def suffix(kind: Any) -> str:
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{suffix(kind.element)}"
+    if isinstance(kind, ir.IntType):
+        return f"i{kind.width}"
+    return {ir.HalfType: "f16", ir.FloatType: "f32", ir.DoubleType: "f64"}[type(kind)]
+
+
+def like(value: Value, element: Any) -> Any:
+    """The element type, or a vector of it as long as the value."""
+    return vector(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
+
+
+def splat(kind: Any, number: float) -> Any:
+    return ir.Constant(kind, [number] * kind.count) if isinstance(kind, ir.VectorType) else ir.Constant(kind, number)

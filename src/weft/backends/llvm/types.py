@@ -1,0 +1,67 @@
+"""How each element type looks in LLVM, in registers and in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.backends.llvm import assembly as ir
+from weft.errors import UnsupportedModelError
+from weft.ir.dtypes import DType
+
+INT64 = ir.IntType(64)
+INT32 = ir.IntType(32)
+BIT = ir.IntType(1)
+POINTER = ir.PointerType()
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    register: Any
+    memory: Any
+    bytes: int
+
+
+MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
+SMALL_INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)  # in bytes of their own
+
+ELEMENT: dict[DType, Element] = {
+    DType.float32: Element(ir.FloatType(), ir.FloatType(), 4),
+    DType.float64: Element(ir.DoubleType(), ir.DoubleType(), 8),
+    DType.float16: Element(ir.HalfType(), ir.HalfType(), 2),
+    DType.bfloat16: Element(ir.FloatType(), ir.IntType(16), 2),
+    DType.bool: Element(BIT, ir.IntType(8), 1),
+    **{
+        dtype: Element(ir.IntType(max(dtype.bits, 8)), ir.IntType(max(dtype.bits, 8)), max(dtype.bits, 8) // 8)
+        for dtype in DType
+        if dtype.is_integer
+    },
+    **{dtype: Element(ir.FloatType(), ir.IntType(8), 1) for dtype in MINIFLOATS},
+}
+
+
+def is_native(dtype: DType) -> bool:
+    """Whether kernels can compute with a type."""
+    return dtype in ELEMENT
+
+
+def register_type(dtype: DType) -> Any:
+    return _element(dtype).register
+
+
+def memory_type(dtype: DType) -> Any:
+    return _element(dtype).memory
+
+
+def element_bytes(dtype: DType) -> int:
+    return _element(dtype).bytes
+
+
+def vector(element: Any, lanes: int) -> Any:
+    return ir.VectorType(element, lanes)
+
+
+def _element(dtype: DType) -> Element:
+    if dtype not in ELEMENT:
+        raise UnsupportedModelError(f"native code has no type {dtype}")
+    return ELEMENT[dtype]

@@ -1,0 +1,54 @@
+"""The reference as a device: every step by numpy, the oracle for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.backends.device import Array, Backend, Compiled, Device, Driver, Runner, RunOptions
+from weft.backends.reference import interpret
+from weft.ir.program import TensorProgram
+from weft.ir.tensors import DeviceTensor, host_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretedProgram:
+    """A program that is run step by step."""
+
+    program: TensorProgram
+
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
+
+    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
+        return None
+
+    def plan(self, sizes: Mapping[str, int]) -> None:  # noqa: ARG002
+        return None
+
+
+class ReferenceDriver(Driver):
+    """Interprets programs as they are."""
+
+    def start(self, program: Compiled, options: RunOptions) -> Runner:  # noqa: ARG002
+        assert isinstance(program, TensorProgram)
+        return InterpretedProgram(program)
+
+    def place(self, array: Array) -> DeviceTensor:
+        return host_tensor(array, self.name)
+
+
+class ReferenceBackend(Backend):
+    """The one device of its kind, which is always here."""
+
+    name = "reference"
+
+    def devices(self) -> list[Device]:
+        return [Device(self.name, True, "numpy, one step at a time: exact and unhurried")]
+
+    def driver(self, name: str) -> Driver:
+        return ReferenceDriver(name)
+
+
+DEVICE = ReferenceBackend()

@@ -1,0 +1,122 @@
+"""A compiled program ready to run on a device with memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from weft.backends.reference import interpret
+from weft.backends.resident.device import LaunchCompiler, MemoryDevice
+from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
+from weft.backends.resident.tensor import ResidentTensor
+from weft.backends.resident.weights import ResidentWeights
+from weft.backends.sections import SectionRunner, Sections
+from weft.errors import ExecutionError, OutOfMemoryError
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import Step, Value
+from weft.ir.work import NativeSection
+from weft.plan.limits import MemoryBudget
+from weft.plan.program import ProgramPlan, weight_bytes
+from weft.plan.sections import Plan
+from weft.plan.usual_sizes import usual_sizes
+
+
+class ResidentExecutable:
+    """Runs one program. Several threads may call `run`."""
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        device: MemoryDevice,
+        launches: LaunchCompiler,
+        memory_limit: int | None = None,
+        step: Callable[..., list[Any]] | None = None,
+    ) -> None:
+        """`launches` has the program's code; `step` runs a step on the host."""
+        self.program = program
+        budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
+        self._state = ResidentState(device, launches, ResidentWeights(device), RunMemory(device), budget)
+        self._read_by_native = _read_by_native(program)
+        self._whole = Sections(program, program.sections, self._section, step or run_step)
+
+    def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
+        return self._runner(section, constants, frozenset(section.outputs) & self._read_by_native)
+
+    def _runner(
+        self, section: NativeSection, constants: Mapping[Value, Any], stays: frozenset[Value]
+    ) -> ResidentSection:
+        return ResidentSection(section, constants, self._state, stays)
+
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+        """The outputs for these inputs, arrays or tensors of this device; GuardError where the program does not apply.
+
+        Those whose numbers are in `keep` stay on the device, where they were computed there.
+        """
+        sizes, pending = self._whole.bind(inputs, {})
+        kept = frozenset(self.program.outputs[number] for number in keep)
+        results = self._whole.run_bound(inputs, sizes, pending, kept)
+        return [
+            result if number in keep or not isinstance(result, ResidentTensor) else result.numpy()
+            for number, result in enumerate(results)
+        ]
+
+    def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
+        """The memory of a run with these sizes; GuardError where the program does not apply to them."""
+        plan = self._whole.plan(self.program, sizes, 0)
+        runners = {id(runner.section): runner for runner in self._whole.all_runners()}
+        needed = [_workspace(runners[id(part.section)], part.plan, sizes) for part in plan.sections]
+        return replace(plan, workspace=max(needed, default=0))
+
+    def compile(self, sizes: Mapping[str, int]) -> None:
+        """Get ready what runs with these sizes need, as far as they tell; otherwise the first run does it.
+
+        GuardError where the program does not apply to them.
+        """
+        interpret.check_guards(self._whole.guards, sizes)
+        for runner in self._whole.all_runners():
+            assert isinstance(runner, ResidentSection)
+            if set(runner.symbols) <= set(sizes):
+                runner.compile(sizes)
+
+    def compile_usual(self) -> None:
+        """Get ready what runs with usual sizes need; OutOfMemoryError where not even small inputs fit."""
+        full: OutOfMemoryError | None = None
+        for sizes in usual_sizes(self.program.inputs, self.program.guards, {}):
+            try:
+                self.compile(sizes)
+                return
+            except OutOfMemoryError as error:
+                full = error
+            except (interpret.GuardError, ArithmeticError, ExecutionError):
+                continue  # sizes that make no sense for this model
+        if full is not None:
+            raise full
+
+    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
+        """There is none: what a call costs here is not Python's checks."""
+        return
+
+
+def _workspace(runner: SectionRunner, plan: Plan, sizes: Mapping[str, int]) -> int:
+    assert isinstance(runner, ResidentSection)
+    return runner.workspace(plan, sizes)
+
+
+def run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
+    """A step for the host, on arrays."""
+    arrays = [operand.numpy() if isinstance(operand, ResidentTensor) else operand for operand in operands]
+    return interpret.run_step(step, arrays, sizes, run_body)
+
+
+def _read_by_native(program: CompiledProgram) -> set[Value]:
+    """Values that native sections read, and no step of the host does."""
+    native = {value for section in program.sections if isinstance(section, NativeSection) for value in section.inputs}
+    host = {
+        value
+        for section in program.sections
+        if not isinstance(section, NativeSection)
+        for step in section.steps
+        for value in step.operands
+    }
+    return native - host

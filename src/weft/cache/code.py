@@ -1,0 +1,97 @@
+"""Compiled code on disk: small files named by what they were made from.
+
+Entries are written whole or not at all, and carry a checksum, so that any number of processes may share the folder
+and a damaged entry counts as missing. What others could have written is not read (files.py). Nothing here raises
+because of the disk: a cache that cannot be read or written only costs time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
+
+MOST_BYTES = 512 * 1024**2
+_SUFFIX = ".weft"
+_MAGIC = b"weft\x00002"
+
+
+@cache
+def shared_cache() -> CodeCache:
+    """The cache of this user."""
+    folder = cache_folder()
+    return CodeCache(None if folder is None else folder / "code")
+
+
+class CodeCache:
+    """A folder of entries, the least recently used removed when it grows beyond `most_bytes`."""
+
+    def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self._until_trim = 0  # bytes that may be written before the folder is measured again
+
+    def get(self, key: str) -> bytes | None:
+        """The entry's data; None where there is none or it is damaged."""
+        if self.folder is None:
+            return None
+        path = self.folder / (key + _SUFFIX)
+        try:
+            data = read_file(path)
+        except OSError:
+            return None
+        head = len(_MAGIC) + 32
+        if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE:
+                os.utime(path)
+        return data[head:]
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep the data under this name, unless the disk does not allow it."""
+        if self.folder is None:
+            return
+        with suppress(OSError):
+            write_file(self.folder / (key + _SUFFIX), _MAGIC + _checksum(key, data) + data)
+            self._until_trim -= len(data)
+            if self._until_trim < 0:
+                self._trim(self.folder)
+                self._until_trim = self.most_bytes // 16
+
+    def _trim(self, folder: Path) -> None:
+        """Remove the entries that were used least recently, down to three quarters of what is allowed."""
+        entries = sorted(_entries(folder))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.most_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self.most_bytes * 3 // 4:
+                break
+            with suppress(OSError):
+                path.unlink()
+            total -= size
+
+
+def _checksum(key: str, data: bytes) -> bytes:
+    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    return sha256(key.encode() + data).digest()
+
+
+def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """(last use, bytes, path) of every entry; unfinished files that were given up are removed on the way."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            status = path.stat()
+            if path.suffix == _SUFFIX:
+                yield status.st_mtime, status.st_size, path
+            elif path.suffix == UNFINISHED and time.time() - status.st_mtime > STALE:
+                path.unlink()

@@ -1,0 +1,163 @@
+"""Values of the ir as bytes and back: structure apart from the contents of arrays.
+
+What is read can only be data: the loader makes instances of the ir's own records from their fields, plain Python data
+and arrays, and refuses every other name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, specs, types, work
+from weft.ir.dims import Expr
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.kernel import Kernel
+from weft.ir.packing import Constant, Packing
+from weft.ir.work import Reference
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedValue:
+    """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT.
+
+    Those that are still to be packed can be had only once: with them the value that was saved is used up.
+    """
+
+    structure: bytes
+    arrays: tuple[Constant, ...]
+
+    @property
+    def array_bytes(self) -> int:
+        return sum(aligned(array.nbytes) for array in self.arrays)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def serialize(value: Any) -> SerializedValue:
+    """A value to be kept; an exception where it holds what cannot be."""
+    stream, outer = io.BytesIO(), io.BytesIO()
+    writer = _Writer(stream)
+    writer.dump(value)
+    _Writer(outer, share=False).dump((tuple(writer.shared), stream.getvalue()))
+    return SerializedValue(outer.getvalue(), tuple(writer.arrays))
+
+
+def restore(structure: bytes, arrays: memoryview) -> Any:
+    """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
+    shared, inner = _Reader(structure, (), arrays).load()
+    return _Reader(inner, shared, arrays).load()
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, share: bool = True) -> None:
+        super().__init__(stream, protocol=5)
+        self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
+        self._share = share
+        self.arrays: list[Constant] = []
+        self._places: dict[Any, Any] = {}
+        self._kept: list[Array] = []
+        self._end = 0
+
+    def persistent_id(self, value: Any) -> Any:
+        if self._share and isinstance(value, (Expr, Reference)):
+            return self.shared.setdefault(value, len(self.shared))
+        if isinstance(value, Packing):
+            return ("array", *self._place_packing(value))
+        if isinstance(value, np.generic):
+            return ("scalar", *self._place(np.asarray(value)))
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return ("array", *self._place(value))
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        match value:
+            case Kernel():  # known by its name: its body is the code's business
+                return Kernel, (value.name, value.buffers, value.parameters, value.lanes, ())
+            case np.ndarray():
+                return _objects, (value.shape, value.ravel().tolist())
+            case Enum():
+                return type(value), (value.value,)
+        if is_dataclass(value) and not isinstance(value, type):
+            return type(value), tuple(getattr(value, field.name) for field in fields(value))
+        return NotImplemented
+
+    def _place(self, array: Array) -> Any:
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        if key not in self._places:
+            self._kept.append(array)  # so that no other array gets its address
+            kind = from_numpy(array.dtype).value
+            self._places[key] = (self._append(np.ascontiguousarray(array)), kind, array.shape)
+        return self._places[key]
+
+    def _place_packing(self, packing: Packing) -> Any:
+        if id(packing) not in self._places:  # the list of arrays keeps it alive
+            kind = from_numpy(packing.dtype).value
+            self._places[id(packing)] = (self._append(packing), kind, packing.shape)
+        return self._places[id(packing)]
+
+    def _append(self, array: Constant) -> int:
+        start = self._end
+        self.arrays.append(array)
+        self._end += aligned(array.nbytes)
+        return start
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, structure: bytes, shared: Sequence[Any], arrays: memoryview) -> None:
+        super().__init__(io.BytesIO(structure))
+        self._shared = shared
+        self._arrays = arrays
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no data") from None
+
+    def persistent_load(self, identifier: Any) -> Any:
+        if isinstance(identifier, int):
+            return self._shared[identifier]
+        kind, offset, dtype, shape = identifier
+        count = 1
+        for size in shape:
+            count *= size
+        numpy = DType(dtype).numpy
+        if not count:
+            return np.zeros(shape, numpy)
+        array = np.frombuffer(self._arrays, numpy, count, offset).reshape(shape)
+        return array[()] if kind == "scalar" else array
+
+
+def _objects(shape: tuple[int, ...], items: list[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _records(module: ModuleType) -> dict[tuple[str, str], Any]:
+    """The data classes that a module defines."""
+    return {
+        (module.__name__, name): kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and kind.__module__ == module.__name__
+        and (is_dataclass(kind) or issubclass(kind, Enum) or kind is Expr)
+    }
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
+for _module in (compiled, dims, dtypes, graph, kernel, program, scalar, types, work, specs):
+    _ALLOWED |= _records(_module)

@@ -1,0 +1,22 @@
+"""The work of an attention by threads: one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.attention import Attention
+from weft.ir.target import Target
+from weft.kernels.build.attention import single_work
+from weft.kernels.build.templates import Part
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.threads.attention import ending_operands, streamed_operands
+from weft.kernels.threads.attention_tiles import attention_on_tiles
+
+
+def attention_parts(
+    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target
+) -> tuple[Part, ...]:
+    """The attention alone."""
+    launch = attention_on_tiles(attention, tuple(operands), result, target)
+    every = (*streamed_operands(attention), *ending_operands(attention))
+    return (Part(single_work(launch, len(every)), every, result),)

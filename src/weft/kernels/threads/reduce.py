@@ -1,0 +1,26 @@
+"""Reductions and row groups by threads: which rows are cut into pieces, and the kernels that pass over them."""
+
+from __future__ import annotations
+
+from weft.ir import dims
+from weft.ir.target import Target
+from weft.kernels.build.row_passes import Sweep
+from weft.kernels.common.reduce import is_lone, pieces_work, sweep_references
+from weft.kernels.lower.tensors import Work
+from weft.kernels.threads.row_passes import Pieces, sweep_launch
+from weft.kernels.threads.row_pieces import piece_length
+
+
+def sweep_work(sweep: Sweep, target: Target) -> Work:
+    """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    length = piece_length(sweep, target) if is_lone(sweep) else None
+    if length is None:
+        return Work(((sweep_launch(sweep, target), sweep_references(sweep)),))
+    row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
+    rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
+    return pieces_work(
+        sweep,
+        dims.ceildiv(row, length),
+        lambda first: sweep_launch(first, target, Pieces(length, rows)),
+        lambda second: sweep_launch(second, target),
+    )

@@ -1,0 +1,3 @@
+"""A module that cannot be imported, as that of a package whose driver is missing."""
+
+raise OSError("libacme.so is not there")

@@ -1,0 +1,77 @@
+"""Shaders of lanes that meet in shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.backends.webgpu.bindings import module_text
+from weft.backends.webgpu.emit import emit
+from weft.backends.webgpu.gpu import UNIFORM, WRITE, Dispatch, Recording, ShaderSource, open_gpu
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    Across,
+    Assign,
+    Barrier,
+    Buffer,
+    Call,
+    Define,
+    Fetch,
+    Kernel,
+    Put,
+    Register,
+    Repeat,
+    Statement,
+    lane,
+    variable,
+    verify_kernel,
+)
+from weft.kernels.lower.barriers import with_barriers
+
+F32 = DType.float32
+LANES = 32
+ME = lane(LANES)
+NEXT = dims.mod(ME + 1, LANES)
+X = Register("x", F32, True)
+
+
+def test_lanes_that_hand_on_what_they_have() -> None:
+    """Each of 100 times, every lane takes what its neighbour has, by way of shared memory."""
+    gpu = open_gpu("llvmpipe")
+    more = Assign("x", Call("add", (X, Fetch("io", ME, F32)), F32))
+    turn = Repeat("i", 0, variable("n"), 1, (Put("shared", ME, X), Assign("x", Fetch("shared", NEXT, F32)), more))
+    buffers = (Buffer("io", F32, True), Buffer("shared", F32, True, LANES))
+    body = (Define("x", Fetch("io", ME, F32), True), turn, Put("io", ME, X))
+    made = with_barriers(Kernel("made_up", buffers, ("n",), LANES, body))
+    verify_kernel(made)
+    text = module_text(made, emit(made, gpu.abilities), {}, gpu.abilities)
+    pipeline = gpu.pipelines({"made_up": ShaderSource(text, (UNIFORM, WRITE))})["made_up"]
+    start = np.random.default_rng(5).integers(-9, 9, LANES).astype(np.float32)
+    memory, parameters = gpu.buffer(4 * LANES), gpu.uniform(256)
+    gpu.write(memory, 0, start)
+    gpu.write(parameters, 0, np.array([1, 0, 100], np.int32))
+    group = gpu.bind_group(pipeline, [(parameters, 0, 256), (memory, 0, 4 * LANES)])
+    found = gpu.run(Recording([Dispatch(pipeline, group, 1)]), [(memory, 0, 4 * LANES)])[0].view(np.float32)
+    expected = start.copy()
+    for _ in range(100):
+        expected = np.roll(expected, -1) + start
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_bool_lies_in_shared_memory() -> None:
+    """NVIDIA's drivers lose them there, and with them every report of an index out of range."""
+    there = Register("there", DType.bool, True)
+    statements: tuple[Statement, ...] = (
+        Define("there", Call("less", (Fetch("in", ME, F32), Fetch("in", NEXT, F32)), DType.bool), True),
+        Put("held", ME, there),
+        Barrier(),
+        Assign("there", Fetch("held", NEXT, DType.bool)),
+        Define("any", Across("maximum", there), False),
+        Put("out", ME, Call("logical_and", (there, Register("any", DType.bool, False)), DType.bool)),
+    )
+    buffers = (Buffer("in", F32, False), Buffer("held", DType.bool, True, LANES), Buffer("out", DType.bool, True))
+    kernel = Kernel("bools", buffers, (), LANES, statements)
+    verify_kernel(kernel)
+    text = emit(kernel, open_gpu("llvmpipe").abilities).text
+    assert "var<workgroup>" in text
+    assert "array<bool" not in text
