@@ -18,7 +18,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram, TransformedTiles
 from weft.ir.program import Contract, Convolve, Step, TensorProgram, Value
-from weft.ir.target import Target
+from weft.ir.target import Target, VectorTarget
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ class Way:
 def choose_tiles(fused: FusedProgram, target: Target) -> FusedProgram:
     """The convolutions that are to be computed on transformed tiles, with the size of these."""
     program = fused.program
-    if not target.transformed_products or target.threads:
+    if not isinstance(target, VectorTarget) or not target.transformed_products:
         return fused
     layers = {}
     for step in program.steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
@@ -29,10 +28,9 @@ class WebGpuDriver(CompilingDriver):
 
     has_memory = True
 
-    def target(self, precision: str) -> Target:
+    def target(self, precision: str) -> Target:  # noqa: ARG002
         adapter = self._adapter()
-        target = targets.target_of(adapter.limits, adapter.abilities)
-        return replace(target, transformed_products=target.transformed_products and precision != "strict")
+        return targets.target_of(adapter.limits, adapter.abilities)
 
     def identity(self) -> str:
         adapter = self._adapter()

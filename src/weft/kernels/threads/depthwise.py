@@ -38,7 +38,7 @@ from weft.ir.layout import offset, row_major
 from weft.ir.packing import Constant, Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.ir.types import Shape
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
@@ -73,7 +73,7 @@ def depthwise_work(
     w: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
     *,
     constant_w: Array | None = None,
 ) -> Work:
@@ -132,7 +132,7 @@ def _packed(array: Array, phase: Phase, groups: Groups) -> Iterator[Array]:
     yield np.moveaxis(arranged, (1, 0, 2), (-3, -2, -1))
 
 
-def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: Target) -> tuple[Launch, Workspace]:
+def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) -> tuple[Launch, Workspace]:
     """The same by a kernel."""
     shape = (*(window.taps for window in phase), groups.channels, groups.count * groups.features)
     axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
@@ -165,7 +165,7 @@ def depthwise_launch(
     x: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
 ) -> Launch:
     """Buffers: x, the weights (of its type), the epilogue's operands, and the result."""
     return _Direct(phase, groups, x, result, epilogue, target).launch()
@@ -179,7 +179,7 @@ class _Direct:
         x: Tensor,
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: ThreadTarget,
     ) -> None:
         self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
         self.type = accumulator_type(x.dtype)
@@ -207,10 +207,10 @@ class _Direct:
         """Several a thread share what they read; but a GPU needs many threads to be busy."""
         count = estimate(self.phase[-1].count)
         outer = estimate(self.x.shape[0]) * prod(estimate(window.count) for window in self.phase[:-1])
-        pixels = MOST_PIXELS if self.target.shared_bytes else 2 * MOST_PIXELS
+        pixels = MOST_PIXELS if self.target.sharing_pays else 2 * MOST_PIXELS
         while pixels > 1:
             threads = outer * -(-count // pixels) * estimate(self.result.shape[CHANNEL]) // self.run
-            if count * 2 > pixels and (threads >= MANY or not self.target.shared_bytes):
+            if count * 2 > pixels and (threads >= MANY or not self.target.sharing_pays):
                 break
             pixels //= 2
         return pixels
@@ -219,7 +219,7 @@ class _Direct:
         parts = [window.count for window in self.phase]
         parts[-1] = dims.ceildiv(parts[-1], self.pixels)
         sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
-        here = points(sizes, self.parameters, self.target.threads)
+        here = points(sizes, self.parameters, self.target.block_threads)
         self.image, *self.places, feature = here.places
         self.places[-1] = self.places[-1] * self.pixels
         self.feature = feature * self.run
@@ -229,7 +229,7 @@ class _Direct:
         masks = [statement for _, made in self.columns.values() for statement in made]
         statements = (*masks, *sums, *products, *self.end(here.mask))
         buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.epilogue_writer.buffers)
-        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.threads, statements)
+        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.block_threads, statements)
         return Launch(kernel, here.blocks, tuple(self.parameters.values.values()))
 
     def sums(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.cost.sizes import estimate
 from weft.ir import dims
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.row_passes import Sweep
 from weft.kernels.threads.lane_groups import power_of_two, shares
 
@@ -17,7 +17,7 @@ SOFTWARE_BLOCKS = 8
 SOFTWARE_LENGTH = 16384
 
 
-def piece_length(sweep: Sweep, target: Target) -> int | None:
+def piece_length(sweep: Sweep, target: ThreadTarget) -> int | None:
     """The elements of a row that one team of lanes is to take; None where rows are short, or enough of them."""
     kept = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
     rows = max(estimate(kept), 1)
@@ -33,18 +33,18 @@ def piece_length(sweep: Sweep, target: Target) -> int | None:
     return None if length is None or (isinstance(row, int) and row < 2 * length) else length
 
 
-def _software_length(rows: int, along_row: bool, target: Target) -> int | None:
-    blocks = -(-rows // target.threads) if not along_row or rows >= target.threads else rows
+def _software_length(rows: int, along_row: bool, target: ThreadTarget) -> int | None:
+    blocks = -(-rows // target.block_threads) if not along_row or rows >= target.block_threads else rows
     if blocks >= SOFTWARE_BLOCKS:
         return None
-    return SOFTWARE_LENGTH if along_row else max(SOFTWARE_LENGTH // min(rows, target.threads), FEWEST_ELEMENTS)
+    return SOFTWARE_LENGTH if along_row else max(SOFTWARE_LENGTH // min(rows, target.block_threads), FEWEST_ELEMENTS)
 
 
-def _length_along(rows: int, row: int | None, target: Target) -> int | None:
+def _length_along(rows: int, row: int | None, target: ThreadTarget) -> int | None:
     """A block for each piece."""
     if rows >= ENOUGH_BLOCKS:
         return None
-    fewest = FEWEST_ELEMENTS * target.threads
+    fewest = FEWEST_ELEMENTS * target.block_threads
     if row is None:
         return max(UNKNOWN_LENGTH, fewest)
     return max(power_of_two(rows * row // WANTED_BLOCKS), fewest)

@@ -35,7 +35,7 @@ from weft.ir.kernel import (
 from weft.ir.layout import offset
 from weft.ir.program import Scatter
 from weft.ir.scalar import Scalar, loads
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, loops
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis, own_axes
@@ -61,13 +61,13 @@ NUMBER = 1 << 19  # the operand that stands for the number of a point
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget) -> Work:
     """The copy, the updates, and for sums of narrow floats a rounding at the end."""
     return scatter_launches(primitive, operands, result, target, region_launch, _updates)
 
 
 def _updates(
-    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference, spaces: int
+    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget, place: Reference, spaces: int
 ) -> tuple[list[Launched], tuple[Workspace, ...]]:
     """(launches, their workspaces, numbered from `spaces` on); `place` is the copy that they change."""
     free = free_axes(primitive)
@@ -84,7 +84,7 @@ def _updates(
 class _Updates:
     """What kernels of updates have in common."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
         self.primitive = primitive
         self.operands = operands
         self.copied = copied
@@ -178,7 +178,7 @@ class _Walking(_Updates):
 class _Sorting(_Updates):
     """Points sorted by the element that they fall on, as far as that depends on more than free axes."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
         super().__init__(primitive, operands, copied, target)
         self.is_own = [axis is not None for axis in own_axes(primitive)]
         others = [index for index, own in zip(primitive.indices, self.is_own) if not own]

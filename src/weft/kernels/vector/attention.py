@@ -39,7 +39,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.scalar import Index, Load, Scalar, rebuild
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
@@ -89,7 +89,12 @@ def share_rows(rows: Dim, height: int) -> list[Tiles]:
 
 @memoized
 def attention_launch(
-    attention: Attention, operands: tuple[Tensor, ...], keys: Tensor, values: Tensor, result: Tensor, target: Target
+    attention: Attention,
+    operands: tuple[Tensor, ...],
+    keys: Tensor,
+    values: Tensor,
+    result: Tensor,
+    target: VectorTarget,
 ) -> Launch:
     """Buffers: the operands of query and score, those of the ending, the packed keys and values, the result."""
     return _Builder(attention, operands, keys, values, result, target).launch()
@@ -103,7 +108,7 @@ class _Builder:
         keys: Tensor,
         values: Tensor,
         result: Tensor,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         self.attention, self.target = attention, target
         self.packed_keys, self.packed_values = keys, values

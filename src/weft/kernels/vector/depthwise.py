@@ -31,7 +31,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
@@ -50,7 +50,7 @@ _BLOCK_WORK = 250_000  # operations that a block does, about
 
 @memoized
 def depthwise_launch(
-    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
 ) -> Launch:
     """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
     return Lines(phase, x, result, epilogue, lanes, target).launch()
@@ -113,7 +113,7 @@ class Lines:
     name = "depthwise"
 
     def __init__(
-        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
     ) -> None:
         self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
         self.type = accumulator_type(x.dtype)

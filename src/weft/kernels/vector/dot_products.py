@@ -31,7 +31,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
@@ -46,7 +46,12 @@ HEIGHT = 8  # rows at a time
 
 @memoized
 def dot_kernel(
-    name: str, product: Product, grid: tuple[LoopAxis, ...], columns: tuple[LoopAxis, ...], lanes: int, target: Target
+    name: str,
+    product: Product,
+    grid: tuple[LoopAxis, ...],
+    columns: tuple[LoopAxis, ...],
+    lanes: int,
+    target: VectorTarget,
 ) -> Launch:
     """Buffers as `product_kernel`'s; the grid and the columns are given apart, with strides into both operands."""
     return _Builder(name, product, grid, columns, lanes, target).launch()
@@ -60,7 +65,7 @@ class _Builder:
         grid: tuple[LoopAxis, ...],
         columns: tuple[LoopAxis, ...],
         lanes: int,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         self.name, self.product, self.grid, self.columns = name, product, grid, columns
         self.lanes, self.target = lanes, target

@@ -25,7 +25,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import row_major
 from weft.ir.scalar import Index, Scalar, loads
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.lower.expressions import Lowering
@@ -75,7 +75,7 @@ def pack_values(
 
 @memoized
 def pack_keys(
-    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: VectorTarget
 ) -> Launch:
     """Buffers: the operands, then the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
@@ -108,7 +108,12 @@ class _Turning:
     """Squares of numbers read key by key, and turned in registers."""
 
     def __init__(
-        self, expression: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+        self,
+        expression: Scalar,
+        shape: tuple[Dim, ...],
+        operands: tuple[Tensor, ...],
+        packed: Tensor,
+        target: VectorTarget,
     ) -> None:
         self.expression, self.shape, self.operands, self.packed = expression, shape, operands, packed
         self.parameters = Parameters()

@@ -45,7 +45,7 @@ from weft.ir.kernel import (
 from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
 from weft.ir.program import Convolve
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis, split_index
 from weft.kernels.build.multiply_add import multiply_add
@@ -68,7 +68,7 @@ _NOTHING = 2.0**-22  # of what a tap is recovered from that may be left of one t
 
 
 def winograd_work(
-    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: Target, size: int
+    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: VectorTarget, size: int
 ) -> Work | None:
     """The convolution with constant weights, in tiles of `size` outputs along each axis; None where it cannot be."""
     last = channels_last(w.ndim)
@@ -85,7 +85,7 @@ def _built(
     weights: tuple[int, ...],
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: VectorTarget,
     size: int,
 ) -> tuple[_Builder, Work]:
     """The work without its weights, which is the same for equal layers, and what packs them."""
@@ -112,7 +112,7 @@ class _Builder:
         weights: tuple[int, ...],
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: VectorTarget,
         size: int,
     ) -> None:
         self.x, self.result, self.epilogue, self.target = x, result, epilogue, target
