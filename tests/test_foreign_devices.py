@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -90,3 +91,15 @@ def test_it_is_used_only_if_it_is_named() -> None:
 def test_what_is_not_available_says_why(name: str) -> None:
     with pytest.raises(DeviceError, match=r"libacme|no chip answers|it is a str|there is no device"):
         weft.load(affine(), device=name)
+
+
+def test_a_backend_is_imported_when_it_is_asked_for() -> None:
+    code = """
+import sys, weft
+weft.load(sys.argv[1], device="reference")
+print(*(name for name in ("weft.backends.cpu", "weft.backends.webgpu", "acme_weft") if name in sys.modules))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(Path(weft.__file__).parent / "cli" / "demo_data" / "digits.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

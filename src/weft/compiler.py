@@ -1,4 +1,4 @@
-"""The whole way of a model on one page: read, trace, optimise, build, compile, start.
+"""The whole way of a model on one page: read, trace, optimise, fuse, build, compile, start.
 
 `weft.load` takes `LoadOptions`, and a `Pipeline` for the device takes the stages in order, unless the compiled model is
 in the cache. The session asks it for more when a run needs that: a program for other shapes, another device. Memory
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from weft.backends.device import Compiled, CompilingDriver, Recorder, RunOptions
+from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Reference
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
@@ -29,20 +30,26 @@ from weft.errors import (
     shown,
 )
 from weft.frontend import OpenedModel, open_model, read_model
+from weft.fuse import fuse
 from weft.ir.graph import OnnxModel
+from weft.ir.groups import FusedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature, signature
+from weft.ir.target import Target
+from weft.ir.texts import model_text, sections_text
 from weft.ir.verify import verify
 from weft.ir.work import Section
-from weft.kernels.sections import divide
+from weft.kernels.sections import build_sections
 from weft.ops import registry
 from weft.ops.lower import lower, run_eagerly, untraced
 from weft.ops.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.plan.texts import plan_text
 from weft.runtime.arguments import whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
 from weft.runtime.devices import choose, driver, next_best
+from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.progress import Stages, stages
@@ -133,6 +140,12 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
 load = _taking(LoadOptions)
 
 
+def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
+    """The stages on their own, for those who want to see what comes between them."""
+    files = ModelFiles(open_model(source), _read, None, None)
+    return Pipeline(files, options, choose(options.device).name, Stages("building", show=False))
+
+
 def _load(source: Any, options: LoadOptions) -> Model:
     chosen = choose(options.device).name
     if isinstance(driver(chosen), CompilingDriver):
@@ -164,6 +177,7 @@ class Pipeline:
         self.precision = precision or options.precision
         self.driver = driver(device)
         self.progress = progress
+        self.dump = StageDump(None if options.dump is None else Path(options.dump))
         next_device = next_best(device) if options.device == "auto" else None
         self.following = None if next_device is None else next_device.name
         self._evaluator = Reference()
@@ -181,32 +195,40 @@ class Pipeline:
     ) -> TensorProgram:
         """Graph -> TensorProgram; for given input shapes, or for any."""
         graph = self.read().graph
+        self.dump.restart()
+        self.dump.stage("graph", lambda: model_text(self.read()))
         self.progress.stage("tracing")
         program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, progress=self.progress.update)
-        self._dump(0, "traced", program)
+        self.dump.stage("traced", lambda: program)
         return program
 
     def optimise(self, program: TensorProgram) -> TensorProgram:
         """TensorProgram -> TensorProgram through all passes, verified before and after each."""
         verified = verify(program)
-        for number, apply in enumerate(PIPELINE, start=1):
+        for apply in PIPELINE:
             self.progress.stage(apply.__name__.replace("_", " "))
             program = apply(program, self._evaluator)
             verified = verify(program, verified)
-            self._dump(number, apply.__name__, program)
+            self.dump.stage(apply.__name__, lambda: program)  # noqa: B023 (called at once)
         return program
 
-    def build(self, program: TensorProgram) -> tuple[Section, ...]:
-        """TensorProgram -> kernels for the device, in sections, and between them steps for the host."""
-        assert isinstance(self.driver, CompilingDriver)
-        target = self.driver.target(self.precision)
-        return divide(program, target, lambda fraction: self._tell("building kernels", fraction))
+    def fuse(self, program: TensorProgram) -> FusedProgram:
+        """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
+        return fuse(program, self._target(), lambda name, fused: self.dump.stage(name, lambda: fused))
+
+    def build(self, fused: FusedProgram) -> tuple[Section, ...]:
+        """Groups -> kernels for the device, in sections, and between them steps for the host."""
+        target = self._target()
+        sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction))
+        self._dump_kernels(sections)
+        return sections
 
     def compile(self, program: TensorProgram) -> Compiled:
         """The program with its kernels' code; for a device that runs programs as they are, the program."""
         if not isinstance(self.driver, CompilingDriver):
             return program
-        return self.driver.compile(program, self.build(program), self.options.cache, self._tell)
+        sections = self.build(self.fuse(program))
+        return self.driver.compile(program, sections, self.options.cache, self._tell)
 
     def start(self, program: Compiled) -> PreparedProgram:
         """What plans and runs the program on the device."""
@@ -244,7 +266,9 @@ class Pipeline:
             whole = self.start(program)
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
-        return Model(specs, whole, self)
+        model = Model(specs, whole, self)
+        self._dump_plan(model)
+        return model
 
     def _fitting(self, model: Model, limit: int) -> Model:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""
@@ -321,16 +345,30 @@ class Pipeline:
         for copy in self.files.views():
             release_pages(copy)
 
-    def _dump(self, number: int, stage: str, program: TensorProgram) -> None:
-        if self.options.dump is None:
+    def _target(self) -> Target:
+        assert isinstance(self.driver, CompilingDriver)
+        return self.driver.target(self.precision)
+
+    def _dump_kernels(self, sections: Sequence[Section]) -> None:
+        """Sections with their tasks, and every kernel with its code in the languages on its way to the device."""
+        if self.dump.folder is None:
             return
-        folder = Path(self.options.dump)
+        assert isinstance(self.driver, CompilingDriver)
+        kernels = named_kernels(sections)
+        self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
+        for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
+            self.dump.file(f"kernels/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
+            for listing in self.driver.listings(kernel):
+                self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
+
+    def _dump_plan(self, model: Model) -> None:
+        if self.dump.folder is None or not isinstance(self.driver, CompilingDriver):
+            return
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{number:02}-{stage}.txt").write_text(f"{program}\n", encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"nothing can be written to the dump folder {folder}: {reason}") from error
+            text = plan_text(*model.plan())
+        except WeftError as error:
+            text = f"no plan for sizes that are only guessed: {error.problem}"
+        self.dump.stage("plan", lambda: text)
 
 
 def _read(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:

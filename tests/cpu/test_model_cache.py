@@ -59,7 +59,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     count(compiler, "read_model")
     count(compiler, "lower")
-    count(compiler, "divide")
+    count(compiler, "build_sections")
     count(compilation, "compile_kernels")
     return calls
 
@@ -110,7 +110,7 @@ def entries(folder: Path) -> list[Path]:
 def test_second_load_makes_nothing(tmp_path: Path, made: list[str], loop: bool) -> None:
     path = written(tmp_path / "m.onnx", build(loop=loop))
     first = weft.load(path, device="cpu")
-    assert {"read_model", "lower", "divide", "compile_kernels"} <= set(made)
+    assert {"read_model", "lower", "build_sections", "compile_kernels"} <= set(made)
     made.clear()
     second = weft.load(path, device="cpu", threads=1)
     for batch in (1, 5, 33):
@@ -347,7 +347,7 @@ def test_a_disk_that_fills_up_half_way(tmp_path: Path, made: list[str], monkeypa
     monkeypatch.setattr(ModelCache, "_write", fail)
     path = written(tmp_path / "m.onnx", build())
     found = run(weft.load(path, device="cpu"))
-    assert made.count("divide") == 2
+    assert made.count("build_sections") == 2
     np.testing.assert_allclose(found, run(weft.load(path, device="reference")), rtol=1e-5, atol=1e-5)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.executable import Executable
+from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.machine import host
 from weft.backends.device import Backend, Compiled, CompilingDriver, Device, Driver, Progress, Runner, RunOptions
 from weft.ir.compiled import CompiledProgram
@@ -41,7 +41,7 @@ class AcmeDriver(CompilingDriver):
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
-        return Executable(program, 1, options)
+        return CpuExecutable(program, 1, options)
 
     def place(self, array: Any) -> DeviceTensor:
         return host_tensor(array, self.name)

@@ -16,8 +16,9 @@ from test_api import X, Y, affine
 
 import weft
 from weft.backends.device import Device
+from weft.backends.resident import executable
 from weft.backends.webgpu import adapters as adapters_module
-from weft.backends.webgpu import executable, gpu, launches
+from weft.backends.webgpu import gpu, launches
 from weft.cli import main
 from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError, OutOfMemoryError
 from weft.runtime import devices
@@ -194,7 +195,7 @@ def test_inputs_move_with_the_model(as_if_real: str, monkeypatch: pytest.MonkeyP
     def failing(*_: Any, **__: Any) -> Any:
         raise OutOfMemoryError("full")
 
-    monkeypatch.setattr(executable.Executable, "run", failing)
+    monkeypatch.setattr(executable.ResidentExecutable, "run", failing)
     with pytest.warns(FallbackWarning, match="full"):
         np.testing.assert_allclose(model.run({"x": kept})["y"], Y, rtol=1e-6)
 

@@ -10,11 +10,11 @@ import numpy as np
 from cpu.works import in_memory, out_of_memory
 from cpu.works import run_work as run_on_cpu
 
+from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.launches import Binder
 from weft.backends.webgpu.targets import target_of
-from weft.backends.webgpu.weights import Spot
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.kernel import verify_kernel
@@ -22,7 +22,7 @@ from weft.ir.layout import Layout
 from weft.ir.packing import array_of
 from weft.ir.target import ThreadTarget
 from weft.ir.work import Place, PlannedLaunch
-from weft.kernels.lower.barriers import work_with_barriers
+from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Tensor, Work
 
 Array = np.ndarray[Any, Any]
@@ -73,8 +73,8 @@ def run_work(
             memory.append((gpu.buffer(content.nbytes), content))
             gpu.write(memory[-1][0], 0, content)
     launches, shaders = [], {}
-    for index, (launch, references) in enumerate(work_with_barriers(work).launches):
-        kernel = replace(launch.kernel, name=f"{launch.kernel.name}{index}")
+    for index, (launch, references) in enumerate(work.launches):
+        kernel = replace(with_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
         verify_kernel(kernel)
         shaders[kernel.name] = emit(kernel, gpu.abilities)
         places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in references)
@@ -82,7 +82,7 @@ def run_work(
         blocks = dims.evaluate(launch.blocks, bound)
         written = tuple(memory[place.region][1].nbytes - 2 * GUARD for place in places)
         launches.append(PlannedLaunch(kernel, blocks, places, numbers, sizes=written))
-    binder = Binder(gpu, shaders, lambda place, size: Spot(memory[place.region][0], place.offset, max(size, 4)))
+    binder = Binder(gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4)))
     reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
     found = gpu.run(binder.record(binder.bind(launches)), reads)
     for (kind, number), region in regions.items():

@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
 from weft.ir.target import Peak, Target
@@ -96,6 +97,16 @@ class Recorder:
     threads: int
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A kernel's code in some language, for people; `lexer` is what syntax highlighters call the language."""
+
+    title: str
+    lexer: str
+    suffix: str  # of a file
+    text: str
+
+
 class Driver(ABC):
     """One device at work: runs programs and holds tensors. One that is no more than this runs programs as they are."""
 
@@ -137,6 +148,10 @@ class CompilingDriver(Driver):
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
     ) -> CompiledProgram:
         """The program with the code of its sections' kernels; `cache`: whether code may be kept on disk."""
+
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:  # noqa: ARG002
+        """The code of a kernel in each language on its way to the device."""
+        return ()
 
 
 class Backend(ABC):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from weft.ir.kernel import Kernel, fingerprint, used_symbols
-from weft.ir.work import Launch, NativeSection, ScanTask, Section, Task, Work, all_works
+from weft.ir.work import Launch, NativeSection, Section, all_works, map_launches
 
 
 def kernel_names(sections: Sequence[Section]) -> list[str]:
@@ -27,48 +27,32 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
 
 def named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
     """By identity, each kernel under a name that only kernels of the same code share; without idle parameters."""
-    named: dict[Kernel, Kernel] = {}
+    lean_kernels: dict[Kernel, Kernel] = {}
     found: dict[int, Kernel] = {}
     for launch in _launches(sections):
         kernel = launch.kernel
         if id(kernel) in found:
             continue
-        if kernel not in named:
+        if kernel not in lean_kernels:
             used = {symbol.name for symbol in used_symbols(kernel)}
             lean = replace(kernel, parameters=tuple(name for name in kernel.parameters if name in used))
             digest = sha256(fingerprint(lean).encode()).hexdigest()
-            named[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
-        found[id(kernel)] = named[kernel]
+            lean_kernels[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
+        found[id(kernel)] = lean_kernels[kernel]
     return found
 
 
-def _renamed(launch: Launch, kernel: Kernel) -> Launch:
-    given = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
-    return replace(launch, kernel=kernel, parameters=tuple(given[name] for name in kernel.parameters))
+def named(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Sections whose kernels have names of their own."""
+    return named_sections(sections, named_kernels(sections))
 
 
 def named_sections(sections: Sequence[Section], kernels: Mapping[int, Kernel]) -> tuple[Section, ...]:
-    return tuple(
-        _with_kernels(section, kernels)
-        if isinstance(section, NativeSection)
-        else replace(section, bodies=tuple(named_sections(body, kernels) for body in section.bodies))
-        for section in sections
-    )
+    """Sections that launch the named kernels."""
 
+    def renamed(launch: Launch) -> Launch:
+        kernel = kernels[id(launch.kernel)]
+        given = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
+        return replace(launch, kernel=kernel, parameters=tuple(given[name] for name in kernel.parameters))
 
-def _with_kernels(section: NativeSection, kernels: Mapping[int, Kernel]) -> NativeSection:
-    works: dict[int, Work] = {}
-
-    def named(work: Work) -> Work:
-        if id(work) not in works:
-            launches = tuple((_renamed(launch, kernels[id(launch.kernel)]), refs) for launch, refs in work.launches)
-            works[id(work)] = replace(work, launches=launches)
-        return works[id(work)]
-
-    def renamed(task: Task | ScanTask) -> Task | ScanTask:
-        if isinstance(task, ScanTask):
-            body = _with_kernels(task.body, kernels)
-            return replace(task, body=body, copies=tuple(map(named, task.copies)))
-        return replace(task, work=named(task.work))
-
-    return replace(section, tasks=tuple(map(renamed, section.tasks)))
+    return map_launches(sections, renamed)

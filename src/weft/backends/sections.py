@@ -15,7 +15,7 @@ from weft.plan.sections import Plan
 REMEMBERED_SHAPES = 256  # sets of them, for which a program keeps the sizes that they bind
 
 
-class Runner(Protocol):
+class SectionRunner(Protocol):
     """What runs one native section. Several threads may call `run` at once."""
 
     @property
@@ -37,7 +37,7 @@ class Sections:
         self,
         program: TensorProgram | CompiledProgram,
         sections: Sequence[Section],
-        make: Callable[[NativeSection, Mapping[Value, Any]], Runner],
+        make: Callable[[NativeSection, Mapping[Value, Any]], SectionRunner],
         step: Callable[..., list[Any]] = interpret.run_step,
     ) -> None:
         """`make` gives what runs a native section, from it and the program's constants; `step` runs a host step."""
@@ -45,7 +45,7 @@ class Sections:
         self.step = step
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
         self.inside: dict[int, Sections] = {}  # by the id of the body
-        self.runners: list[Runner | HostSection] = []
+        self.runners: list[SectionRunner | HostSection] = []
         for section in sections:
             if isinstance(section, NativeSection):
                 self.runners.append(make(section, program.constants))
@@ -61,7 +61,7 @@ class Sections:
         self.single = _is_single(program, sections)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
 
-    def all_runners(self) -> Iterator[Runner]:
+    def all_runners(self) -> Iterator[SectionRunner]:
         """What runs native sections, those inside of control flow too."""
         yield from (runner for runner in self.runners if not isinstance(runner, HostSection))
         for body in self.inside.values():

@@ -38,11 +38,15 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What the first runs gave: the outputs, the seconds of the very first one, and the most memory since importing."""
+    """What the first runs gave: the outputs, the seconds of the very first one, and the most memory since importing.
+
+    Before that came the seconds of importing the engine.
+    """
 
     outputs: list[Any]
     first_seconds: float
     memory: int | None
+    import_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class _Ready:
     cold: Start
     cached: Start
     outputs: list[Any]
+    plan: float | None = None
 
 
 def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lambda _: None) -> ModelResult:
@@ -80,6 +81,7 @@ def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lam
             apart.get(name),
             apart[name] <= case.tolerance if name in apart else None,
             _share(flops, spreads[name], options),
+            found.plan,
         )
         for name, found in ready.items()
     )
@@ -111,11 +113,12 @@ def _load_again(
     worker = stack.enter_context(EngineProcess(engine, setup, folder / engine.name))
     seconds = worker.load()
     ran = worker.run(inputs)
-    return _Ready(worker, cold, _start(seconds, ran), ran.outputs)
+    plan = worker.plan(inputs) if engine is WEFT else None
+    return _Ready(worker, cold, _start(seconds, ran), ran.outputs, plan)
 
 
 def _start(load_seconds: float, ran: Ran) -> Start:
-    return Start(load_seconds, ran.first_seconds, ran.memory)
+    return Start(load_seconds, ran.first_seconds, ran.memory, ran.import_seconds)
 
 
 def _differences(

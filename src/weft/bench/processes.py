@@ -69,6 +69,10 @@ class EngineProcess:
         times: list[float] = self._ask("block", seconds)
         return times
 
+    def plan(self, inputs: Mapping[str, Any]) -> float | None:
+        seconds: float | None = self._ask("plan", inputs)
+        return seconds
+
     def inputs(self, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
         made: dict[str, Any] = self._ask("inputs", dict(sizes), seed)
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ SUBJECT = "weft"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Of a fresh process: seconds of loading and of the first run, and the most bytes above those after importing."""
+    """Of a fresh process: seconds of loading and of the first run, and the most bytes above those after importing.
+
+    `imports` are the seconds of importing the engine, which come before; None in results from before they were noted.
+    """
 
     load: float
     first_run: float
     memory: int | None
+    imports: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,17 @@ class Measurement:
     difference: float | None  # from the judge's outputs, relative; None where there is no judge
     agrees: bool | None
     share_of_peak: float | None
+    plan: float | None = None  # seconds of planning memory and launches for these sizes; of weft alone
+
+
+FIGURES: dict[str, Callable[[Measurement], float | None]] = {
+    "importing": lambda found: found.cached.imports,
+    "loading, cold": lambda found: found.cold.load,
+    "loading, cached": lambda found: found.cached.load,
+    "first run, cached": lambda found: found.cached.first_run,
+    "planning": lambda found: found.plan,
+}
+"""What is to be fast beside the runs themselves, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +126,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     changes: tuple[Change, ...]
+    figures: dict[str, tuple[float, int]]  # of FIGURES -> the mean ratio of weft's before over after, and of how many
     drift: dict[str, float]  # engine -> the mean ratio of times before over after; of peers it is the machine's mood
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
@@ -133,7 +149,13 @@ def compare(before: BenchReport, after: BenchReport) -> Comparison:
     only_before, only_after = (
         tuple(name for name in here if name not in there) for here, there in ((old, new), (new, old))
     )
-    return Comparison(changes, drift, only_before, only_after)
+    subjects = [(was, now) for name in both if (was := old[name].of(SUBJECT)) and (now := new[name].of(SUBJECT))]
+    figures: dict[str, tuple[float, int]] = {}
+    for figure, of in FIGURES.items():
+        ratios = [seconds / then for was, now in subjects if (seconds := of(was)) and (then := of(now))]
+        if ratios:
+            figures[figure] = geometric_mean(ratios), len(ratios)
+    return Comparison(changes, figures, drift, only_before, only_after)
 
 
 def _change(model: str, before: Spread, after: Spread) -> Change:

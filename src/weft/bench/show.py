@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.bench.engines import JUDGE
-from weft.bench.results import SUBJECT, BenchReport, Comparison, Measurement, ModelResult, means, mismatches
+from weft.bench.results import FIGURES, SUBJECT, BenchReport, Comparison, Measurement, ModelResult, means, mismatches
 from weft.bench.turns import Spread, geometric_mean
 from weft.cli import output
 
@@ -53,6 +53,8 @@ def show_report(report: BenchReport, missing: Sequence[str], console: Console) -
         console.print(Text(line, "bold white on red"))
     for line in mean_lines(report):
         console.print(line)
+    for line in figure_lines(report):
+        console.print(line)
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
@@ -74,6 +76,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print()
         mean = geometric_mean(change.ratio for change in comparison.changes)
         console.print(f"geometric mean of before / after: {mean:.3f} over {len(rows)} models (above 1: faster now)")
+    for figure, (ratio, count) in comparison.figures.items():
+        console.print(f"{figure}: before / after {ratio:.3f} over {count} models")
     for engine, ratio in comparison.drift.items():
         if engine != SUBJECT:
             console.print(Text(f"{engine} moved by {ratio:.3f}: so much is the machine, or another version", "dim"))
@@ -100,6 +104,17 @@ def mean_lines(report: BenchReport) -> Iterator[str]:
             f"worst {mean.worst[1]:.3f} ({output.printable(mean.worst[0])}), "
             f"best {mean.best[1]:.3f} ({output.printable(mean.best[0])})"
         )
+
+
+def figure_lines(report: BenchReport) -> Iterator[str]:
+    """What is to be fast beside the runs, for each engine that has such figures."""
+    for engine in report.engines():
+        found = [each for model in report.models if (each := model.of(engine)) is not None]
+        parts = []
+        for figure, of in FIGURES.items():
+            if times := [seconds for each in found if (seconds := of(each))]:
+                parts.append(f"{figure} {output.format_seconds(geometric_mean(times))}")
+        yield f"{engine}: {', '.join(parts)} (geometric means)"
 
 
 def quartiles(spread: Spread) -> str:

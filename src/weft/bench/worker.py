@@ -20,6 +20,7 @@ from weft.bench import turns
 from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
 from weft.cli.process import orders, peak_memory
 from weft.errors import InputError, WeftError
+from weft.plan.sections import make_plan
 
 Answer = tuple[Any, "str | None", "str | None"]
 """What was asked for, or the problem in its place; and a hint."""
@@ -33,11 +34,14 @@ class Server:
         self._loaded: Loaded | None = None
         self._prepared: Any = None
         self._memory_before = 0
+        self._import_seconds = 0.0
 
     def load(self, setup: Setup) -> float:
-        """Seconds of loading; importing comes before, and counts neither as time nor as memory."""
+        """Seconds of loading; importing comes before, and counts neither as time of it nor as memory."""
+        start = time.perf_counter()
         for module in self._engine.modules:
             import_module(module)
+        self._import_seconds = time.perf_counter() - start
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak of importing
         self._memory_before = peak_memory() or 0
@@ -57,7 +61,8 @@ class Server:
         seconds = time.perf_counter() - start
         result = loaded.run(self._prepared)
         peak = peak_memory()
-        return Ran(loaded.arrays(result), seconds, None if peak is None else peak - self._memory_before)
+        memory = None if peak is None else peak - self._memory_before
+        return Ran(loaded.arrays(result), seconds, memory, self._import_seconds)
 
     def block(self, seconds: float) -> list[float]:
         run, prepared = self._model().run, self._prepared
@@ -79,6 +84,17 @@ class Server:
         cost = program_cost(model.program)
         flops = at_sizes(cost.flops, sizes or {})
         return flops if isinstance(flops, int) and not cost.unknown and sizes is not None else None
+
+    def plan(self, inputs: Mapping[str, Any]) -> float | None:
+        """Seconds of planning a run of weft's model on such inputs afresh; None where the device plans nothing."""
+        try:
+            planned, sizes = self._model().model.plan({name: array.shape for name, array in inputs.items()})
+        except (AttributeError, WeftError):
+            return None
+        start = time.perf_counter()
+        for part in planned.sections:
+            make_plan(part.section, part.constants, sizes)
+        return time.perf_counter() - start
 
     def _model(self) -> Loaded:
         if self._loaded is None:

@@ -1,7 +1,7 @@
 """One switch for what stages prove about their results: WEFT_VERIFY=1 in the environment, as all tests run with it.
 
-Programs are verified in every run (ir/verify.py). With the switch, so are kernels, as soon as a section is built, and
-plans (plan/verify.py). What is wrong is an InternalError.
+Programs are verified in every run (ir/verify.py). With the switch, so are kernels, as soon as all sections are
+built, and plans (plan/verify.py). What is wrong is an InternalError.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from functools import cache
 
 from weft.ir.kernel import verify_kernel
-from weft.ir.work import NativeSection, all_works
+from weft.ir.work import HostSection, Section, all_works
 
 VARIABLE = "WEFT_VERIFY"
 
@@ -21,10 +21,15 @@ def is_verifying() -> bool:
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
-def verified(section: NativeSection) -> NativeSection:
-    """The section; where verification is switched on, with every kernel of it checked, those of scans included."""
+def verified(sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """The sections; where verification is switched on, with every kernel checked, inside of scans and bodies too."""
     if is_verifying():
-        kernels = {id(launch.kernel): launch.kernel for work in all_works(section) for launch, _ in work.launches}
-        for kernel in kernels.values():
-            verify_kernel(kernel)
-    return section
+        for section in sections:
+            if isinstance(section, HostSection):
+                for body in section.bodies:
+                    verified(body)
+                continue
+            kernels = {id(launch.kernel): launch.kernel for work in all_works(section) for launch, _ in work.launches}
+            for kernel in kernels.values():
+                verify_kernel(kernel)
+    return sections

@@ -6,7 +6,7 @@ stretches of tasks between steps for the host. Then planned: launches on places 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Union
 
@@ -147,6 +147,32 @@ def all_works(section: NativeSection) -> Iterator[Work]:
             yield from task.copies
         else:
             yield task.work
+
+
+def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launch]) -> tuple[Section, ...]:
+    """Sections with other launches in place of theirs; works that tasks share stay shared."""
+    works: dict[int, Work] = {}
+
+    def changed(work: Work) -> Work:
+        if id(work) not in works:
+            launches = tuple((function(launch), references) for launch, references in work.launches)
+            works[id(work)] = replace(work, launches=launches)
+        return works[id(work)]
+
+    def changed_section(section: NativeSection) -> NativeSection:
+        return replace(section, tasks=tuple(map(changed_task, section.tasks)))
+
+    def changed_task(task: Task | ScanTask) -> Task | ScanTask:
+        if isinstance(task, ScanTask):
+            return replace(task, body=changed_section(task.body), copies=tuple(map(changed, task.copies)))
+        return replace(task, work=changed(task.work))
+
+    return tuple(
+        changed_section(section)
+        if isinstance(section, NativeSection)
+        else replace(section, bodies=tuple(map_launches(body, function) for body in section.bodies))
+        for section in sections
+    )
 
 
 # -- planned ---------------------------------------------------------------------------------------------------------

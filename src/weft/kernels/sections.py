@@ -31,9 +31,9 @@ from weft.ir.program import Scan, TensorProgram, Value, join_origins
 from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.build.templates import Request
-from weft.kernels.lower.barriers import work_with_barriers
+from weft.kernels.lower.barriers import sections_with_barriers
 from weft.kernels.lower.memoize import memoizing
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.select import choose, copy_work
@@ -49,10 +49,11 @@ def divide(program: TensorProgram, target: Target, progress: Progress | None = N
 def build_sections(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
     with memoizing():
-        return _build(fused, target, progress)
+        sections = _build(fused, target, progress)
+    return verified(sections_with_barriers(sections) if isinstance(target, ThreadTarget) else sections)
 
 
-def _build(fused: FusedProgram, target: Target, progress: Progress | None) -> tuple[Section, ...]:
+def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
     numbers = count(_highest(fused.program) + 1)
     done = count(1)
     sections: list[Section] = []
@@ -66,14 +67,14 @@ def _build(fused: FusedProgram, target: Target, progress: Progress | None) -> tu
             builder.add(group)
             if progress is not None:
                 progress(next(done) / len(fused.groups))
-        sections.append(verified(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs)))
+        sections.append(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs))
     return tuple(sections)
 
 
 def _host_section(groups: Sequence[Group], target: Target) -> HostSection:
     steps = tuple(step for group in groups for step in group.steps)
     bodies = [body for group in groups if isinstance(group, HostGroup) for body in group.bodies]
-    return HostSection(steps, tuple(build_sections(body, target) for body in bodies))
+    return HostSection(steps, tuple(_build(body, target) for body in bodies))
 
 
 class _Builder:
@@ -125,26 +126,22 @@ class _Builder:
         for part in packing:
             value = Value(next(self.numbers), TensorType(part.result.dtype, part.result.shape))
             taken = tuple(operands[number] for number in part.operands)
-            self.tasks.append(Task(self.lowered(part.work), taken, (value,), origin, template=why[0], reason=why[1]))
+            self.tasks.append(Task(part.work, taken, (value,), origin, template=why[0], reason=why[1]))
             packed.append(value)
         needed = effort(group.steps, group.operands, group.results)
         taken = (*(operands[number] for number in last.operands), *packed)
-        self.tasks.append(Task(self.lowered(last.work), taken, group.results, origin, needed, *why))
+        self.tasks.append(Task(last.work, taken, group.results, origin, needed, *why))
 
     def add_scan(self, group: ScanGroup) -> None:
         (step,) = group.steps
         assert isinstance(step.primitive, Scan)
-        (body,) = build_sections(group.body, self.target)
+        (body,) = _build(group.body, self.target)
         assert isinstance(body, NativeSection)
         carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
-        copies = tuple(self.lowered(copy_work(carry, carry, self.target, flat=True)) for carry in carries)
+        copies = tuple(copy_work(carry, carry, self.target, flat=True) for carry in carries)
         operands = tuple(self.in_layout(value, row_major(rank(value))) for value in step.operands)
         program = group.body.program
         self.tasks.append(ScanTask(step.primitive, program, body, copies, operands, step.results, step.origin))
-
-    def lowered(self, work: Work) -> Work:
-        """The work as its target's lanes can run it."""
-        return work_with_barriers(work) if isinstance(self.target, ThreadTarget) else work
 
     def tensor(self, value: Value) -> Tensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
@@ -167,7 +164,7 @@ class _Builder:
 
     def copy(self, source: Value, result: Value, reason: str, *, flat: bool = False) -> None:
         work = copy_work(self.tensor(source), self.tensor(result), self.target, flat=flat)
-        self.tasks.append(Task(self.lowered(work), (source,), (result,), "copy", copy_effort(source), "copy", reason))
+        self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
 
 
 def _row_major(value: Value) -> Tensor:

@@ -9,7 +9,8 @@ from functools import partial
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.executable import Executable
+from weft.backends.cpu.executable import CpuExecutable
+from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.recording import recorder
@@ -19,13 +20,16 @@ from weft.backends.device import (
     Compiled,
     CompilingDriver,
     Device,
+    Listing,
     Progress,
     Recorder,
     Runner,
     RunOptions,
     Standing,
 )
+from weft.backends.llvm.compilation import assembly_text
 from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.target import Peak, Target
 from weft.ir.tensors import DeviceTensor, host_tensor
@@ -47,9 +51,14 @@ class CpuDriver(CompilingDriver):
     ) -> CompiledProgram:
         return compile_program(program, sections, cache, partial(progress, "generating code"))
 
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:
+        (text,) = modules_of([kernel])
+        assembly = assembly_text(text, machine.host())
+        return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
+
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
-        return Executable(program, _threads(options.threads), options)
+        return CpuExecutable(program, _threads(options.threads), options)
 
     def place(self, array: Array) -> DeviceTensor:
         return host_tensor(array, self.name)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
-from weft.backends.cpu.section import SectionRunner
+from weft.backends.cpu.section import CpuSection, CpuState
 from weft.backends.device import RunOptions
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
@@ -24,15 +23,7 @@ from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What runs the parts of a program: makes the runner of a native section, and runs a host step."""
-
-    section: Callable[..., SectionRunner] = SectionRunner
-    step: Callable[..., list[Any]] = interpret.run_step
-
-
-class Executable:
+class CpuExecutable:
     """Runs one program. Several threads may call `run` at once."""
 
     def __init__(
@@ -40,28 +31,27 @@ class Executable:
         program: CompiledProgram,
         threads: int,
         options: RunOptions = RunOptions(),  # noqa: B008
-        parts: Parts = Parts(),  # noqa: B008
+        step: Callable[..., list[Any]] = interpret.run_step,
     ) -> None:
-        """Under a memory limit, which weights, arena, workspace and outputs share, no arena may grow for speed."""
+        """Under a memory limit, which weights, arena, workspace and outputs share, no arena may grow for speed.
+
+        `step` runs a step on the host.
+        """
         self.program = program
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
         code = load_code(program.objects, names) if names else LoadedCode({}, None)
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
-        limit = options.memory_limit
-        limited = limit is not None
-        budget = (
-            MemoryBudget(limit, weight_bytes(program), self.workspace)
-            if limited
-            else MemoryBudget(may_grow=options.may_grow)
-        )
-        arenas = Arenas(budget)
+        if options.memory_limit is None:
+            budget = MemoryBudget(may_grow=options.may_grow)
+        else:
+            budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
+        self._state = CpuState(code, threads, Arenas(), budget)
+        self._whole = Sections(program, program.sections, self._section, step)
 
-        def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
-            return parts.section(section, constants, code, threads, arenas)
-
-        self._whole = Sections(program, program.sections, make, parts.step)
+    def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
+        return CpuSection(section, constants, self._state)
 
     def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
@@ -79,5 +69,5 @@ class Executable:
         if not self._whole.single:
             return None
         runner = self._whole.runners[0]
-        assert isinstance(runner, SectionRunner)
+        assert isinstance(runner, CpuSection)
         return runner.prepared(self._whole.bind(inputs, {})[0]).run

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.plan.limits import MemoryBudget
-
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 _HEAD = ALIGNMENT  # bytes before an arena's start; the first four are the errors
@@ -84,13 +82,9 @@ class Arena:
 
 
 class Arenas:
-    """Arenas that no run uses now. A run takes one that is large enough and gives it back.
+    """Arenas that no run uses now. A run takes one that is large enough and gives it back."""
 
-    `budget` is what a run may take in all.
-    """
-
-    def __init__(self, budget: MemoryBudget = MemoryBudget()) -> None:  # noqa: B008
-        self.budget = budget
+    def __init__(self) -> None:
         self._spare: list[Arena] = []  # a list's pop and append are atomic
 
     def take(self, size: int, regions: int) -> Arena:

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode
-from weft.backends.cpu.executable import Executable, Parts
-from weft.backends.cpu.memory import ALIGNMENT, Arenas, address, contiguous
-from weft.backends.cpu.section import SectionRunner
+from weft.backends.cpu.executable import CpuExecutable
+from weft.backends.cpu.memory import ALIGNMENT, address, contiguous
+from weft.backends.cpu.section import CpuSection
 from weft.backends.cpu.tape import Tape
 from weft.backends.notes import Notes
 from weft.backends.reference.interpret import run_step
@@ -31,29 +30,27 @@ Array = np.ndarray[Any, Any]
 def recorder(program: CompiledProgram, threads: int) -> Callable[[Sequence[Any]], RunRecord]:
     """A function that runs a program on inputs and tells how it went."""
     notes = Notes(run_step)
-
-    def section(*arguments: Any) -> SectionRunner:
-        return _RecordedSection(notes, notes.next_section(), *arguments)
-
-    return notes.recording(Executable(program, threads, parts=Parts(section, notes.run_step)).run)
+    return notes.recording(_RecordedExecutable(notes, program, threads).run)
 
 
-class _RecordedSection(SectionRunner):
+class _RecordedExecutable(CpuExecutable):
+    """One whose sections note the times of their launches."""
+
+    def __init__(self, notes: Notes, program: CompiledProgram, threads: int) -> None:
+        self.notes = notes
+        super().__init__(program, threads, step=notes.run_step)
+
+    def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
+        return _RecordedSection(self.notes, section, constants, self._state)
+
+
+class _RecordedSection(CpuSection):
     """A section that notes the times of its launches, on memory of its own."""
 
-    def __init__(
-        self,
-        notes: Notes,
-        number: int,
-        section: NativeSection,
-        constants: Mapping[Value, Any],
-        code: LoadedCode,
-        threads: int,
-        arenas: Arenas,
-    ) -> None:
-        super().__init__(section, constants, code, threads, arenas)
+    def __init__(self, notes: Notes, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.notes = notes
-        self.number = number
+        self.number = notes.next_section()
         self._known: tuple[tuple[int, ...], Plan, tuple[PlannedLaunch, ...], Tape] | None = None
 
     def run(

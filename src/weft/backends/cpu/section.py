@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,19 @@ from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, poin
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Launch, Repeat, Tape
+from weft.backends.planned import PlannedSection
 from weft.backends.reference.interpret import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
 from weft.errors import ExecutionError
-from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
-from weft.plan.limits import check_fits
+from weft.plan.limits import MemoryBudget
 from weft.plan.schedule import side_by_side
-from weft.plan.sections import FIRST_FREE, Plan, make_plan
-from weft.threads import lock
+from weft.plan.sections import FIRST_FREE, Plan
 
 Array = np.ndarray[Any, Any]
-REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps its tape
-REMEMBERED_LAUNCHES = 1 << 18  # in all of them together
 
 
 class PreparedSection:
@@ -41,20 +37,19 @@ class PreparedSection:
     def __init__(
         self,
         tape: Tape,
-        arena_bytes: int,
+        plan: Plan,
         inputs: int,
-        outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],  # shape and dtype of each
         arenas: Arenas,
         threads: int,
         long: bool,  # whether a run takes so much time that Ctrl-C should not wait for it
     ) -> None:
         self.tape = tape
-        self.arena_bytes = arena_bytes
+        self.arena_bytes = plan.arena_bytes
         self.arenas = arenas
         self.threads = min(threads, MOST_THREADS) if tape.parallel else 1
-        self.regions = FIRST_FREE + inputs + len(outputs)
+        self.regions = FIRST_FREE + inputs + len(plan.outputs)
         first = FIRST_REGION + FIRST_FREE + inputs
-        self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(outputs))
+        self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(plan.outputs))
         self.long = long
         self._native = runner()
         self._call = self._native.call
@@ -94,25 +89,24 @@ class PreparedSection:
         return arena.take_errors()
 
 
-class SectionRunner:
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuState:
+    """What the sections of one program share."""
+
+    code: LoadedCode
+    threads: int
+    arenas: Arenas
+    budget: MemoryBudget
+
+
+class CpuSection(PlannedSection[PreparedSection]):
     """Runs one native section. Several threads may call `run` at once."""
 
-    def __init__(
-        self,
-        section: NativeSection,
-        constants: Mapping[Value, Any],
-        code: LoadedCode,
-        threads: int,
-        arenas: Arenas,
-    ) -> None:
-        self.section = section
-        self.threads = threads
-        self.code = code
-        self.arenas = arenas
-        self.symbols = section_symbols(section) if section.symbols is None else section.symbols
-        self.constants = section_constants(section, constants)
-        self._plans: OrderedDict[tuple[int, ...], PreparedSection] = OrderedDict()
-        self._lock = lock()
+    def __init__(self, section: NativeSection, constants: Mapping[Value, Any], state: CpuState) -> None:
+        super().__init__(section, constants, state.budget, physical_memory())
+        self.threads = state.threads
+        self.code = state.code
+        self.arenas = state.arenas
 
     def run(
         self,
@@ -124,51 +118,27 @@ class SectionRunner:
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
         return self.prepared(sizes).run(arrays)
 
-    def prepared(self, sizes: Mapping[str, int]) -> PreparedSection:
-        """The section for given sizes."""
-        key = tuple([sizes[name] for name in self.symbols])
-        plan = self._plans.get(key)
-        if plan is not None and len(self._plans) == 1:
-            return plan
-        with self._lock:
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._plans.move_to_end(key)
-                return plan
-            plan = self._plans[key] = self._prepare(sizes)
-            launches = sum(kept.tape.count for kept in self._plans.values())
-            while len(self._plans) > 1 and (len(self._plans) > REMEMBERED_PLANS or launches > REMEMBERED_LAUNCHES):
-                launches -= self._plans.popitem(last=False)[1].tape.count
-            return plan
-
     def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
         plan = self.make_plan(sizes)
         count = len(self.section.inputs)
         threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
         long = is_long(plan.launches, assumed_peak())
-        return PreparedSection(self.make_tape(plan), plan.arena_bytes, count, plan.outputs, self.arenas, threads, long)
+        return PreparedSection(self.make_tape(plan), plan, count, self.arenas, threads, long)
 
-    def make_plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Memory and launches for given sizes."""
-        try:
-            plan = self._side_by_side(make_plan(self.section, self.constants, sizes), sizes)
-        except ZeroDivisionError:  # by a size that is 0: a program for these very sizes may do without it
-            raise
-        except ArithmeticError as error:
-            raise ExecutionError(f"sizes cannot be computed: {error}") from error
-        check_fits(plan, self.arenas.budget, physical_memory())
-        return plan
+    def _launches_in(self, prepared: PreparedSection) -> int:
+        return prepared.tape.count
 
-    def _side_by_side(self, plan: Plan, sizes: Mapping[str, int]) -> Plan:
+    def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
         """A plan in which tasks run side by side, where that saves time and takes no more memory than it may."""
+        plan = super()._plan(sizes, steps)
         if self.threads == 1:
             return plan
         order = [task for step in plan.steps for task in step]
         steps = side_by_side(self.section, order, Numbers(sizes), assumed_peak(), self.threads)
         if len(steps) == len(order):
             return plan
-        other = make_plan(self.section, self.constants, sizes, steps)
-        return other if self.arenas.budget.may_grow or other.arena_bytes <= plan.arena_bytes else plan
+        other = super()._plan(sizes, steps)
+        return other if self.budget.may_grow or other.arena_bytes <= plan.arena_bytes else plan
 
     def make_tape(self, plan: Plan) -> Tape:
         """The launches of a plan, ready to run."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from weft.backends.device import Array, Compiled, CompilingDriver, Progress, Recorder, Runner, RunOptions
+from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
+from weft.backends.resident.executable import ResidentExecutable
+from weft.backends.resident.recording import recorder
+from weft.backends.resident.tensor import upload
 from weft.backends.webgpu import adapters, gpu, targets
+from weft.backends.webgpu.bindings import module_text
 from weft.backends.webgpu.compile import compile_program
-from weft.backends.webgpu.executable import Executable
+from weft.backends.webgpu.emit import emit
+from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
-from weft.backends.webgpu.recording import recorder
-from weft.backends.webgpu.tensor import upload
 from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.target import Peak, Target
 from weft.ir.tensors import DeviceTensor
@@ -43,9 +47,15 @@ class WebGpuDriver(CompilingDriver):
         telling = partial(progress, "writing shaders")
         return compile_program(program, sections, adapter.abilities, adapter.limits.max_subgroup, telling)
 
+    def listings(self, kernel: Kernel) -> Sequence[Listing]:
+        adapter = self._adapter()
+        shader = emit(kernel, adapter.abilities, adapter.limits.max_subgroup)
+        return (Listing("WGSL", "wgsl", ".wgsl", module_text(kernel, shader, {}, adapter.abilities)),)
+
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)
-        executable = Executable(program, self._gpu(), options.memory_limit)
+        opened = self._gpu()
+        executable = ResidentExecutable(program, opened, gpu_launches(program, opened), options.memory_limit)
         executable.compile_usual()
         return executable
 
@@ -54,7 +64,8 @@ class WebGpuDriver(CompilingDriver):
 
     def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
         assert isinstance(program, CompiledProgram)
-        return Recorder(recorder(program, self._gpu()), 1)
+        opened = self._gpu()
+        return Recorder(recorder(program, opened, gpu_launches(program, opened)), 1)
 
     def calibrate(self, threads: int) -> Peak:  # noqa: ARG002
         return known_peak(self._gpu())

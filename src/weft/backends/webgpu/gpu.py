@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import wgpu
 
+from weft.backends.resident.device import Commands, Copy
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.native import QUIET
@@ -169,6 +170,14 @@ class Gpu:
 
     # ---- memory
 
+    @property
+    def alignment(self) -> int:
+        return self.limits.offset_alignment
+
+    @property
+    def largest_buffer(self) -> int:
+        return self.limits.max_buffer_bytes
+
     def buffer(self, size: int, label: str = "", usage: int = 0) -> Buffer:
         """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
         size = max(_LEAST_BUFFER, -(-size // 4) * 4)
@@ -300,6 +309,21 @@ class Gpu:
             self._read_batch(encode if number == 0 else None, batch, results, long and number == 0)
         return results
 
+    def execute(self, commands: Commands, reads: Sequence[tuple[Buffer, int, int]], long: bool = False) -> list[Array]:
+        """Run a program's commands and read slices; where there are none to read, do not wait."""
+
+        def encode(encoder: Any) -> None:
+            for cleared in commands.cleared:
+                encoder.clear_buffer(cleared.buffer.handle, cleared.offset, cleared.size)
+            _copy(encoder, commands.before)
+            commands.recording(encoder)
+            _copy(encoder, commands.after)
+
+        if reads:
+            return self.run(encode, reads, long)
+        self.submit(encode)
+        return []
+
     def wait(self) -> None:
         """Wait until all that was submitted is done."""
         with self._lock:
@@ -310,9 +334,13 @@ class Gpu:
 
     def time(self, recording: Recording) -> list[float]:
         """Run dispatches and tell how many seconds each took; DeviceError where the adapter has no timestamps."""
-        timed = TimedRecording(self, recording.dispatches)
+        timed = self.timed(recording)
         self.run(timed)
         return [float(span) * 1e-9 for span in np.diff(timed.ticks())]
+
+    def timed(self, recording: Recording) -> TimedRecording:
+        """The same dispatches, with times; DeviceError where the adapter has no timestamps."""
+        return TimedRecording(self, recording.dispatches)
 
     def check_can_time(self) -> None:
         """Raise DeviceError where the adapter has no timestamps."""
@@ -474,6 +502,13 @@ class TimedRecording(Recording):
         found = [*(row[:count] for row, count in zip(content, counts)), content[-1, counts[-1] : counts[-1] + 1]]
         period = native.timestamp_period(self._gpu._queue)
         return (np.concatenate(found) * period).astype(np.int64)
+
+
+def _copy(encoder: Any, copies: Sequence[Copy]) -> None:
+    for source, start, target, place, size in copies:
+        if size:
+            whole = -(-size // 4) * 4
+            encoder.copy_buffer_to_buffer(source.handle, start, target.handle, place, whole)
 
 
 def _said(error: Exception) -> str:

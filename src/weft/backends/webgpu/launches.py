@@ -6,12 +6,14 @@ are repeated at other places are bound to all of these, and have parameters for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from weft.backends.naming import kernel_names
+from weft.backends.resident.device import BufferSlice, Find
 from weft.backends.webgpu.bindings import Binding, module_text
 from weft.backends.webgpu.gpu import (
     READ,
@@ -26,9 +28,9 @@ from weft.backends.webgpu.gpu import (
 )
 from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.trip_counts import MOST_TRIPS, most_trips
-from weft.backends.webgpu.weights import Spot
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir import kernel as form
+from weft.ir.compiled import CompiledProgram
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.sections import ABSOLUTE
 
@@ -48,14 +50,14 @@ class Bound:
 
     launch: PlannedLaunch
     ways: tuple[Binding, ...]
-    spots: tuple[Spot, ...]  # of each buffer that is no alias
+    spots: tuple[BufferSlice, ...]  # of each buffer that is no alias
     bases: tuple[tuple[int, ...], ...]  # of each time it is run, of each buffer
 
 
 class Binder:
     """Binds the launches of plans; `find` tells where a place is, given the bytes from there on that are used."""
 
-    def __init__(self, gpu: Gpu, shaders: Mapping[str, Shader], find: Callable[[Place, int], Spot]) -> None:
+    def __init__(self, gpu: Gpu, shaders: Mapping[str, Shader], find: Find) -> None:
         self.gpu = gpu
         self.shaders = shaders
         self.find = find
@@ -91,7 +93,7 @@ class Binder:
         self._check_loops(launch)
         buffers = shared_buffers(launch.kernel)
         alignment = self.gpu.limits.offset_alignment
-        spots: dict[str, Spot] = {}  # by the buffer that has the binding
+        spots: dict[str, BufferSlice] = {}  # by the buffer that has the binding
         homes: dict[tuple[int, int, int, Any], str] = {}
         aliases: dict[str, str] = {}
         bases: list[list[int]] = []
@@ -100,7 +102,7 @@ class Binder:
             start = span.offset // alignment * alignment
             first = span.offset - start + (-shift * (count - 1) if shift < 0 else 0)
             bases.append([(first + shift * time) // buffer.dtype.numpy.itemsize for time in range(count)])
-            whole = Spot(span.buffer, start, span.size + span.offset - start)
+            whole = BufferSlice(span.buffer, start, span.size + span.offset - start)
             home = homes.setdefault((id(span.buffer), span.offset, shift, buffer.dtype), buffer.name)
             if home != buffer.name and place.region != ABSOLUTE:
                 aliases[buffer.name] = home
@@ -126,7 +128,7 @@ class Binder:
         self._check_bindings(launch, ways, spots)
         return Bound(launch, tuple(ways), tuple(spots.values()), tuple(zip(*bases)) if bases else ((),) * count)
 
-    def _check_bindings(self, launch: PlannedLaunch, ways: Sequence[Binding], spots: Mapping[str, Spot]) -> None:
+    def _check_bindings(self, launch: PlannedLaunch, ways: Sequence[Binding], spots: Mapping[str, BufferSlice]) -> None:
         """OutOfMemoryError if tensors are so large that a kernel cannot see all of them at once."""
         count = sum(way.segments for way in ways if way.alias is None)
         most = self.gpu.limits.max_bindings
@@ -138,14 +140,14 @@ class Binder:
                 hint="use smaller inputs, or another device: see weft.devices()",
             )
 
-    def _span(self, place: Place, shift: int, size: int, count: int) -> Spot:
+    def _span(self, place: Place, shift: int, size: int, count: int) -> BufferSlice:
         """All that a buffer is, each time a launch is repeated."""
         if not shift:
             return self.find(place, size)
         far = shift * (count - 1)
         return self.find(Place(place.region, place.offset + min(far, 0)), size + abs(far))
 
-    def _way(self, buffer: form.Buffer, spot: Spot, aligned: bool, constant: bool) -> Binding:
+    def _way(self, buffer: form.Buffer, spot: BufferSlice, aligned: bool, constant: bool) -> Binding:
         """A buffer that is larger than a binding may be takes several."""
         most = self._most_bytes()
         count = -(-spot.size // most)
@@ -232,3 +234,26 @@ class Binder:
 
 def _kinds(ways: Sequence[Binding]) -> tuple[str, ...]:
     return tuple(READ if way.constant else WRITE for way in ways if way.alias is None for _ in range(way.segments))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuLaunches:
+    """The launches of one program's plans as dispatches, from the shaders of its kernels."""
+
+    gpu: Gpu
+    shaders: Mapping[str, Shader]
+    parameter_bytes: int = PARAMETER_STRIDE
+
+    def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
+        binder = Binder(self.gpu, self.shaders, find)
+        binder.pipelines(binder.bind(launches, idle=True))
+
+    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> Recording:
+        binder = Binder(self.gpu, self.shaders, find)
+        return binder.record(binder.bind(launches))
+
+
+def gpu_launches(program: CompiledProgram, gpu: Gpu) -> GpuLaunches:
+    """Those of a compiled program."""
+    codes = zip(kernel_names(program.sections), program.objects, strict=True)
+    return GpuLaunches(gpu, {name: Shader.decode(code) for name, code in codes})

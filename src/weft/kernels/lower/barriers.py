@@ -7,8 +7,9 @@ still to read: before such a statement all of them wait. A lane that meets only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
@@ -32,8 +33,7 @@ from weft.ir.kernel import (
     statement_codes,
     walk_code,
 )
-from weft.ir.work import Work
-from weft.kernels.lower.memoize import memoized
+from weft.ir.work import Launch, Section, map_launches
 
 
 def with_barriers(kernel: Kernel) -> Kernel:
@@ -45,11 +45,16 @@ def with_barriers(kernel: Kernel) -> Kernel:
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-@memoized
-def work_with_barriers(work: Work) -> Work:
-    """The work with barriers in all of its kernels."""
-    launches = [(replace(launch, kernel=with_barriers(launch.kernel)), places) for launch, places in work.launches]
-    return replace(work, launches=tuple(launches))
+def sections_with_barriers(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Sections whose kernels all have barriers; what was one kernel stays one."""
+    made: dict[int, Kernel] = {}
+
+    def lowered(launch: Launch) -> Launch:
+        if id(launch.kernel) not in made:
+            made[id(launch.kernel)] = with_barriers(launch.kernel)
+        return replace(launch, kernel=made[id(launch.kernel)])
+
+    return map_launches(sections, lowered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What was read and written since the last barrier."""
+    """What was read and written, by a statement or since the last barrier."""
 
     read: frozenset[_Access] = frozenset()
     written: frozenset[_Access] = frozenset()
@@ -74,9 +79,9 @@ class _State:
     def __or__(self, other: _State) -> _State:
         return _State(self.read | other.read, self.written | other.written)
 
-    def conflicts(self, read: set[_Access], written: set[_Access]) -> bool:
-        return any(a.meets(b) for a in read for b in self.written) or any(
-            a.meets(b) for a in written for b in (*self.written, *self.read)
+    def conflicts(self, later: _State) -> bool:
+        return any(a.meets(b) for a in later.read for b in self.written) or any(
+            a.meets(b) for a in later.written for b in (*self.written, *self.read)
         )
 
 
@@ -84,19 +89,24 @@ class _Walk:
     def __init__(self, lanes: int, shared: set[str]) -> None:
         self.lanes = lanes
         self.shared = shared  # buffers that the kernel both writes and reads
+        self.known: dict[Any, list[_State]] = {}  # what the statements of a body do, since loops are walked again
 
     def body(
         self, body: tuple[Statement, ...], state: _State, steps: Mapping[str, int], views: Mapping[str, str]
     ) -> tuple[tuple[Statement, ...], _State]:
         """The body with barriers, and what is left open at its end. `steps` are those of loops around it."""
         found: list[Statement] = []
+        known = self.known.setdefault((id(body), *steps.items(), *views.items()), [])
         steps, views = dict(steps), dict(views)
-        for statement in body:
-            read, written = self.accesses(statement, steps, views)
-            if state.conflicts(read, written):
-                found.append(Barrier())
-                state = _State()
-            state = state | _State(frozenset(read), frozenset(written))
+        for number, statement in enumerate(body):
+            if number == len(known):
+                known.append(self.accesses(statement, steps, views))
+            own = known[number]
+            if own.read or own.written:
+                if state.conflicts(own):
+                    found.append(Barrier())
+                    state = _State()
+                state = state | own
             match statement:
                 case Barrier():
                     state = _State()
@@ -129,9 +139,7 @@ class _Walk:
                     found.append(statement)
         return tuple(found), state
 
-    def accesses(
-        self, statement: Statement, steps: Mapping[str, int], views: Mapping[str, str]
-    ) -> tuple[set[_Access], set[_Access]]:
+    def accesses(self, statement: Statement, steps: Mapping[str, int], views: Mapping[str, str]) -> _State:
         read: set[_Access] = set()
         written: set[_Access] = set()
 
@@ -152,7 +160,7 @@ class _Walk:
                 add(written, name, offset, None, len(values))
             case FetchRun(names, name, offset):
                 add(read, name, offset, None, len(names))
-        return read, written
+        return _State(frozenset(read), frozenset(written))
 
     def is_own(self, offset: Dim, steps: Mapping[str, int], width: int) -> bool:
         """Whether each lane has elements of its own at an offset, in all iterations of the loops around it."""

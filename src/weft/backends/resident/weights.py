@@ -1,38 +1,28 @@
-"""A program's constants on the device: in buffers of their own, uploaded once, piece by piece."""
+"""A program's constants on a device: in buffers of their own, uploaded once, piece by piece."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from weft.backends.webgpu.gpu import Gpu
+from weft.backends.resident.device import Array, BufferSlice, MemoryDevice
 from weft.errors import InternalError
 from weft.ir.packing import forget_pages
 
-Array = np.ndarray[Any, Any]
 MOST_TOGETHER = 1 << 28  # bytes of constants that share a buffer; a larger one has its own
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Bytes of a buffer on the device."""
-
-    buffer: Any
-    offset: int
-    size: int
-
-
-class Weights:
+class ResidentWeights:
     """Where the arrays lie that plans name by their addresses; an array is uploaded when it is first added."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._arrays: dict[int, tuple[Array, Spot]] = {}  # by address; arrays are kept, so that addresses stay theirs
-        self._empty: dict[int, Spot] = {}
+    def __init__(self, device: MemoryDevice) -> None:
+        self._device = device
+        self._arrays: dict[
+            int, tuple[Array, BufferSlice]
+        ] = {}  # by address; arrays are kept, so that addresses stay theirs
+        self._empty: dict[int, BufferSlice] = {}
         self._starts: list[int] = []
         self.bytes = 0  # taken on the device
 
@@ -41,36 +31,36 @@ class Weights:
         fresh: dict[int, Array] = {}
         for array in arrays:
             if not array.nbytes:
-                self._empty.setdefault(array.ctypes.data, Spot(self._gpu.buffer(0), 0, 0))
+                self._empty.setdefault(array.ctypes.data, BufferSlice(self._device.buffer(0), 0, 0))
             elif array.ctypes.data not in self._arrays:
                 fresh[array.ctypes.data] = array
-        for together in _batches(fresh.values(), min(MOST_TOGETHER, self._gpu.limits.max_buffer_bytes)):
+        for together in _batches(fresh.values(), min(MOST_TOGETHER, self._device.largest_buffer)):
             self._upload(together)
         self._starts = sorted(self._arrays)
 
-    def find(self, address: int) -> Spot:
+    def find(self, address: int) -> BufferSlice:
         """What lies at an address, from there to the end of its array."""
         number = bisect_right(self._starts, address) - 1
         if number >= 0:
             start = self._starts[number]
-            array, spot = self._arrays[start]
+            array, place = self._arrays[start]
             if address - start < max(array.nbytes, 1):
-                return Spot(spot.buffer, spot.offset + address - start, spot.size - (address - start))
+                return BufferSlice(place.buffer, place.offset + address - start, place.size - (address - start))
         if address in self._empty:
             return self._empty[address]
         raise InternalError("a constant that is not on the device")
 
     def _upload(self, arrays: list[Array]) -> None:
-        alignment = self._gpu.limits.offset_alignment
+        alignment = self._device.alignment
         offsets, size = [], 0
         for array in arrays:
             offsets.append(size)
             size += -(-array.nbytes // alignment) * alignment
-        buffer = self._gpu.buffer(size, "weights")
+        buffer = self._device.buffer(size, "weights")
         for array, offset in zip(arrays, offsets):
-            self._gpu.write(buffer, offset, array.reshape(-1).view(np.uint8))
+            self._device.write(buffer, offset, array.reshape(-1).view(np.uint8))
             forget_pages(array)
-            self._arrays[array.ctypes.data] = array, Spot(buffer, offset, array.nbytes)
+            self._arrays[array.ctypes.data] = array, BufferSlice(buffer, offset, array.nbytes)
         self.bytes += size
 
 

@@ -1,4 +1,4 @@
-"""A compiled program ready to run on a GPU."""
+"""A compiled program ready to run on a device with memory of its own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
-from weft.backends.sections import Runner, Sections
-from weft.backends.webgpu.gpu import Gpu
-from weft.backends.webgpu.section import RunMemory, SectionRunner
-from weft.backends.webgpu.shader import Shader
-from weft.backends.webgpu.tensor import GpuTensor
-from weft.backends.webgpu.weights import Weights
+from weft.backends.resident.device import LaunchCompiler, MemoryDevice
+from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
+from weft.backends.resident.tensor import ResidentTensor
+from weft.backends.resident.weights import ResidentWeights
+from weft.backends.sections import SectionRunner, Sections
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Step, Value
@@ -25,37 +21,35 @@ from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.sections import Plan
 from weft.plan.usual_sizes import usual_sizes
 
-Array = np.ndarray[Any, Any]
 
-
-class Executable:
+class ResidentExecutable:
     """Runs one program. Several threads may call `run`."""
 
     def __init__(
         self,
         program: CompiledProgram,
-        gpu: Gpu,
-        limit: int | None = None,
-        runner: Callable[..., SectionRunner] = SectionRunner,
+        device: MemoryDevice,
+        launches: LaunchCompiler,
+        memory_limit: int | None = None,
         step: Callable[..., list[Any]] | None = None,
     ) -> None:
-        """`runner` makes what runs a native section, `step` runs a step on the host."""
+        """`launches` has the program's code; `step` runs a step on the host."""
         self.program = program
-        self.gpu = gpu
-        names = kernel_names(program.sections)
-        shaders = {name: Shader.decode(code) for name, code in zip(names, program.objects, strict=True)}
-        weights, memory = Weights(gpu), RunMemory(gpu)
-        budget = MemoryBudget(limit, weight_bytes(program)) if limit is not None else MemoryBudget()
-        read = _read_by_native(program)
+        budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
+        self._state = ResidentState(device, launches, ResidentWeights(device), RunMemory(device), budget)
+        self._read_by_native = _read_by_native(program)
+        self._whole = Sections(program, program.sections, self._section, step or run_step)
 
-        def make(section: NativeSection, constants: Mapping[Value, Any]) -> SectionRunner:
-            stays = frozenset(value for value in section.outputs if value in read)
-            return runner(section, constants, shaders, weights, memory, budget, stays)
+    def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
+        return self._runner(section, constants, frozenset(section.outputs) & self._read_by_native)
 
-        self._whole = Sections(program, program.sections, make, step or run_step)
+    def _runner(
+        self, section: NativeSection, constants: Mapping[Value, Any], stays: frozenset[Value]
+    ) -> ResidentSection:
+        return ResidentSection(section, constants, self._state, stays)
 
     def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
-        """The outputs for these inputs, arrays or tensors of this GPU; GuardError where the program does not apply.
+        """The outputs for these inputs, arrays or tensors of this device; GuardError where the program does not apply.
 
         Those whose numbers are in `keep` stay on the device, where they were computed there.
         """
@@ -63,7 +57,7 @@ class Executable:
         kept = frozenset(self.program.outputs[number] for number in keep)
         results = self._whole.run_bound(inputs, sizes, pending, kept)
         return [
-            result if number in keep or not isinstance(result, GpuTensor) else result.numpy()
+            result if number in keep or not isinstance(result, ResidentTensor) else result.numpy()
             for number, result in enumerate(results)
         ]
 
@@ -81,7 +75,7 @@ class Executable:
         """
         interpret.check_guards(self._whole.guards, sizes)
         for runner in self._whole.all_runners():
-            assert isinstance(runner, SectionRunner)
+            assert isinstance(runner, ResidentSection)
             if set(runner.symbols) <= set(sizes):
                 runner.compile(sizes)
 
@@ -99,19 +93,19 @@ class Executable:
         if full is not None:
             raise full
 
-    def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:  # noqa: ARG002
+    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         """There is none: what a call costs here is not Python's checks."""
-        return None
+        return
 
 
-def _workspace(runner: Runner, plan: Plan, sizes: Mapping[str, int]) -> int:
-    assert isinstance(runner, SectionRunner)
+def _workspace(runner: SectionRunner, plan: Plan, sizes: Mapping[str, int]) -> int:
+    assert isinstance(runner, ResidentSection)
     return runner.workspace(plan, sizes)
 
 
 def run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
     """A step for the host, on arrays."""
-    arrays = [operand.numpy() if isinstance(operand, GpuTensor) else operand for operand in operands]
+    arrays = [operand.numpy() if isinstance(operand, ResidentTensor) else operand for operand in operands]
     return interpret.run_step(step, arrays, sizes, run_body)
 
 

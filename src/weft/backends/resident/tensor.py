@@ -1,0 +1,47 @@
+"""Tensors that stay on a device with memory of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.backends.resident.device import Array, MemoryDevice
+from weft.errors import DeviceError
+from weft.ir.tensors import DeviceTensor
+
+
+class ResidentTensor(DeviceTensor):
+    """A tensor in a buffer of its own."""
+
+    def __init__(self, home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        super().__init__(shape, dtype, home.device)
+        self.home = home
+        self._buffer: Any = buffer
+
+    def buffer_on(self, device: MemoryDevice) -> Any:
+        """Its buffer, for a device that must be its own."""
+        self.check_usable()
+        if device is not self.home:
+            self.home.check()  # it may be the same that was lost, and opened again
+            raise DeviceError(f"{self!r} cannot be used on {device.device}")
+        return self._buffer
+
+    def shared(self) -> ResidentTensor:
+        """Another tensor with the same memory, which is freed when both are released."""
+        return ResidentTensor(self.home, self.buffer_on(self.home), self.shape, self.dtype)
+
+    def _read(self) -> Array:
+        (content,) = self.home.read([(self.buffer_on(self.home), 0, self.nbytes)])
+        return content.view(self.dtype).reshape(self.shape)
+
+    def _release(self) -> None:
+        self._buffer = None
+
+
+def upload(device: MemoryDevice, array: Array) -> ResidentTensor:
+    """A tensor with an array's elements."""
+    buffer = device.buffer(array.nbytes, "tensor")
+    if array.nbytes:
+        device.write(buffer, 0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return ResidentTensor(device, buffer, array.shape, array.dtype)

@@ -1,0 +1,118 @@
+"""`weft kernels`: the kernels that a model becomes, and the code of those that are asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from weft.backends.device import CompilingDriver, Listing
+from weft.backends.naming import named
+from weft.cli import inputs, output
+from weft.compiler import LoadOptions, open_pipeline
+from weft.errors import DeviceError, InputError
+from weft.plan.usual_sizes import usual_sizes
+from weft.report.kernels import KernelUse, kernel_uses
+from weft.report.nodes import labelled, ops_by_node
+
+SHOWN_NODES = 3
+NOTHING = "–"
+COLUMNS = ("kernel", "template", "nodes", "launches", "FLOPs", "bytes")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "kernels",
+        help="the kernels that a model becomes: nodes, template, cost, code",
+        description="List the kernels of a model: the nodes that each came from, the template that built it, its least "
+        "arithmetic and memory traffic. With -k: why this template, the kernel's IR and the code of the device.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("-k", dest="names", action="append", default=[], metavar="NAME", help="show kernels so named")
+    parser.add_argument(
+        "--device", default="auto", metavar="D", help="device to build for (default: the best one here)"
+    )
+    parser.add_argument("--precision", default="float32", metavar="P", help="precision to build for (default float32)")
+    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    sizes = inputs.parse_sizes(args.shape)
+    pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision, cache=False))
+    driver = pipeline.driver
+    if not isinstance(driver, CompilingDriver):
+        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="choose another device: see weft devices")
+    program = pipeline.program()
+    sections = named(pipeline.build(pipeline.fuse(program)))
+    given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), sizes)
+    uses = kernel_uses(sections, given)
+    chosen = [use for use in uses if any(name in use.name for name in args.names)]
+    if args.names and not chosen:
+        raise InputError(f"no kernel with {' or '.join(args.names)} in its name", hint="leave -k out to see all names")
+    ops = ops_by_node(pipeline.read().graph)
+    if args.json:
+        output.print_json([_record(use, driver.listings(use.kernel) if args.names else ()) for use in chosen or uses])
+        return 0
+    console = output.console()
+    if args.names:
+        for use in chosen:
+            _show(use, ops, driver.listings(use.kernel), console)
+        return 0
+    console.print(output.table(output.printable(args.model), COLUMNS, [_row(use, ops) for use in uses], COLUMNS[3:]))
+    said = ", ".join(f"{name} = {size}" for name, size in given.items())
+    note = f"{len(uses)} kernels for {driver.name}{f', FLOPs and bytes for {said}' if said else ''}"
+    console.print(Text(f"\n{note}; weft kernels MODEL -k NAME shows one", "dim"))
+    return 0
+
+
+def _row(use: KernelUse, ops: dict[str, str]) -> tuple[object, ...]:
+    nodes = labelled(use.nodes, ops)
+    more = f", and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+    return (
+        Text(use.name, "bold"),
+        Text(use.template, "cyan"),
+        ", ".join(nodes[:SHOWN_NODES]) + more,
+        use.launches,
+        NOTHING if use.flops is None else output.format_count(use.flops),
+        NOTHING if use.bytes is None else output.format_bytes(use.bytes),
+    )
+
+
+def _show(use: KernelUse, ops: dict[str, str], listings: Sequence[Listing], console: Console) -> None:
+    console.print(Text(use.name, "bold"))
+    flops = NOTHING if use.flops is None else output.format_count(use.flops)
+    moved = NOTHING if use.bytes is None else output.format_bytes(use.bytes)
+    console.print(
+        output.facts(
+            [
+                ("template", f"{use.template}: {use.reason}" if use.reason else use.template),
+                ("nodes", ", ".join(labelled(use.nodes, ops))),
+                ("cost", f"{use.launches} launches, at least {flops} FLOPs and {moved} in all"),
+            ]
+        )
+    )
+    for listing in (Listing("kernel", "python", ".txt", str(use.kernel)), *listings):
+        console.print(Text(f"\n{listing.title}", "bold"))
+        console.print(Syntax(listing.text.rstrip(), listing.lexer, theme="ansi_dark", background_color="default"))
+    console.print()
+
+
+def _record(use: KernelUse, listings: Sequence[Listing]) -> dict[str, Any]:
+    record = {
+        "name": use.name,
+        "template": use.template,
+        "reason": use.reason,
+        "nodes": use.nodes,
+        "launches": use.launches,
+        "flops": use.flops,
+        "bytes": use.bytes,
+        "lanes": use.kernel.lanes,
+    }
+    if not listings:
+        return record
+    return {**record, "ir": str(use.kernel), "code": {listing.title: listing.text for listing in listings}}
