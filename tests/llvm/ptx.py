@@ -107,7 +107,7 @@ class Example:
     def kernels(self) -> list[Kernel]:
         """With barriers, each under a name of its own."""
         found = []
-        for number, (launch, _) in enumerate(self.work.launches):
+        for number, launch in enumerate(self.work.launches):
             kernel = replace(with_barriers(launch.kernel), name=f"{self.name}_{number}")
             verify_kernel(kernel)
             found.append(kernel)
@@ -134,10 +134,10 @@ class Example:
         return [
             Launched(
                 dims.evaluate(launch.blocks, {}),
-                [places.index((reference.kind, reference.number)) for reference in references],
-                [dims.evaluate(value, {}) for value in launch.parameters],
+                [places.index((reference.kind, reference.number)) for reference in launch.references],
+                [dims.evaluate(value, {}) for value in launch.values],
             )
-            for launch, references in self.work.launches
+            for launch in self.work.launches
         ]
 
     def packed(self, processor: str) -> dict[str, Any]:
