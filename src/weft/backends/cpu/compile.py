@@ -15,7 +15,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
-from weft.threads import Task, Team, usable_cores
+from weft.threads import Future, Team, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -45,7 +45,7 @@ def compile_kernels(
     if not missing:
         return tuple(code for code in found if code is not None)
     with Team(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, Task[bytes]] = {}
+        pending: dict[int, Future[bytes]] = {}
         for done, number in enumerate(missing):
             (text,) = modules_of([kernels[number]])
             pending[number] = workers.submit(compile_module, text, machine)
