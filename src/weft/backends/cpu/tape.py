@@ -51,7 +51,7 @@ class TapeLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class TapeRepeat:
+class TapeLoop:
     """Launches in order, `count` times; each time, buffers lie `shifts` bytes further (per launch and buffer)."""
 
     launches: tuple[TapeLaunch, ...]
@@ -62,7 +62,7 @@ class TapeRepeat:
 class Tape:
     """Launches in the form that the native runner reads; `keep` is whatever must live as long (the code)."""
 
-    def __init__(self, launches: Sequence[TapeLaunch | TapeRepeat], keep: object = None) -> None:
+    def __init__(self, launches: Sequence[TapeLaunch | TapeLoop], keep: object = None) -> None:
         listed = [launch for entry in launches for launch in _once(entry)]
         for launch in listed:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
@@ -157,8 +157,8 @@ _FIRST_PLACE = 2  # column of a launch's row
 _ALL = (1 << VISIBLE) - 1
 
 
-def _once(entry: TapeLaunch | TapeRepeat) -> tuple[TapeLaunch, ...]:
-    return entry.launches if isinstance(entry, TapeRepeat) else (entry,)
+def _once(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:
+    return entry.launches if isinstance(entry, TapeLoop) else (entry,)
 
 
 def _rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Array]:
@@ -175,9 +175,9 @@ def _rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Ar
     return np.array(rows, np.int64).reshape(-1, 6), np.array(places, np.int64).reshape(-1, 2)
 
 
-def _repeated(entries: Sequence[TapeLaunch | TapeRepeat], rows: Array, places: Array) -> tuple[Array, Array]:
+def _repeated(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array) -> tuple[Array, Array]:
     """The rows and places of every launch, those of repeats as often as they are run."""
-    if not any(isinstance(entry, TapeRepeat) for entry in entries):
+    if not any(isinstance(entry, TapeLoop) for entry in entries):
         return rows, places
     all_rows, all_places = [], []
     row = place = total = 0  # places listed, and places in all
@@ -187,7 +187,7 @@ def _repeated(entries: Sequence[TapeLaunch | TapeRepeat], rows: Array, places: A
         count = sum(len(launch.buffers) for launch in launches)
         spots = places[place : place + count]
         own[:, _FIRST_PLACE] += total - place
-        if isinstance(entry, TapeRepeat):
+        if isinstance(entry, TapeLoop):
             times = np.arange(entry.count)
             shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(
                 -1, 2
@@ -201,7 +201,7 @@ def _repeated(entries: Sequence[TapeLaunch | TapeRepeat], rows: Array, places: A
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
 
 
-def _steps(entries: Sequence[TapeLaunch | TapeRepeat]) -> Array:
+def _steps(entries: Sequence[TapeLaunch | TapeLoop]) -> Array:
     """A row for each step: its first launch, how many it has, blocks, grain, parts, and what it waits for."""
     steps: list[list[int]] = []
     step_of: list[int] = []  # the step that each entry ends with
@@ -215,7 +215,7 @@ def _steps(entries: Sequence[TapeLaunch | TapeRepeat]) -> Array:
             case TapeLaunch():
                 steps.append(_step(entry, launches, _waits(entry, len(steps), step_of)))
                 launches += 1
-            case TapeRepeat():
+            case TapeLoop():
                 steps += _repeated_steps(entry, launches)
                 launches += entry.count * len(entry.launches)
         step_of.append(len(steps) - 1)
@@ -236,7 +236,7 @@ def _waits(launch: TapeLaunch, step: int, step_of: Sequence[int]) -> int:
     return sum(1 << (VISIBLE - distance) for distance in before if 0 < distance <= VISIBLE)
 
 
-def _repeated_steps(repeat: TapeRepeat, number: int) -> list[list[int]]:
+def _repeated_steps(repeat: TapeLoop, number: int) -> list[list[int]]:
     """Each launch waits for the one before it, and so for all; those that are not spread are joined."""
     if all(launch.parts == 1 for launch in repeat.launches):
         return [[number, repeat.count * len(repeat.launches), 1, 1, 1, _ALL]]

@@ -21,7 +21,7 @@ from weft.backends.resident.device import Commands, Copy
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.native import QUIET
-from weft.backends.webgpu.reads import ReadPart, batches_of
+from weft.backends.webgpu.reads import ReadPiece, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 from weft.threads import Team, lock
 
@@ -92,7 +92,7 @@ class Recording:
             bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
             pipeline, group = None if same else entry.pipeline.handle, None if bound else entry.group
             steps.append(
-                native.DispatchStep(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
+                native.EncodedDispatch(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
             )
             before = entry
         self.steps = native.Steps(steps)
@@ -391,7 +391,7 @@ class Gpu:
         self._call("waiting for kernels", native.wait, self._device, submission)
 
     def _read_batch(
-        self, encode: Encode | None, batch: Sequence[ReadPart], results: Sequence[Array], long: bool
+        self, encode: Encode | None, batch: Sequence[ReadPiece], results: Sequence[Array], long: bool
     ) -> None:
         """Read parts through one staging buffer, after other commands of the same submission."""
         starts, total = [], 0
