@@ -75,14 +75,14 @@ class PreparedSection:
             array = empty(shape, dtype)
             call[place] = word(array)
             outputs.append(array)
-        failed = self._travel(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
+        failed = self._run_in_slices(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
         self.arenas.give(arena)
         if failed:
             raise ExecutionError("an index is out of range")
         return outputs
 
-    def _travel(self, arena: Arena, arrays: object) -> int:
-        """The same call in pieces, between which Ctrl-C can end it; `arrays` are those it works on."""
+    def _run_in_slices(self, arena: Arena, arrays: object) -> int:
+        """The same call in slices of time, between which Ctrl-C can end it; `arrays` are those it works on."""
         words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
         places = [*words[:FIRST_FREE], *map(pointed_at, words[FIRST_FREE:])]
         self.tape.run(places, self.threads, keep=(arena, arrays))
