@@ -28,10 +28,11 @@ from weft.backends.device import (
     Standing,
 )
 from weft.backends.llvm.compilation import assembly_text
+from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor, host_tensor
 from weft.ir.work import Section
 from weft.threads import usable_cores
