@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.machine import Machine, host
-from weft.backends.cpu.modules import modules_of
 from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import named_kernels, named_sections
 from weft.cache.code import CodeCache, shared_cache
 from weft.cache.digests import key_of, package_digest
@@ -47,7 +48,7 @@ def compile_kernels(
     with Team(min(usable_cores(), len(missing))) as workers:
         pending: dict[int, Task[bytes]] = {}
         for done, number in enumerate(missing):
-            (text,) = modules_of([kernels[number]])
+            text = llvm_text([kernels[number]], VECTOR_LANES)
             pending[number] = workers.submit(compile_module, text, machine)
             if progress is not None:
                 progress((done + 1) / len(missing))

@@ -23,8 +23,8 @@ from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
+from weft.plan.plan import FIRST_FREE, Plan
 from weft.plan.schedule import side_by_side
-from weft.plan.sections import FIRST_FREE, Plan
 
 Array = np.ndarray[Any, Any]
 

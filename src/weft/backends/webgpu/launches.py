@@ -32,7 +32,7 @@ from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir import kernel as form
 from weft.ir.compiled import CompiledProgram
 from weft.ir.work import Place, PlannedLaunch, Repeated
-from weft.plan.sections import ABSOLUTE
+from weft.plan.plan import ABSOLUTE
 
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
