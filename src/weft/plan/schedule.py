@@ -70,7 +70,7 @@ def _gain(steps: Sequence[Sequence[int]], loads: Sequence[TaskTime], threads: in
 def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> TaskTime:
     if isinstance(task, ScanTask):
         return TaskTime(0.0, 1, alone=True)
-    parts = max((number(launch.blocks) for launch, _ in task.work.launches), default=1)
+    parts = max((number(launch.blocks) for launch in task.work.launches), default=1)
     return TaskTime(seconds(number(task.effort.flops), number(task.effort.bytes), peak), max(parts, 1))
 
 
