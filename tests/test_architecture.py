@@ -41,6 +41,7 @@ MAY_READ_A_CLOCK = {
     "cpu/test_code_cache.py": "files with dates in the past",
     "cpu/test_model_cache.py": "files with dates in the past",
     "cpu/test_tape.py": "the clock that launches are noted by is the system's",
+    "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "profiling/browser.py": "a watchdog of minutes",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the

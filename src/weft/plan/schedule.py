@@ -14,10 +14,10 @@ from heapq import heapify, heapreplace
 from math import inf
 
 from weft.cost.launches import seconds
+from weft.cost.roofline import Peak
 from weft.ir.compiled import read_operands
 from weft.ir.dims import Dim
 from weft.ir.program import Value
-from weft.ir.target import Peak
 from weft.ir.work import NativeSection, ScanTask, Task
 
 AHEAD = 16  # tasks of the order that are looked at for company

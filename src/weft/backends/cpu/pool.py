@@ -3,11 +3,12 @@
 The native side (native/runner.ll) publishes kernels, joins them and sleeps; here are the pool's memory and its
 threads. A forked child begins with a pool of its own, and the interpreter ends the threads when it exits.
 
-Who owns native memory, and until when: the runner's code belongs to `Runner.code`, and all that calls it holds the
-`Runner` (prepared sections, tapes, journeys, pools; workers run a method of their pool). The pool's memory belongs to
-the `Pool`, which the process keeps; a call reads it again each time. A tape owns its tables, and keeps the code and the
-constants that they point to. What a call works on is held by the thread inside of it. Workers touch any of this only
-between a caller's announcement and its return, which waits for them: also when it gives a run up.
+Who owns native memory, and until when: the runner's code belongs to `NativeRunner.code`, and all that calls it holds
+the `NativeRunner` (prepared sections, tapes, sliced runs, pools; workers run a method of their pool). The pool's
+memory belongs to the `WorkerPool`, which the process keeps; a call reads it again each time. A tape owns its tables,
+and keeps the code and the constants that they point to. What a call works on is held by the thread inside of it.
+Workers touch any of this only between a caller's announcement and its return, which waits for them: also when it gives
+a run up.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _PAUSES_AT = 88
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class NativeRunner:
     """The native functions; ctypes releases the GIL around each."""
 
     call: Callable[[int], int]  # tape, pool, threads, times and regions in memory; whether the data is at fault
-    go: Callable[[int, int], int]  # a journey in memory, nanoseconds; whether there is more to do
-    leave: Callable[[int], None]  # a journey
+    go: Callable[[int, int], int]  # a sliced run in memory, nanoseconds; whether there is more to do
+    leave: Callable[[int], None]  # a sliced run
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]
@@ -55,7 +56,7 @@ class Runner:
 
 
 @once
-def runner() -> Runner:
+def runner() -> NativeRunner:
     """The native side of pools and tapes, compiled for this machine."""
     code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
     word, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -63,7 +64,7 @@ def runner() -> Runner:
     def function(name: str, result: Any, *arguments: Any) -> Any:
         return ctypes.CFUNCTYPE(result, *arguments)(code.addresses[name])
 
-    return Runner(
+    return NativeRunner(
         call=function("weft_call", ctypes.c_int32, pointer),
         go=function("weft_go", ctypes.c_int32, pointer, word),
         leave=function("weft_leave", None, pointer),
@@ -86,7 +87,7 @@ def runner_text(system: str, arm: bool | None = None) -> str:
     return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)
 
 
-class Pool:
+class WorkerPool:
     """Memory that callers and workers meet in, and the workers' threads."""
 
     def __init__(self) -> None:
@@ -145,18 +146,18 @@ def _pauses() -> int:
 
 # -- the process' pool -----------------------------------------------------------------------------------------------
 
-_shared: Pool | None = None
+_shared: WorkerPool | None = None
 _guard = lock()
 
 
-def shared_pool(threads: int) -> Pool:
+def shared_pool(threads: int) -> WorkerPool:
     """The process' pool, with workers for calls of so many threads."""
     global _shared
     pool = _shared
     if pool is None:
         with _guard:
             if _shared is None:
-                _shared = Pool()
+                _shared = WorkerPool()
                 atexit.register(_shared.stop)
             pool = _shared
     pool.grow(threads - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
@@ -11,28 +10,29 @@ from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import recorder
 from weft.backends.resident.tensor import upload
 from weft.backends.webgpu import adapters, gpu, targets
-from weft.backends.webgpu.bindings import module_text
-from weft.backends.webgpu.compile import compile_program
-from weft.backends.webgpu.emit import emit
+from weft.backends.webgpu.calibration import rates_of
+from weft.backends.webgpu.compile import compile_program, wgsl_text
 from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
+from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 
 
 class WebGpuDriver(CompilingDriver):
-    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started."""
+    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started, or
+    to find out once how fast it is.
+    """
 
     has_memory = True
 
-    def target(self, precision: str) -> Target:
+    def target(self, precision: str) -> Target:  # noqa: ARG002
         adapter = self._adapter()
-        target = targets.target_of(adapter.limits, adapter.abilities)
-        return replace(target, transformed_products=target.transformed_products and precision != "strict")
+        return targets.target_of(adapter.limits, adapter.abilities, rates_of(adapter))
 
     def identity(self) -> str:
         adapter = self._adapter()
@@ -51,8 +51,8 @@ class WebGpuDriver(CompilingDriver):
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         adapter = self._adapter()
-        shader = emit(kernel, adapter.abilities, adapter.limits.max_subgroup)
-        return (Listing("WGSL", "wgsl", ".wgsl", module_text(kernel, shader, {}, adapter.abilities)),)
+        text = wgsl_text(kernel, adapter.abilities, adapter.limits.max_subgroup)
+        return (Listing("WGSL", "wgsl", ".wgsl", text),)
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)

@@ -10,29 +10,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from weft.ir.groups import FusedMap, KernelGroup
-from weft.ir.program import Step, Value
+from weft.ir.program import Value
 from weft.ir.target import Target
 from weft.kernels.build.in_place import overwritable
 from weft.kernels.lower.tensors import Epilogue, Tensor, Work
 
 AnyGroup = TypeVar("AnyGroup", bound=KernelGroup, covariant=True)
+AnyTarget = TypeVar("AnyTarget", bound=Target, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request(Generic[AnyGroup]):
+class Request(Generic[AnyGroup, AnyTarget]):
     """A group, and its values as kernels meet them; `tile` is the size of a convolution's transformed tiles, if any."""
 
     group: AnyGroup
     tensors: Mapping[Value, Tensor]
     constants: Mapping[Value, Any]
-    target: Target
+    target: AnyTarget
     tile: int | None = None
-
-    @property
-    def step(self) -> Step:
-        """The only step of the group."""
-        (step,) = self.group.steps
-        return step
 
     @property
     def result(self) -> Tensor:
@@ -40,6 +35,10 @@ class Request(Generic[AnyGroup]):
 
     def take(self, values: Sequence[Value]) -> list[Tensor]:
         return [self.tensors[value] for value in values]
+
+    def constants_of(self, values: Sequence[Value]) -> list[Any]:
+        """The arrays of values that are constant, None for others."""
+        return [self.constants.get(value) for value in values]
 
     def epilogue(self, fused: FusedMap | None) -> Epilogue | None:
         return None if fused is None else Epilogue(fused.expression, tuple(self.take(fused.operands)))
@@ -66,7 +65,7 @@ class Template:
 
     name: str
     reason: str
-    build: Callable[[Request[Any]], Built | None]
+    build: Callable[[Request[Any, Any]], Built | None]
 
 
 Templates = Mapping[type, tuple[Template, ...]]

@@ -13,7 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Number, Statement, block, lane
 from weft.ir.program import Random
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget, VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, repeat
 from weft.kernels.lower.tensors import Reference, Tensor, Work
@@ -27,12 +27,15 @@ _LOW = 0xFFFFFFFF
 _QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
 
 
-def random_work(primitive: Random, result: Tensor, target: Target) -> Work:
+def random_work(primitive: Random, result: Tensor, target: VectorTarget | ThreadTarget) -> Work:
     """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
     assert primitive.seed is not None
     builder = KernelBuilder("random")
-    lanes = target.threads or choose_lanes(target, [DType.uint64], widest=8)
-    each = target.threads or _EACH
+    match target:
+        case VectorTarget():
+            lanes, each = choose_lanes(target, [DType.uint64], widest=8), _EACH
+        case ThreadTarget():
+            lanes = each = target.block_threads
     size = dims.product(result.shape)
     counters = dims.ceildiv(size, _WORDS)
     count, last = builder.named("count", size), builder.named("counters", counters)

@@ -16,7 +16,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, When, block
 from weft.ir.scalar import AT_HAND, FlatLoad, Held, Load, Scalar, flat_loads
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
@@ -44,7 +44,7 @@ class Streaming:
     """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block."""
 
     def __init__(
-        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target, height: int
+        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, height: int
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
         self.builder = KernelBuilder("attention")

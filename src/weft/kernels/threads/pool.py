@@ -11,7 +11,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Number, Statement
 from weft.ir.layout import offset
 from weft.ir.program import Pool
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
@@ -27,24 +27,26 @@ Body = tuple[Statement, ...]
 
 
 def pool_work(
-    primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
+    primitive: Pool, operand: Tensor, result: Tensor, target: ThreadTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
     return Work((_pool_launch(primitive, operand, result, epilogue, target),))
 
 
 @memoized
-def _pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+def _pool_launch(
+    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
+) -> Launch:
     """Operands are the pool's and the epilogue's."""
     return _Pooling(primitive, operand, result, epilogue, target).launch()
 
 
 class _Pooling:
     def __init__(
-        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target
+        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
     ) -> None:
         self.primitive, self.operand, self.result = primitive, operand, result
-        self.lanes = target.threads
+        self.lanes = target.block_threads
         self.builder = KernelBuilder("pool")
         self.source = self.builder.input("in0", operand.dtype, Reference("operand", 0))
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 1)

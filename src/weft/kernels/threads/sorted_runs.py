@@ -15,7 +15,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put, repeat
@@ -46,7 +46,7 @@ def workspaces(given: Rows) -> tuple[Workspace, ...]:
     return tuple(Workspace(dtype, total) for _ in range(2) for dtype in (given.dtype, INT32))
 
 
-def sorted_runs(given: Rows, target: Target, spaces: Sequence[Reference]) -> tuple[list[Launch], Dim]:
+def sorted_runs(given: Rows, target: ThreadTarget, spaces: Sequence[Reference]) -> tuple[list[Launch], Dim]:
     """(launches, which pair of workspaces has the sorted rows after them: 0 or 1); the keys are in spaces[2]."""
     chunk = CHUNK if shares(target) else SMALL_CHUNK
     first, second = tuple(spaces[:2]), tuple(spaces[2:])
@@ -69,7 +69,9 @@ def _is_longer(size: Dim, width: int) -> Dim:
 # -- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _chunks_launch(given: Rows, chunk: int, target: Target, source: Reference, results: Sequence[Reference]) -> Launch:
+def _chunks_launch(
+    given: Rows, chunk: int, target: ThreadTarget, source: Reference, results: Sequence[Reference]
+) -> Launch:
     """Every chunk of every row in order; the results are sorted keys, and where they stood."""
     builder = KernelBuilder("sort_chunks")
     keys = builder.input("keys", given.dtype, source)
@@ -145,7 +147,7 @@ def ranked(
 
 
 def _merge_launch(
-    given: Rows, width: int, target: Target, sources: Sequence[Reference], results: Sequence[Reference]
+    given: Rows, width: int, target: ThreadTarget, sources: Sequence[Reference], results: Sequence[Reference]
 ) -> Launch:
     """Runs of a width, MERGED of them as one; sources and results are keys and positions."""
     builder = KernelBuilder("merge_runs")
@@ -165,7 +167,7 @@ def _merge_launch(
         builder.named("runs", runs),
         builder.named("halvings", width.bit_length()),
     )
-    lanes = target.threads
+    lanes = target.block_threads
     blocks, body = each_point(total, lanes, builder, merge.body)
     return builder.launch(lanes, body, blocks * _is_longer(given.size, width))
 

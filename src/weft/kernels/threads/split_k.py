@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Call, Code, Statement
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, fetch_run
 from weft.kernels.lower.memoize import memoized
@@ -19,7 +19,7 @@ _LANES = 64
 
 
 @memoized
-def adding_launch(name: str, product: Product, parts: int, target: Target) -> Launch:
+def adding_launch(name: str, product: Product, parts: int, target: ThreadTarget) -> Launch:
     """Operands are the sums, [parts, grid, rows, columns], and from number 2 on the epilogue's."""
     builder = KernelBuilder(f"{name}_parts")
     sums = builder.input("sums", product.type, Reference("operand", 0))
@@ -27,7 +27,7 @@ def adding_launch(name: str, product: Product, parts: int, target: Target) -> La
     product = merged(product)
     grid, rows, columns, _ = product.extents()
     run = RUN if epilogue_writer.has_runs(product.columns, dict(product.result_start)) else 1
-    lanes = min(_LANES, target.threads)
+    lanes = min(_LANES, target.block_threads)
     here = points((grid, rows, dims.floordiv(columns, run)), builder, lanes)
     place, row, column = here.places
     pitch = run * builder.named(f"pitch{run}", dims.floordiv(columns, run))

@@ -13,7 +13,7 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Barrier, Code, Number, Statement, block
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, put, put_run, repeat
@@ -31,13 +31,13 @@ from weft.kernels.threads.tile_axis import TileAxis
 
 
 @memoized
-def tile_product(name: str, product: Product, tile: Tile, parts: int, target: Target) -> Launch:
+def tile_product(name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> Launch:
     """Operands are left, right and the epilogue's; with several parts the result is [parts, grid, rows, columns]."""
     return _Builder(name, product, tile, parts, target).launch()
 
 
 class _Builder:
-    def __init__(self, name: str, product: Product, tile: Tile, parts: int, target: Target) -> None:
+    def __init__(self, name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> None:
         self.tile, self.target, self.parts = tile, target, parts
         self.builder = KernelBuilder(name)
         self.product = merged(product)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, block, lane
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch
-from weft.kernels.vector.blocking import BLOCK_WORK, even_part
+from weft.kernels.vector.blocking import even_part
 from weft.kernels.vector.register_tiles import Product
 
 HEIGHT = 8  # rows at a time
@@ -28,7 +29,12 @@ HEIGHT = 8  # rows at a time
 
 @memoized
 def dot_kernel(
-    name: str, product: Product, grid: tuple[LoopAxis, ...], columns: tuple[LoopAxis, ...], lanes: int, target: Target
+    name: str,
+    product: Product,
+    grid: tuple[LoopAxis, ...],
+    columns: tuple[LoopAxis, ...],
+    lanes: int,
+    target: VectorTarget,
 ) -> Launch:
     """Operands as `product_kernel`'s; the grid and the columns are given apart, with strides into both operands."""
     return _Builder(name, product, grid, columns, lanes, target).launch()
@@ -42,7 +48,7 @@ class _Builder:
         grid: tuple[LoopAxis, ...],
         columns: tuple[LoopAxis, ...],
         lanes: int,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         self.product, self.grid, self.columns = product, grid, columns
         self.lanes, self.target = lanes, target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.ir import dims
 from weft.ir.access import axes_of, move_axes, stride_along
 from weft.ir.dims import Axis, Dim
@@ -9,9 +10,8 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.layout import row_major
 from weft.ir.scalar import Index, Scalar, flat_loads, loads
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
-from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, put, repeat, transpose
 from weft.kernels.lower.memoize import memoized
@@ -59,7 +59,7 @@ def pack_values(
 
 @memoized
 def pack_keys(
-    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: VectorTarget
 ) -> Launch:
     """Operands are those of the key, the result the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
@@ -89,7 +89,12 @@ class _Turning:
     """Squares of numbers read key by key, and turned in registers."""
 
     def __init__(
-        self, expression: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+        self,
+        expression: Scalar,
+        shape: tuple[Dim, ...],
+        operands: tuple[Tensor, ...],
+        packed: Tensor,
+        target: VectorTarget,
     ) -> None:
         self.expression, self.shape, self.packed = expression, shape, packed
         self.builder = KernelBuilder("keys")
@@ -103,7 +108,7 @@ class _Turning:
 
     def launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
-        each = max(PIECE // (self.depth * self.width), 1)
+        each = max(BLOCK_ELEMENTS // (self.depth * self.width), 1)
         chunks = dims.ceildiv(panels, each)
         count, total = self.builder.named("chunks", chunks), self.builder.named("panels", panels)
         first_let, chunk = self.builder.let("chunk", dims.mod(block(), count))

@@ -17,7 +17,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, View, block, lane
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
@@ -123,13 +123,13 @@ def sections(rows: Dim, height: int) -> list[Section]:
 
 
 @memoized
-def product_kernel(name: str, product: Product, target: Target) -> Launch:
+def product_kernel(name: str, product: Product, target: VectorTarget) -> Launch:
     """A launch whose operands are left, right and the epilogue's."""
     return _Builder(name, product, target).launch()
 
 
 class _Builder:
-    def __init__(self, name: str, product: Product, target: Target) -> None:
+    def __init__(self, name: str, product: Product, target: VectorTarget) -> None:
         self.product = product
         self.target = target
         self.panels = product.panels

@@ -14,7 +14,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Statement
 from weft.ir.scalar import Scalar, computed_dtypes
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
@@ -30,13 +30,13 @@ MANY_REGISTERS = 32
 
 
 @memoized
-def sweep_launch(sweep: Sweep, target: Target, cut: Cut | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: VectorTarget, cut: Cut | None = None) -> Launch:
     """Operands and results are those of the sweep."""
     return _Builder(sweep, target, cut).launch()
 
 
 class _Builder:
-    def __init__(self, sweep: Sweep, target: Target, cut: Cut | None) -> None:
+    def __init__(self, sweep: Sweep, target: VectorTarget, cut: Cut | None) -> None:
         self.sweep = sweep
         self.cut = cut
         self.builder = KernelBuilder("rows")
@@ -60,7 +60,7 @@ class _Builder:
             for number, result in enumerate(sweep.results)
         ]
 
-    def choose_lanes(self, target: Target, expressions: Iterable[Scalar]) -> None:
+    def choose_lanes(self, target: VectorTarget, expressions: Iterable[Scalar]) -> None:
         """Lanes along the innermost axis, several vectors of them, unless a short reduction leaves them empty."""
         expressions = list(expressions)
         dtypes = [dtype for expression in expressions for dtype in computed_dtypes(expression)]

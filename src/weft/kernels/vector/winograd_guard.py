@@ -31,7 +31,7 @@ import numpy as np
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Call, Code, Integer, Number, Statement
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
 
@@ -45,7 +45,9 @@ _BLOCKS: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {1: ((0, (0,)),), 
 class Watch:
     """Statements of the input's transform that find out whether a tile is harmless."""
 
-    def __init__(self, target: Target, builder: KernelBuilder, sizes: Sequence[int], sides: Sequence[int]) -> None:
+    def __init__(
+        self, target: VectorTarget, builder: KernelBuilder, sizes: Sequence[int], sides: Sequence[int]
+    ) -> None:
         """`sizes` and `sides` are a tile's outputs and inputs along each axis."""
         self.target = target
         self.builder = builder

@@ -16,7 +16,7 @@ import numpy as np
 from weft.fuse.winograd import TAPS
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Statement
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder
 
@@ -74,7 +74,7 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 class Lines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
-    def __init__(self, target: Target, builder: KernelBuilder) -> None:
+    def __init__(self, target: VectorTarget, builder: KernelBuilder) -> None:
         self.target = target
         self.builder = builder
         self.dtype = DType.float32
