@@ -112,7 +112,7 @@ def valued(tree: Tree, environment: Environment) -> int:
         raise
 
 
-many = settings(max_examples=1000)
+many = settings(max_examples=300)
 
 
 @many

@@ -1,4 +1,4 @@
-"""Every model of the list runs as in onnxruntime, on several shapes where its dims are dynamic."""
+"""Every model of the list runs as in onnxruntime, on several shapes where its dims are dynamic, in native code."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import weft
 
 TOLERANCE = 1e-3
 """Largest difference, relative to the largest magnitude of the output; or three times the model's own noise."""
+
+MOST_ON_REFERENCE = 2  # shapes: it takes long, and goes the same way for all of them
 
 SLOW: Mapping[str, str] = {}
 """Models that take more than a minute on the reference device, with the time they take."""
@@ -33,7 +35,9 @@ def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[
     oracle = _onnxruntime(entry)
     models = {device: weft.load(entry.file, device=device) for device in ("reference", "cpu")}
     _check_inputs(entry, models["cpu"])
+    assert not [step for step in models["cpu"].explain() if not step.by_nature]
     shapes: dict[str, set[tuple[int, ...]]] = {}
+    on_reference = 0
     for seed, sizes in enumerate(size_variants(entry)):
         inputs = random_inputs(entry, sizes, seed)
         expected = _expected(oracle, inputs)
@@ -42,6 +46,10 @@ def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[
             record_property("left out", f"shape {sizes}: onnxruntime refuses it: {expected}")
             continue
         for device, model in models.items():
+            if device == "reference":
+                on_reference += 1
+                if on_reference > MOST_ON_REFERENCE:
+                    continue
             actual = model.run(inputs)
             assert list(actual) == list(expected)
             for name, array in expected.items():

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import host
-from weft.backends.cpu.tape import Launch, Place, Tape
+from weft.backends.cpu.tape import Place, Tape, TapeLaunch
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir import kernel as ir
@@ -35,7 +35,7 @@ def tape_of(
     numbers = tuple((parameters or {})[name] for name in kernel.parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     places = tuple(Place(index) for index in range(len(shared)))
-    return Tape([Launch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
+    return Tape([TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
 
 
 def run_kernel(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Scalar
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget, VectorTarget
 from weft.ir.types import Shape
 from weft.kernels.common.reduce import reduction_sweep
 from weft.kernels.lower.tensors import Epilogue, Tensor, Work
@@ -20,8 +20,10 @@ def reduce_work(
     domain: Shape,
     operands: Sequence[Tensor],
     result: Tensor,
-    target: Target,
+    target: VectorTarget | ThreadTarget,
     epilogue: Epilogue | None = None,
 ) -> Work:
     sweep = reduction_sweep(primitive, element, domain, operands, result, epilogue)
-    return (thread_sweep_work if target.threads else vector_sweep_work)(sweep, target)
+    if isinstance(target, ThreadTarget):
+        return thread_sweep_work(sweep, target)
+    return vector_sweep_work(sweep, target)

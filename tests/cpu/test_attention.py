@@ -21,7 +21,7 @@ from weft.fuse.inline import inline_maps
 from weft.ir import dims
 from weft.ir.layout import row_major
 from weft.ir.program import TensorProgram
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.vector.attention_parts import attention_parts
@@ -321,7 +321,7 @@ NARROW = replace(TARGET, vector_bytes=32, vector_registers=16, fused_multiply_ad
 @pytest.mark.parametrize(("queries", "keys", "depth", "width"), [(13, 37, 20, 36), (4, 300, 33, 7), (25, 256, 16, 32)])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_stays_inside_its_memory(
-    symbolic: bool, queries: int, keys: int, depth: int, width: int, target: Target, at_start: bool
+    symbolic: bool, queries: int, keys: int, depth: int, width: int, target: VectorTarget, at_start: bool
 ) -> None:
     """Every operand ends, or starts, where the process may no longer touch memory."""
     inputs = qkv(np.random.default_rng(13), 1, 2, queries, keys, depth, width)

@@ -15,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Load
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.vector.byte_products import dot_product_work
 
@@ -32,7 +32,7 @@ def random_bytes(random: np.random.Generator, shape: Any, signed: bool) -> Array
     return random.integers(extremes.min, extremes.max + 1, shape).astype(kind)
 
 
-def check(seed: int, symbolic: bool, target: Target = TARGET) -> None:
+def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
     random = np.random.default_rng(seed)
     counts = random.choice([0, 1, 1, 1, 2], 4)
     labels = iter(range(100))

@@ -298,13 +298,6 @@ def test_a_call_runs_little_python() -> None:
 # -- what is not native code -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.models
-@pytest.mark.parametrize("name", list(CATALOG))
-def test_only_host_steps_by_nature_are_left_to_python(name: str) -> None:
-    steps = weft.load(catalog_model(name).file, device="cpu").explain()
-    assert not [step for step in steps if not step.by_nature]
-
-
 def test_explain_names_the_node_and_the_reason() -> None:
     built = model(
         [node("NonZero", ["x"], ["y"], name="finder"), node("RandomUniform", [], ["z"], name="dice", shape=[2])],

@@ -21,7 +21,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram, Value
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
 from weft.kernels.lower.tensors import Tensor
@@ -103,7 +103,7 @@ def traced(built: onnx.ModelProto) -> TensorProgram:
     return program
 
 
-def kernel_names(program: TensorProgram, target: Target) -> set[str]:
+def kernel_names(program: TensorProgram, target: VectorTarget) -> set[str]:
     tasks = [
         task for section in divide(program, target) if isinstance(section, NativeSection) for task in section.tasks
     ]

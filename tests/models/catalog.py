@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +133,18 @@ def dim_groups(model: CatalogModel) -> tuple[DimGroup, ...]:
 
 
 def size_variants(model: CatalogModel) -> tuple[dict[str, int], ...]:
-    """Sizes to try, by group name: the ones that run; batches of 1, 2 and 3; each other dim halved, and made odd."""
+    """Sizes to try, by group name: the ones that run; batches of 1, 2 and 3; each other dim halved, and made odd.
+
+    After the first, what is less to compute comes first.
+    """
     groups = dim_groups(model)
     sample = {group.name: group.size for group in groups}
-    variants = [sample]
+    variants: list[dict[str, int]] = []
     for group in groups:
         is_batch = any(axis == 0 for _, axis in group.places)
         sizes = (1, 2, 3) if is_batch else (max(1, group.size // 2), (group.size // 3) | 1)
         variants += [{**sample, group.name: size} for size in sizes if size != group.size]
-    return tuple(variants)
+    return sample, *sorted(variants, key=lambda sizes: prod(sizes.values()))
 
 
 def random_inputs(model: CatalogModel, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:

@@ -29,7 +29,7 @@ from weft.ir.work import (
     Workspace,
     unrolled,
 )
-from weft.plan.sections import ABSOLUTE, ARENA, FIRST_FREE, Plan
+from weft.plan.plan import ABSOLUTE, ARENA, FIRST_FREE, Plan
 
 Array = np.ndarray[Any, Any]
 BYTE = DType.uint8

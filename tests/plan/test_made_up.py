@@ -14,7 +14,8 @@ from plan.made_up import MadeUp, expected_outputs, launch, make_up, run_plan, si
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Task, Work
-from weft.plan.sections import ARENA, Plan, make_plan
+from weft.plan.plan import ARENA, Plan
+from weft.plan.sections import make_plan
 from weft.plan.verify import PlanError, verify_plan
 
 SEEDS = st.integers(0, 1 << 30)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.ir.work import PlannedLaunch
-from weft.plan.sections import Plan
+from weft.plan.plan import Plan
 
 Array = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ from weft.backends.webgpu import targets as targets_module
 from weft.fuse.attention import find_attention, numbered
 from weft.ir.attention import Attention
 from weft.ir.layout import row_major
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.threads.attention_parts import attention_parts
@@ -59,7 +59,7 @@ class Alone:
             if not isinstance(size, int)
         }
 
-    def run(self, target: Target, *, at_start: bool | None = None) -> Array:
+    def run(self, target: ThreadTarget, *, at_start: bool | None = None) -> Array:
         """The result; with `at_start`, on a CPU's vectors, where memory ends with the operands or starts with them."""
         (part,) = attention_parts(self.attention, self.tensors[:-1], self.tensors[-1], target)
         arrays = [self.arrays[self.operands[number]] for number in part.operands]
@@ -99,7 +99,7 @@ def test_stays_inside_its_memory(
     shapes: dict[str, Sequence[Any]] = {name: array.shape for name, array in inputs.items()}
     if symbolic:
         shapes = {"q": [1, "n", 2, depth], "k": [1, "m", 2, depth], "v": [1, "m", 2, width]}
-    target = replace(targets()["sharing"], most_threads=16)
+    target = replace(targets()["sharing"], most_block_threads=16)
     close(Alone(written_out(shapes), inputs).run(target, at_start=at_start), exact(inputs))
 
 
@@ -116,7 +116,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
     own = targets_module.target_of
     if request.param == "sharing":
-        monkeypatch.setattr(targets_module, "target_of", lambda *given: replace(own(*given), shared_bytes=LEAST))
+        monkeypatch.setattr(
+            targets_module, "target_of", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
+        )
     monkeypatch.setattr(written, "run", run)
 
 

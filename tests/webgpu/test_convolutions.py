@@ -17,15 +17,15 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.threads.convolve import convolve_work
 
 F32 = DType.float32
-LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)
+LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 
 
-def work_of(case: Case, target: Target) -> Work:
+def work_of(case: Case, target: ThreadTarget) -> Work:
     ends = (case.result, case.ending.epilogue, target)
     constant = case.w if case.constant else None
     return convolve_work(case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
@@ -44,7 +44,7 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
             assert_close(found, case.wanted(), case.dtype)
 
 
-def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: Target) -> Work:
+def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: ThreadTarget) -> Work:
     features = w.shape[1] * int(str(primitive.groups)) if primitive.transposed else w.shape[0]
     shape = (x.shape[0], features, *outputs)
     layout, result = channels_last(x.ndim), Tensor(F32, shape, channels_last(x.ndim))
@@ -123,7 +123,7 @@ def test_orders_of_channels(target: str) -> None:
         layout, result = channels_last(4), Tensor(F32, (2, 20, 5, 6), channels_last(4))
         primitive = Convolve((1, 1), (1, 1), ((0, 0), (0, 0)), groups)
         chosen = LARGE if target == "large" else targets()[target]
-        ends: tuple[Tensor, None, Target] = (result, None, chosen)
+        ends: tuple[Tensor, None, ThreadTarget] = (result, None, chosen)
         work = convolve_work(primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order)
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))

@@ -17,7 +17,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
 
@@ -90,7 +90,7 @@ class Case:
             case _:
                 return int(random.choice([2, 3, 8])), int(random.choice([4, 8, 16])), int(random.choice([4, 8, 12]))
 
-    def work(self, target: Target) -> Work:
+    def work(self, target: ThreadTarget) -> Work:
         w = tensor_of(self.w)
         assert depthwise_applies(self.primitive, self.x_tensor.shape, w.shape)
         constant = self.w if self.constant else None

@@ -19,7 +19,6 @@ from weft.ir.program import Pool
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.threads.pool import pool_work
-from weft.kernels.vector.pool import pool_work as vector_pool_work
 
 F32, I64 = DType.float32, DType.int64
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int8, DType.uint8)
@@ -86,8 +85,7 @@ def random_case(seed: int, kind: str, symbolic: bool, dtype: DType | None = None
 def test_random_pools(kind: str, symbolic: bool) -> None:
     for seed in range(100 * symbolic, 100 * symbolic + 12):
         case = random_case(seed, kind, symbolic)
-        what = case.primitive, case.operand, case.result
-        works = [pool_work(*what, targets()["software"]), vector_pool_work(*what, targets()["vectors"])]
+        works = [pool_work(case.primitive, case.operand, case.result, targets()[n]) for n in ("software", "vectors")]
         expected = case.expected()
         given = [(case.array, case.operand.layout)]
         on_gpu, _ = run_work(works[0], given, [case.result], case.sizes)

@@ -17,21 +17,21 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.layout import row_major
 from weft.ir.program import Contract
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Reference, Tensor, Work
 from weft.kernels.threads import product_choice as choose
 from weft.kernels.threads import size_ranges as ranges
-from weft.kernels.threads import tile_cost as times
 from weft.kernels.threads.contract import contract_work
 from weft.kernels.threads.tile import Tile
+from weft.kernels.threads.tile_speeds import RATED_TILES
 
 F32 = DType.float32
-TILES = [kind.tile for kind in times.TILE_RATES]
-LARGE = replace(targets()["sharing"], threads=256, shared_bytes=32768)
+TILES = [rated.tile for rated in RATED_TILES]
+LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 
 
-def work_of(case: Case, target: Target) -> Work:
+def work_of(case: Case, target: ThreadTarget) -> Work:
     given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
     tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
@@ -57,7 +57,7 @@ def test_random_labels(group: int, symbolic: bool) -> None:
 
 
 def product(
-    m: Dim, n: Dim, k: Dim, target: Target, weights: Array | None = None, dtypes: tuple[DType, DType] = (F32, F32)
+    m: Dim, n: Dim, k: Dim, target: ThreadTarget, weights: Array | None = None, dtypes: tuple[DType, DType] = (F32, F32)
 ) -> Work:
     left, right = Tensor(dtypes[0], (m, k), row_major(2)), Tensor(dtypes[1], (k, n), row_major(2))
     result = Tensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
@@ -244,7 +244,7 @@ def test_no_barrier_is_missing() -> None:
     def count(body: tuple[Statement, ...]) -> int:
         return sum(isinstance(s, Barrier) + (count(s.body) if isinstance(s, Repeat) else 0) for s in body)
 
-    def kernel(m: int, target: Target) -> Kernel:
+    def kernel(m: int, target: ThreadTarget) -> Kernel:
         return product(m, 512, 512, target).launches[0][0].kernel
 
     for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):

@@ -18,7 +18,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, Tensor
 
@@ -27,9 +27,9 @@ KINDS = ("sum", "product", "maximum", "minimum")
 LARGEST = {1: 40000, 2: 300, 3: 60, 4: 20}
 
 
-def given_target(name: str) -> Target:
+def given_target(name: str) -> ThreadTarget:
     """Those of webgpu.works, and one of few threads that share memory."""
-    return replace(targets()["sharing"], threads=16, most_threads=32) if name == "few" else targets()[name]
+    return replace(targets()["sharing"], block_threads=16, most_block_threads=32) if name == "few" else targets()[name]
 
 
 def check(found: Array, array: Array, kind: str, axes: tuple[int, ...], dtype: DType, message: str) -> None:

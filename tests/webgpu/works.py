@@ -15,11 +15,12 @@ from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.launches import Binder
 from weft.backends.webgpu.targets import target_of
+from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.kernel import verify_kernel
 from weft.ir.layout import Layout
 from weft.ir.packing import array_of
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.ir.work import Place, PlannedLaunch
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Tensor, Work
@@ -33,14 +34,14 @@ def software() -> Gpu:
     return open_gpu("llvmpipe")
 
 
-def targets() -> dict[str, Target]:
+def targets() -> dict[str, ThreadTarget]:
     """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
     gpu = software()
     own = target_of(gpu.limits, gpu.abilities)
     return {
         "software": own,
-        "sharing": replace(own, threads=128, shared_bytes=16384),
-        "vectors": replace(own, threads=8),
+        "sharing": replace(own, rates=LARGE_GPU, block_threads=128, shared_bytes=16384, sharing_pays=True),
+        "vectors": replace(own, block_threads=8),
     }
 
 

@@ -14,7 +14,8 @@ from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget, check_fits
-from weft.plan.sections import ALIGNMENT, Plan, make_plan
+from weft.plan.plan import Plan
+from weft.plan.sections import ALIGNMENT, make_plan
 from weft.threads import lock
 
 Array = np.ndarray[Any, Any]

@@ -9,8 +9,8 @@ from weft.backends.reference import interpret
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Guard, TensorProgram, Value, bodies
 from weft.ir.work import HostSection, NativeSection, Section
+from weft.plan.plan import Plan
 from weft.plan.program import ProgramPlan, plan_program
-from weft.plan.sections import Plan
 
 REMEMBERED_SHAPES = 256  # sets of them, for which a program keeps the sizes that they bind
 

@@ -29,7 +29,7 @@ from weft.ir.groups import (
 )
 from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Reshape, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
-from weft.ir.target import Target
+from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 
 REDUCTIONS = (Reduce, ArgReduce)
@@ -53,7 +53,7 @@ def group_attention(fused: FusedProgram, target: Target) -> FusedProgram:
 
 def streams_attention(target: Target) -> bool:
     """Whether there is an attention in one piece. Threads that share no memory are better at products."""
-    return not target.threads or target.shared_bytes > 0
+    return not isinstance(target, ThreadTarget) or target.sharing_pays
 
 
 def group_rows(fused: FusedProgram, _: Target) -> FusedProgram:

@@ -1,4 +1,10 @@
-"""What a device can do, as numbers. Templates, scheduler and planner read these and never a device's name."""
+"""What a device is to the stages that build and plan for it, as numbers. They read these and never a device's name.
+
+Lanes are the elements of vectors (`VectorTarget`) or threads of their own (`ThreadTarget`). Limits must be kept; rates
+say what work costs. A target's rates are a static profile of a class of devices: which kernels are chosen follows from
+them, and with that the bits of results and the names of cache entries, so they never come from a measurement that
+another run would not repeat. What was measured is a `Peak`: it decides when and where work runs, not what is computed.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +13,56 @@ from dataclasses import dataclass
 from weft.ir.dtypes import DType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a device does in a second, about; its units (cores, multiprocessors) run blocks on their own."""
+
+    compute_units: int
+    unit_flops: float  # float32 operations of one unit
+    dtype_speeds: tuple[tuple[DType, float], ...] = ()  # of types that are not as fast as float32, in its speed
+    memory_bandwidth: float  # bytes of operands that are read once, by all units together
+    workspace_bandwidth: float  # bytes that are written for the kernel after, and read there, by all units together
+    unit_bandwidth: float  # bytes that one unit reads from beyond its own caches
+    launch_seconds: float  # before a launch (of a CPU: a block) does anything
+    latency_seconds: float  # until what a lane reads is there
+
+    def flops(self, dtype: DType) -> float:
+        """Operations of one unit a second, of a type."""
+        return self.unit_flops * dict(self.dtype_speeds).get(dtype, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    vector_bytes: int  # width of a vector register (CPU) or of a coalesced access per lane (GPU)
-    vector_registers: int
+    """What both kinds have."""
+
+    rates: Rates
     fused_multiply_add: bool
     alignment: int  # bytes that every buffer starts at a multiple of
-    cache_bytes: int  # fast memory that one block can count on
-    transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
-    threads: int = 0  # lanes of a usual block where lanes are threads of their own; 0: they are elements of vectors
-    most_threads: int = 0  # lanes that a block may have at most, where they are threads
-    shared_bytes: int = 0  # memory that the threads of a block can share; 0: sharing costs more than it saves
     most_buffers: int = 1 << 30  # that a kernel may have
-    short_parameters: bool = False  # those of kernels have 32 bits, as sizes and positions of tensors do
+    parameter_bits: int = 64  # of a kernel's parameters; with 32, tensors are such that their sizes and positions fit
     missing_types: frozenset[DType] = frozenset()  # that it cannot compute with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorTarget(Target):
+    """Lanes are the elements of vectors and go on together; a block is a task for a core."""
+
+    vector_bytes: int  # of a vector register
+    vector_registers: int
+    cache_bytes: int  # of the cache that a core has for itself
+    transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadTarget(Target):
+    """Lanes are threads of their own; a block is a group of them with memory that they can share."""
+
+    block_threads: int  # of a usual block
+    most_block_threads: int
+    shared_bytes: int  # that the threads of a block can share
+    sharing_pays: bool  # whether threads gain by sharing memory and waiting for each other
 
 
 @dataclass(frozen=True, slots=True)

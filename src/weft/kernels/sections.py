@@ -28,7 +28,7 @@ from weft.ir.groups import (
 )
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Scan, TensorProgram, Value, join_origins
-from weft.ir.target import Target
+from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
@@ -50,7 +50,7 @@ def build_sections(fused: FusedProgram, target: Target, progress: Progress | Non
     """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
     with memoizing():
         sections = _build(fused, target, progress)
-    return verified(sections_with_barriers(sections) if target.threads else sections)
+    return verified(sections_with_barriers(sections) if isinstance(target, ThreadTarget) else sections)
 
 
 def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:

@@ -11,7 +11,7 @@ from weft.ir.groups import AttentionGroup, HeavyGroup, KernelGroup, ReduceGroup,
 from weft.ir.layout import row_major
 from weft.ir.program import Value
 from weft.ir.scalar import Index, Load
-from weft.ir.target import Target
+from weft.ir.target import Target, ThreadTarget, VectorTarget
 from weft.kernels.build.templates import Part, Request, Templates
 from weft.kernels.lower.tensors import Reference, Tensor, Work
 from weft.kernels.threads import maps as thread_maps
@@ -29,7 +29,7 @@ class Choice:
     reason: str
 
 
-def choose(request: Request[KernelGroup]) -> Choice:
+def choose(request: Request[KernelGroup, Target]) -> Choice:
     """The kernels for a group."""
     group = request.group
     for template in _templates(request.target).get(_key(group), ()):
@@ -42,7 +42,7 @@ def choose(request: Request[KernelGroup]) -> Choice:
 
 
 def _templates(target: Target) -> Templates:
-    return threads.TEMPLATES if target.threads else vector.TEMPLATES
+    return threads.TEMPLATES if isinstance(target, ThreadTarget) else vector.TEMPLATES
 
 
 def _key(group: KernelGroup) -> type:
@@ -62,8 +62,13 @@ def copy_work(source: Tensor, result: Tensor, target: Target, *, flat: bool) -> 
         size = dims.product(source.shape)
         source, result = (Tensor(source.dtype, (size,), row_major(1)) for _ in range(2))
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.shape))
-    map_work = thread_maps.map_work if target.threads else vector_maps.map_work
-    return map_work(Load(0, plain, source.dtype), [source], result, target)
+    element = Load(0, plain, source.dtype)
+    match target:
+        case ThreadTarget():
+            return thread_maps.map_work(element, [source], result, target)
+        case VectorTarget():
+            return vector_maps.map_work(element, [source], result, target)
+    raise InternalError(f"no kernels for a {type(target).__name__}")
 
 
 def _renumber(work: Work, group: KernelGroup) -> Work:

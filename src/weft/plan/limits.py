@@ -7,7 +7,7 @@ from math import prod
 
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.work import Allocation
-from weft.plan.sections import Plan
+from weft.plan.plan import Plan
 
 LARGEST_ARRAY = 2**63 - 1  # bytes that numpy can count
 _NAMED = 4  # tensors that an error names

@@ -19,7 +19,8 @@ from weft.ir.numbers import Numbers
 from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, Section, all_works
-from weft.plan.sections import Plan, make_plan
+from weft.plan.plan import Plan
+from weft.plan.sections import make_plan
 
 Array = np.ndarray[Any, Any]
 Planner = Callable[[NativeSection, Mapping[Value, Array], Mapping[str, int]], Plan]

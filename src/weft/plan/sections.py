@@ -40,8 +40,6 @@ from weft.plan.storage import Sizes, StoragePlan, arrange
 from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
 
-__all__ = ["ABSOLUTE", "ARENA", "ERRORS", "FIRST_FREE", "Plan", "make_plan", "shape_of"]
-
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one

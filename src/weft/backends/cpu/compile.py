@@ -16,7 +16,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
-from weft.threads import Task, Team, usable_cores
+from weft.threads import PendingTask, Team, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -46,7 +46,7 @@ def compile_kernels(
     if not missing:
         return tuple(code for code in found if code is not None)
     with Team(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, Task[bytes]] = {}
+        pending: dict[int, PendingTask[bytes]] = {}
         for done, number in enumerate(missing):
             text = llvm_text([kernels[number]], VECTOR_LANES)
             pending[number] = workers.submit(compile_module, text, machine)

@@ -1,4 +1,4 @@
-"""The CPU that code is compiled for: its instruction set as a `Target`."""
+"""The CPU that code is compiled for: its instruction set as a `VectorTarget`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from weft.cost.profiles import CORE
 from weft.errors import DeviceError
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 
 CACHE_LINE = 64
 _USUAL_CACHE = 512 * 1024
@@ -22,7 +23,7 @@ class Machine:
     triple: str
     processor: str
     features: str  # LLVM's spelling: +avx2,-sse4a,...
-    target: Target
+    target: VectorTarget
 
 
 @cache
@@ -63,10 +64,11 @@ _NAMED: dict[str, tuple[str, str]] = {
 }
 
 
-def _target(triple: str, features: frozenset[str], cache_bytes: int) -> Target:
+def _target(triple: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
     wide = "avx512f" in features and "avx512vl" in features
     arm = is_arm(triple)
-    return Target(
+    return VectorTarget(
+        rates=CORE,
         vector_bytes=64 if wide else 32 if "avx2" in features else 16,
         vector_registers=32 if wide or arm else 16,
         fused_multiply_add="fma" in features or arm,

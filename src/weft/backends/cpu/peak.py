@@ -22,7 +22,7 @@ from weft.backends.cpu.machine import CACHE_LINE, Machine, host
 from weft.backends.llvm.compilation import compile_module
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.ir.target import Peak, Target
+from weft.ir.target import Peak, VectorTarget
 from weft.threads import Team, once, usable_cores
 
 ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
@@ -139,11 +139,11 @@ def _code() -> LoadedCode:
     return load_code([compile_module(text, machine)], ("weft_peak_multiply", "weft_peak_read"))
 
 
-def _lanes(target: Target) -> int:
+def _lanes(target: VectorTarget) -> int:
     return target.vector_bytes // 4
 
 
-def _accumulators(target: Target) -> int:
+def _accumulators(target: VectorTarget) -> int:
     """Enough to hide the latency of a multiply-add, and few enough to stay in registers."""
     return target.vector_registers * 3 // 4
 

@@ -22,7 +22,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
 from weft.ir.record import NativeRecord, RunRecord
 from weft.ir.work import NativeSection, PlannedLaunch, unrolled
-from weft.plan.sections import Plan
+from weft.plan.plan import Plan
 
 Array = np.ndarray[Any, Any]
 

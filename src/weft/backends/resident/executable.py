@@ -17,8 +17,8 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Step, Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget
+from weft.plan.plan import Plan
 from weft.plan.program import ProgramPlan, weight_bytes
-from weft.plan.sections import Plan
 from weft.plan.usual_sizes import usual_sizes
 
 

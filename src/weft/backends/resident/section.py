@@ -35,7 +35,7 @@ from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.limits import MemoryBudget
-from weft.plan.sections import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.threads import reentrant_lock
 
 _LONG = 0.1  # seconds of a run that somebody may want to end before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
@@ -11,6 +10,7 @@ from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import recorder
 from weft.backends.resident.tensor import upload
 from weft.backends.webgpu import adapters, gpu, targets
+from weft.backends.webgpu.calibration import rates_of
 from weft.backends.webgpu.compile import compile_program, wgsl_text
 from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
@@ -23,14 +23,15 @@ from weft.ir.work import Section
 
 
 class WebGpuDriver(CompilingDriver):
-    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started."""
+    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started, or
+    to find out once how fast it is.
+    """
 
     has_memory = True
 
-    def target(self, precision: str) -> Target:
+    def target(self, precision: str) -> Target:  # noqa: ARG002
         adapter = self._adapter()
-        target = targets.target_of(adapter.limits, adapter.abilities)
-        return replace(target, transformed_products=target.transformed_products and precision != "strict")
+        return targets.target_of(adapter.limits, adapter.abilities, rates_of(adapter))
 
     def identity(self) -> str:
         adapter = self._adapter()

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Integer, Let, Register, Repeat, Statement, block, lane, variable
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.lower.parameters import Parameters
 
-PIECE = 8192  # elements that a block does, about
 LARGE = 4  # pieces in one, where only a run will tell whether that is many
 
 Body = tuple[Statement, ...]
@@ -32,7 +32,7 @@ class Span:
 
 
 def spread(
-    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = PIECE
+    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = BLOCK_ELEMENTS
 ) -> tuple[Dim, list[Span]]:
     """(number of blocks, what each does along every axis), for axes from the outermost in.
 
@@ -118,7 +118,7 @@ def masked(position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
     return Define("inside", inside, True), *body(Register("inside", DType.bool, True))
 
 
-def choose_lanes(target: Target, dtypes: Iterable[DType], widest: int = 4) -> int:
+def choose_lanes(target: VectorTarget, dtypes: Iterable[DType], widest: int = 4) -> int:
     """As many lanes as fill a vector with elements of the widest type, though at most `widest` bytes count."""
     size = max((dtype.numpy.itemsize for dtype in dtypes), default=4)
     return max(target.vector_bytes // min(size, widest), 1)

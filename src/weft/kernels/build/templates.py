@@ -16,16 +16,17 @@ from weft.kernels.build.in_place import overwritable
 from weft.kernels.lower.tensors import Epilogue, Tensor, Work
 
 AnyGroup = TypeVar("AnyGroup", bound=KernelGroup, covariant=True)
+AnyTarget = TypeVar("AnyTarget", bound=Target, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request(Generic[AnyGroup]):
+class Request(Generic[AnyGroup, AnyTarget]):
     """A group, and its values as kernels meet them; `tile` is the size of a convolution's transformed tiles, if any."""
 
     group: AnyGroup
     tensors: Mapping[Value, Tensor]
     constants: Mapping[Value, Any]
-    target: Target
+    target: AnyTarget
     tile: int | None = None
 
     @property
@@ -66,7 +67,7 @@ class Template:
 
     name: str
     reason: str
-    build: Callable[[Request[Any]], Built | None]
+    build: Callable[[Request[Any, Any]], Built | None]
 
 
 Templates = Mapping[type, tuple[Template, ...]]

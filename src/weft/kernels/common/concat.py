@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -13,11 +14,12 @@ from weft.ir.target import Target
 from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import Copy, Launch, Reference, Tensor, Work
 
-MapLaunch = Callable[[Scalar, Sequence[Tensor], Tensor, Target, Region | None], Launch]
+AnyTarget = TypeVar("AnyTarget", bound=Target)
+MapLaunch = Callable[[Scalar, Sequence[Tensor], Tensor, AnyTarget, Region | None], Launch]
 
 
 def concat_work(
-    primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: Target, map_launch: MapLaunch
+    primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: AnyTarget, map_launch: MapLaunch[AnyTarget]
 ) -> Work:
     """One kernel for each operand that has elements; `map_launch` builds the family's."""
     launches: list[tuple[Launch, tuple[Reference, ...]]] = []

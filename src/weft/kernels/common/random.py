@@ -28,7 +28,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.program import Random
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget, VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
@@ -42,12 +42,15 @@ _LOW = 0xFFFFFFFF
 _QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
 
 
-def random_work(primitive: Random, result: Tensor, target: Target) -> Work:
+def random_work(primitive: Random, result: Tensor, target: VectorTarget | ThreadTarget) -> Work:
     """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
     assert primitive.seed is not None
     parameters = Parameters()
-    lanes = target.threads or choose_lanes(target, [DType.uint64], widest=8)
-    each = target.threads or _EACH
+    match target:
+        case VectorTarget():
+            lanes, each = choose_lanes(target, [DType.uint64], widest=8), _EACH
+        case ThreadTarget():
+            lanes = each = target.block_threads
     size = dims.product(result.shape)
     counters = dims.ceildiv(size, _WORDS)
     count, last = parameters.named("count", size), parameters.named("counters", counters)

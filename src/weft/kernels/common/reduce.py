@@ -17,6 +17,7 @@ from weft.ir.groups import ReduceGroup
 from weft.ir.layout import row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, wide_dtype
 from weft.kernels.build.checks import is_checked
@@ -26,7 +27,7 @@ from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 
 
-def reduce_sweep(request: Request[ReduceGroup]) -> Sweep:
+def reduce_sweep(request: Request[ReduceGroup, Target]) -> Sweep:
     """The sweep of a reduction; its operands are those of the element, then the epilogue's."""
     group = request.group
     primitive, element = group.heavy.primitive, group.element.expression

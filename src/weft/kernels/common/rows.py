@@ -16,6 +16,7 @@ from weft.ir.groups import RowGroup
 from weft.ir.program import Map, Reduce, Step, Value
 from weft.ir.rows import RowFrame
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
+from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.build.accumulators import Fold
 from weft.kernels.build.row_passes import COLUMNS, ROW_VALUES, Pass, Result, Single, Sweep, Write
@@ -28,7 +29,7 @@ LOCAL_BYTES = 32 * 1024
 WIDE = (DType.float32, DType.float64)
 
 
-def rows_sweep(request: Request[RowGroup], *, keeps: bool) -> Sweep:
+def rows_sweep(request: Request[RowGroup, Target], *, keeps: bool) -> Sweep:
     """The group as one sweep, which counts its operands and results in their order.
 
     Results must not share memory with operands. `keeps`: costly full values stay in memory for later passes.

@@ -8,14 +8,13 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Scatter
 from weft.ir.scalar import Apply, Index, Load, Scalar
-from weft.ir.target import Target
 from weft.kernels.build.accumulators import wide_dtype
-from weft.kernels.common.concat import MapLaunch
+from weft.kernels.common.concat import AnyTarget, MapLaunch
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
 
 Launched = tuple[Launch, tuple[Reference, ...]]
 Updates = Callable[
-    [Scatter, Sequence[Tensor], Tensor, Target, Reference, int], tuple[list[Launched], tuple[Workspace, ...]]
+    [Scatter, Sequence[Tensor], Tensor, AnyTarget, Reference, int], tuple[list[Launched], tuple[Workspace, ...]]
 ]
 
 
@@ -23,9 +22,9 @@ def scatter_launches(
     primitive: Scatter,
     operands: Sequence[Tensor],
     result: Tensor,
-    target: Target,
-    map_launch: MapLaunch,
-    updates: Updates,
+    target: AnyTarget,
+    map_launch: MapLaunch[AnyTarget],
+    updates: Updates[AnyTarget],
 ) -> Work:
     """The copy, the updates, and for sums of narrow floats a rounding at the end.
 

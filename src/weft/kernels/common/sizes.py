@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 16  # of a launch whose parameters are parts: it has room for s
 def sizes_work(primitive: Dims, result: Tensor, target: Target) -> Work:
     """One scalar store per element; tensors of sizes are small."""
     values = list(enumerate(primitive.values))
-    each = _MOST_ELEMENTS if target.short_parameters else max(len(values), 1)
+    each = _MOST_ELEMENTS if target.parameter_bits < 64 else max(len(values), 1)
     pieces = [values[first : first + each] for first in range(0, max(len(values), 1), each)]
     return Work(tuple((_launch(piece, result, target), (Reference("result", 0),)) for piece in pieces))
 
@@ -43,7 +43,7 @@ def _element(value: Dim, parameters: Parameters, target: Target) -> Dim:
     if isinstance(value, int):
         return value
     low, high = dims.bounds(value)
-    if not target.short_parameters or (low is not None and low >= 0 and high is not None and high <= LARGEST_POSITION):
+    if target.parameter_bits == 64 or (low is not None and low >= 0 and high is not None and high <= LARGEST_POSITION):
         return parameters.size(value)
     found: Dim = 0
     for start in _PART_BITS:

@@ -33,7 +33,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
@@ -61,7 +61,7 @@ class Streaming:
     """Buffers: the operands that are streamed, those of the ending, the result. `height` rows belong to a block."""
 
     def __init__(
-        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target, height: int
+        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, height: int
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
         self.parameters = Parameters()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.attention import Attention
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import single_work
 from weft.kernels.build.templates import Part
 from weft.kernels.lower.tensors import Tensor
@@ -14,7 +14,7 @@ from weft.kernels.threads.attention_tiles import attention_on_tiles
 
 
 def attention_parts(
-    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target
+    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget
 ) -> tuple[Part, ...]:
     """The attention alone."""
     launch = attention_on_tiles(attention, tuple(operands), result, target)

@@ -35,7 +35,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.scalar import Scalar
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Tensor
@@ -98,12 +98,12 @@ def odd(number: int) -> int:
     return number | 1
 
 
-def choose_shape(attention: Attention, target: Target) -> Shape:
+def choose_shape(attention: Attention, target: ThreadTarget) -> Shape:
     """As many rows a lane as there are blocks enough for, and as shared memory has room for."""
     depth, width = -(-attention.depth // RUN), -(-attention.width // RUN)
     count = estimate(dims.product(attention.shape[axis] for axis in attention.rows))
     heads = estimate(dims.product(attention.shape[:-1])) // max(count, 1)
-    lanes = min(target.most_threads, 128 if RUN * width <= 128 else 256)
+    lanes = min(target.most_block_threads, 128 if RUN * width <= 128 else 256)
     room = target.shared_bytes - ELSEWHERE
     wide = MOST_WIDE
     while wide > 1 and (wide * RUN > lanes or Shape(lanes, wide, 1, False).bytes(depth, width) > room):
@@ -123,14 +123,16 @@ def choose_shape(attention: Attention, target: Target) -> Shape:
 
 
 @memoized
-def attention_on_tiles(attention: Attention, operands: tuple[Tensor, ...], result: Tensor, target: Target) -> Launch:
+def attention_on_tiles(
+    attention: Attention, operands: tuple[Tensor, ...], result: Tensor, target: ThreadTarget
+) -> Launch:
     """Buffers as those of `Streaming`."""
     return Tiles(attention, operands, result, target, choose_shape(attention, target)).build()
 
 
 class Tiles(Streaming):
     def __init__(
-        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target, shape: Shape
+        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, shape: Shape
     ) -> None:
         super().__init__(attention, operands, result, target, shape.height)
         self.shape = shape

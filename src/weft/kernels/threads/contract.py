@@ -20,7 +20,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.contraction import ContractOperand, sum_order
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
@@ -39,7 +39,7 @@ def contract_work(
     right: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
     *,
     constant_left: Array | None = None,
     constant_right: Array | None = None,
@@ -94,7 +94,7 @@ class _Plan:
         sizes = [side.size(label) for side in (self.left, self.right) if label in side.labels]
         return next((size for size in sizes if size != 1), 1)
 
-    def work(self, target: Target) -> Work:
+    def work(self, target: ThreadTarget) -> Work:
         packed = [self.packed(side, labels) for side, labels in ((self.left, self.rows), (self.right, self.columns))]
         references: list[Reference] = []
         constants: list[Packing] = []

@@ -24,7 +24,7 @@ from weft.ir.layout import channels_last, offset
 from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.windows import Phase, Window, distances, phases
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
@@ -43,7 +43,7 @@ def convolve_work(
     w: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
     *,
     constant_w: Array | None = None,
     order: Dim | None = None,
@@ -63,7 +63,7 @@ class _Builder:
         w: Tensor,
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: ThreadTarget,
         constant: Array | None,
         order: Dim | None,
     ) -> None:

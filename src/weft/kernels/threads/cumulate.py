@@ -30,7 +30,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Cumulate
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.parameters import Parameters
@@ -44,13 +44,13 @@ NEIGHBOURS = 4  # elements that a lane adds up on its own
 LONGEST_ALONE = 1 << 17  # elements of a row for one thread: software counts the turns of a loop, and ends it at 2 ** 16
 
 
-def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
+def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: ThreadTarget) -> Work:
     """One kernel."""
     return _Cumulation(primitive, operand, result, target).work()
 
 
 class _Cumulation:
-    def __init__(self, primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Cumulate, operand: Tensor, result: Tensor, target: ThreadTarget) -> None:
         self.primitive = primitive
         self.operand = operand
         self.result = result
@@ -72,7 +72,7 @@ class _Cumulation:
             lanes = lanes_for(rows, self.target)
             blocks, body = each_point(rows, lanes, self.parameters, self.alone)
         else:
-            lanes = self.target.threads
+            lanes = self.target.block_threads
             if isinstance(self.size, int):
                 lanes = min(lanes, max(power_of_two(-(-self.size // NEIGHBOURS)), 1))
             blocks, body = rows, self.together(lanes)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -38,7 +39,7 @@ from weft.ir.layout import offset, row_major
 from weft.ir.packing import Constant, Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.ir.types import Shape
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
@@ -53,7 +54,7 @@ Array = np.ndarray[Any, Any]
 RUN = 4  # neighbouring channels that are read and written at once
 MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, products of tiles are faster
 MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
-MANY = 1 << 16  # threads that keep a GPU busy
+MANY_THREADS = 512  # for each unit, that keep a GPU busy
 WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 CHANNEL = 1
 
@@ -73,7 +74,7 @@ def depthwise_work(
     w: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
     *,
     constant_w: Array | None = None,
 ) -> Work:
@@ -132,7 +133,7 @@ def _packed(array: Array, phase: Phase, groups: Groups) -> Iterator[Array]:
     yield np.moveaxis(arranged, (1, 0, 2), (-3, -2, -1))
 
 
-def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: Target) -> tuple[Launch, Workspace]:
+def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) -> tuple[Launch, Workspace]:
     """The same by a kernel."""
     shape = (*(window.taps for window in phase), groups.channels, groups.count * groups.features)
     axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
@@ -165,7 +166,7 @@ def depthwise_launch(
     x: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: ThreadTarget,
 ) -> Launch:
     """Buffers: x, the weights (of its type), the epilogue's operands, and the result."""
     return _Direct(phase, groups, x, result, epilogue, target).launch()
@@ -179,7 +180,7 @@ class _Direct:
         x: Tensor,
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: ThreadTarget,
     ) -> None:
         self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
         self.type = accumulator_type(x.dtype)
@@ -207,10 +208,11 @@ class _Direct:
         """Several a thread share what they read; but a GPU needs many threads to be busy."""
         count = estimate(self.phase[-1].count)
         outer = estimate(self.x.shape[0]) * prod(estimate(window.count) for window in self.phase[:-1])
-        pixels = MOST_PIXELS if self.target.shared_bytes else 2 * MOST_PIXELS
+        many = enough_threads(self.target.rates, MANY_THREADS)
+        pixels = MOST_PIXELS if self.target.sharing_pays else 2 * MOST_PIXELS
         while pixels > 1:
             threads = outer * -(-count // pixels) * estimate(self.result.shape[CHANNEL]) // self.run
-            if count * 2 > pixels and (threads >= MANY or not self.target.shared_bytes):
+            if count * 2 > pixels and (threads >= many or not self.target.sharing_pays):
                 break
             pixels //= 2
         return pixels
@@ -219,7 +221,7 @@ class _Direct:
         parts = [window.count for window in self.phase]
         parts[-1] = dims.ceildiv(parts[-1], self.pixels)
         sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
-        here = points(sizes, self.parameters, self.target.threads)
+        here = points(sizes, self.parameters, self.target.block_threads)
         self.image, *self.places, feature = here.places
         self.places[-1] = self.places[-1] * self.pixels
         self.feature = feature * self.run
@@ -229,7 +231,7 @@ class _Direct:
         masks = [statement for _, made in self.columns.values() for statement in made]
         statements = (*masks, *sums, *products, *self.end(here.mask))
         buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.epilogue_writer.buffers)
-        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.threads, statements)
+        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.block_threads, statements)
         return Launch(kernel, here.blocks, tuple(self.parameters.values.values()))
 
     def sums(self) -> list[str]:

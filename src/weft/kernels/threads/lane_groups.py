@@ -12,7 +12,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Assign, Buffer, Call, Code, Define, Fetch, Put, Register, Statement, lane
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, Accumulators, Fold
 
 
@@ -102,9 +102,9 @@ class LaneGroupFolding(Accumulators):
         return self.exchange.combined(kind, value, statements)
 
 
-def shares(target: Target) -> bool:
+def shares(target: ThreadTarget) -> bool:
     """Whether threads of a block gain by sharing memory and waiting for each other."""
-    return target.shared_bytes > 0
+    return target.sharing_pays
 
 
 def power_of_two(number: int) -> int:

@@ -8,7 +8,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import block, lane
 from weft.ir.scalar import Scalar
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body, masked
 from weft.kernels.common.maps import MapWriter, Region, single_map
 from weft.kernels.lower.memoize import memoized
@@ -16,17 +16,17 @@ from weft.kernels.lower.tensors import Launch, Tensor, Work
 
 
 def map_work(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, region: Region | None = None
 ) -> Work:
     """result[...] = expression; with a region, the result (of the same order of axes) is that part of it."""
     return single_map(region_launch(expression, operands, result, target, region), expression, operands, result, region)
 
 
 def region_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, region: Region | None = None
 ) -> Launch:
     """The kernel of a map alone."""
-    return _map_launch(expression, operands, result, target.threads, region)
+    return _map_launch(expression, operands, result, target.block_threads, region)
 
 
 @memoized

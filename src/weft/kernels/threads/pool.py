@@ -25,7 +25,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Pool
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.lower.memoize import memoized
@@ -41,7 +41,7 @@ Body = tuple[Statement, ...]
 
 
 def pool_work(
-    primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
+    primitive: Pool, operand: Tensor, result: Tensor, target: ThreadTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
     others = len(epilogue.operands) if epilogue is not None else 0
@@ -50,17 +50,19 @@ def pool_work(
 
 
 @memoized
-def _pool_launch(primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+def _pool_launch(
+    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
+) -> Launch:
     """Buffers: the operand, those of the epilogue, and the result."""
     return _Pooling(primitive, operand, result, epilogue, target).launch()
 
 
 class _Pooling:
     def __init__(
-        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target
+        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
     ) -> None:
         self.primitive, self.operand, self.result = primitive, operand, result
-        self.lanes = target.threads
+        self.lanes = target.block_threads
         self.parameters = Parameters()
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.parameters)
         self.kind = "sum" if primitive.kind == "sum" else "maximum"

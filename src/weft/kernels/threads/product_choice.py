@@ -12,9 +12,10 @@ import numpy as np
 
 from weft.cost.expressions import cost
 from weft.cost.sizes import estimate
+from weft.cost.tile_times import FEW, Array, direct_time, row_time, tile_time
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.epilogue import LONG, epilogue_references
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Reference, Work, Workspace
@@ -23,8 +24,8 @@ from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.size_ranges import ranges, sample
 from weft.kernels.threads.split_k import adding_launch
 from weft.kernels.threads.tile import Tile
-from weft.kernels.threads.tile_cost import FEW, TILE_RATES, UNITS, Array, TileRate, direct_time, row_time, tile_time
 from weft.kernels.threads.tile_product import tile_product
+from weft.kernels.threads.tile_speeds import RATED_TILES, RatedTile
 
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal
@@ -43,7 +44,9 @@ class Variant:
     active: Dim = 1
 
 
-def product_work(name: str, product: Product, left: Reference, right: Reference, target: Target, before: Work) -> Work:
+def product_work(
+    name: str, product: Product, left: Reference, right: Reference, target: ThreadTarget, before: Work
+) -> Work:
     """What is to be done before, and a product: one kernel, or one for parts of the sums and one that adds those.
 
     Where sizes are not known there may be several such, of which a run takes one: others have no blocks.
@@ -55,7 +58,7 @@ def product_work(name: str, product: Product, left: Reference, right: Reference,
 
 
 def _with_variant(
-    name: str, product: Product, variant: Variant, left: Reference, right: Reference, target: Target, before: Work
+    name: str, product: Product, variant: Variant, left: Reference, right: Reference, target: ThreadTarget, before: Work
 ) -> Work:
     parts, active = variant.parts, variant.active
     launch = _only(tile_product(name, product, variant.tile, parts, target), active)
@@ -86,40 +89,42 @@ class _Way:
 
 
 @memoized
-def choose(product: Product, target: Target) -> tuple[Variant, ...]:
+def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
     """One variant where sizes are known, else some; for any sizes one of them is active."""
     extents = product.extents()
     samples = sample(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
     ways = _ways(product, samples, target)
     times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
-    most = _MOST_VARIANTS if target.shared_bytes else _MOST_SOFTWARE_VARIANTS
+    most = _MOST_VARIANTS if target.sharing_pays else _MOST_SOFTWARE_VARIANTS
     found = ranges(extents, samples, times, most)
     return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
 
 
-def _ways(product: Product, samples: Sequence[Sequence[int]], target: Target) -> list[_Way]:
+def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarget) -> list[_Way]:
     """All that may be best for one of the samples."""
-    if not target.shared_bytes:
+    rates = target.rates
+    if not target.sharing_pays:
         tiles = dict.fromkeys(_own_tile(product, extents) for extents in samples)
-        return [_Way(tile, 1, partial(direct_time, tile)) for tile in tiles]
+        return [_Way(tile, 1, partial(direct_time, rates, tile)) for tile in tiles]
     element = product.right.numpy.itemsize
     tiles = dict.fromkeys(_row_tile(product, extents, target) for extents in samples if extents[1] <= FEW)
-    found = [_Way(tile, parts, partial(row_time, tile, parts, element)) for tile in tiles for parts in _PARTS]
+    found = [_Way(tile, parts, partial(row_time, rates, tile, parts, element)) for tile in tiles for parts in _PARTS]
     if any(extents[1] > FEW for extents in samples):
-        rates = _fitting(product, target)
-        found += [_Way(rate.tile, parts, partial(tile_time, rate, parts)) for rate in rates for parts in _PARTS]
+        for rated in _fitting(product, target):
+            time = partial(tile_time, rates, rated.tile, rated.speed)
+            found += [_Way(rated.tile, parts, partial(time, parts)) for parts in _PARTS]
     return found
 
 
-def _fitting(product: Product, target: Target) -> list[TileRate]:
+def _fitting(product: Product, target: ThreadTarget) -> list[RatedTile]:
     size = product.type.numpy.itemsize
     most = _most_sums(product)
     return [
-        rate
-        for rate in TILE_RATES
-        if rate.tile.bytes(size) <= target.shared_bytes
-        and rate.tile.lanes <= target.most_threads
-        and rate.tile.rows * rate.tile.columns <= most
+        rated
+        for rated in RATED_TILES
+        if rated.tile.bytes(size) <= target.shared_bytes
+        and rated.tile.lanes <= target.most_block_threads
+        and rated.tile.rows * rated.tile.columns <= most
     ]
 
 
@@ -132,18 +137,18 @@ def _most_sums(product: Product) -> int:
     return _LARGEST_LONG if is_long else 1 << 30
 
 
-def _row_tile(product: Product, extents: Sequence[int], target: Target) -> Tile:
+def _row_tile(product: Product, extents: Sequence[int], target: ThreadTarget) -> Tile:
     """For few rows: every element of the right operand is read once, by lanes that share the sums."""
     grid, rows, columns, sums = extents
     deep = bool(product.sums) and product.sums[-1].right == 1
-    many = not deep and grid * columns >= UNITS * _ROW_LANES // 2
+    many = not deep and grid * columns >= target.rates.compute_units * _ROW_LANES // 2
     wide = 32 if many else 8
     slices = min(_ROW_LANES // wide, _MOST_SLICES)
     while slices > 1 and RUN * slices > sums:
         slices //= 2
     tall = _power(rows) if _are_apart(product) else max(_power(rows), RUN)
     tile = Tile(1, wide, tall, RUN, RUN * slices, shared=False, slices=slices, interleaved=deep)
-    while tile.bytes(product.type.numpy.itemsize) > target.shared_bytes or tile.lanes > target.most_threads:
+    while tile.bytes(product.type.numpy.itemsize) > target.shared_bytes or tile.lanes > target.most_block_threads:
         tile = replace(tile, slices=tile.slices // 2, depth=tile.depth // 2)
     return tile
 

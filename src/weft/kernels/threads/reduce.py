@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir import dims
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.row_passes import Sweep
 from weft.kernels.common.reduce import is_lone, pieces_work, sweep_references
 from weft.kernels.lower.tensors import Work
@@ -11,7 +11,7 @@ from weft.kernels.threads.row_passes import Pieces, sweep_launch
 from weft.kernels.threads.row_pieces import piece_length
 
 
-def sweep_work(sweep: Sweep, target: Target) -> Work:
+def sweep_work(sweep: Sweep, target: ThreadTarget) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces."""
     length = piece_length(sweep, target) if is_lone(sweep) else None
     if length is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -32,7 +33,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.scalar import walk
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
 from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, sweep_buffers
@@ -47,7 +48,7 @@ from weft.kernels.threads.thread_points import digits, divisor
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
-MANY_THREADS = 32768  # what keeps a large device busy
+MANY_THREADS = 256  # for each unit, that keep a device busy
 WHOLE_BLOCK = 64  # lanes that a block may well consist of
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
 LONGEST_ALONE = 1 << 17  # elements for one lane: software counts the turns of a loop, and ends it at 2 ** 16
@@ -63,13 +64,13 @@ class Pieces:
 
 
 @memoized
-def sweep_launch(sweep: Sweep, target: Target, pieces: Pieces | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: ThreadTarget, pieces: Pieces | None = None) -> Launch:
     """Buffers: `sweep_buffers`, and the errors where indices are checked. No pass reads what another has written."""
     return _Builder(sweep, target, pieces).launch()
 
 
 def choose_team(
-    rows: int, pieces: int, length: Dim, along_row: bool, once: bool, most_slots: int, target: Target
+    rows: int, pieces: int, length: Dim, along_row: bool, once: bool, most_slots: int, target: ThreadTarget
 ) -> LaneGroup:
     """Lanes for about so many rows, each in about so many pieces of a given length.
 
@@ -77,12 +78,12 @@ def choose_team(
     """
     if not shares(target):
         return _apart(rows, length, along_row, target)
-    threads = target.threads
+    threads, many = target.block_threads, enough_threads(target.rates, MANY_THREADS)
     if along_row:
         if not isinstance(length, int):
             return LaneGroup(1, threads)
         members = _members(-(-length // most_slots), target)
-        if rows * pieces * members < MANY_THREADS:
+        if rows * pieces * members < many:
             members = _members(-(-length // 2), target)
         elif once:
             members = min(members, threads)  # nothing has to stay
@@ -91,21 +92,23 @@ def choose_team(
             return LaneGroup(1, max(members, whole))
         return LaneGroup(max(min(threads // members, power_of_two(rows)), 1), members)
     side_by_side = min(power_of_two(rows), threads)
-    wanted = power_of_two(-(-MANY_THREADS // max(rows * pieces, 1)))
+    wanted = power_of_two(-(-many // max(rows * pieces, 1)))
     members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
     return LaneGroup(min(side_by_side, threads // members), members, interleaved=True)
 
 
-def _apart(rows: int, length: Dim, along_row: bool, target: Target) -> LaneGroup:
+def _apart(rows: int, length: Dim, along_row: bool, target: ThreadTarget) -> LaneGroup:
     """Lanes that do better without each other, unless there are few rows, and long ones."""
     known = length if isinstance(length, int) else 0
-    if not along_row or known <= (FEW_ELEMENTS if rows < target.threads else LONGEST_ALONE):
-        return LaneGroup(min(target.threads, power_of_two(rows)), 1, interleaved=True)
-    return LaneGroup(1, min(FEW_LANES, target.threads) if known <= FEW_LANES * LONGEST_ALONE else target.threads)
+    if not along_row or known <= (FEW_ELEMENTS if rows < target.block_threads else LONGEST_ALONE):
+        return LaneGroup(min(target.block_threads, power_of_two(rows)), 1, interleaved=True)
+    return LaneGroup(
+        1, min(FEW_LANES, target.block_threads) if known <= FEW_LANES * LONGEST_ALONE else target.block_threads
+    )
 
 
-def _members(count: int, target: Target) -> int:
-    return min(power_of_two(count), 1 << (target.most_threads.bit_length() - 1))
+def _members(count: int, target: ThreadTarget) -> int:
+    return min(power_of_two(count), 1 << (target.most_block_threads.bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class _Row:
 
 
 class _Builder:
-    def __init__(self, sweep: Sweep, target: Target, pieces: Pieces | None) -> None:
+    def __init__(self, sweep: Sweep, target: ThreadTarget, pieces: Pieces | None) -> None:
         self.sweep = sweep
         self.pieces = pieces
         self.parameters = Parameters()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.access import axes_of
@@ -35,7 +36,7 @@ from weft.ir.kernel import (
 from weft.ir.layout import offset
 from weft.ir.program import Scatter
 from weft.ir.scalar import Scalar, loads
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, loops
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis, own_axes
@@ -50,7 +51,7 @@ from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.sorted_runs import Rows, sorted_runs, workspaces
 from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
-ENOUGH_THREADS = 8192  # that no points of two can meet
+ENOUGH_THREADS = 64  # for each unit, of which no points of two can meet
 FEW_POINTS = 64  # that a thread takes one by one
 OUTSIDE = 2**31 - 1  # the key of a point that falls on no element
 LONGEST_WALK = 1 << 18  # points for one thread: software counts the turns of a loop, and ends it at 2 ** 16
@@ -61,20 +62,22 @@ NUMBER = 1 << 19  # the operand that stands for the number of a point
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget) -> Work:
     """The copy, the updates, and for sums of narrow floats a rounding at the end."""
     return scatter_launches(primitive, operands, result, target, region_launch, _updates)
 
 
 def _updates(
-    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference, spaces: int
+    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget, place: Reference, spaces: int
 ) -> tuple[list[Launched], tuple[Workspace, ...]]:
     """(launches, their workspaces, numbered from `spaces` on); `place` is the copy that they change."""
     free = free_axes(primitive)
     meeting = dims.product(size for axis, size in enumerate(primitive.domain) if axis not in free)
     threads = estimate(dims.product(primitive.domain[axis] for axis in free))
     few = isinstance(meeting, int) and meeting <= FEW_POINTS
-    apart = (threads >= ENOUGH_THREADS or not shares(target)) and estimate(meeting) <= LONGEST_WALK
+    apart = (threads >= enough_threads(target.rates, ENOUGH_THREADS) or not shares(target)) and estimate(
+        meeting
+    ) <= LONGEST_WALK
     if few or apart:
         return [_Walking(primitive, operands, copied, target).launch(place)], ()
     sorting = _Sorting(primitive, operands, copied, target)
@@ -84,7 +87,7 @@ def _updates(
 class _Updates:
     """What kernels of updates have in common."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
         self.primitive = primitive
         self.operands = operands
         self.copied = copied
@@ -178,7 +181,7 @@ class _Walking(_Updates):
 class _Sorting(_Updates):
     """Points sorted by the element that they fall on, as far as that depends on more than free axes."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
         super().__init__(primitive, operands, copied, target)
         self.is_own = [axis is not None for axis in own_axes(primitive)]
         others = [index for index, own in zip(primitive.indices, self.is_own) if not own]

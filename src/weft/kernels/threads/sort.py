@@ -24,7 +24,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Sort
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.parameters import Parameters
@@ -37,7 +37,7 @@ SHORT_ROW = 128  # elements that are made keys for every comparison
 LONGEST_COUNTED = 2048  # elements of a row that are counted, all of them for each
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> Work:
+def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: ThreadTarget) -> Work:
     """Results: the sorted values, and where they stood."""
     return _Sorting(primitive, operand, values, positions, target).work()
 
@@ -80,7 +80,9 @@ def _float_key(value: Code, whole: DType, name: str, statements: list[Statement]
 
 
 class _Sorting:
-    def __init__(self, primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: Target) -> None:
+    def __init__(
+        self, primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: ThreadTarget
+    ) -> None:
         self.primitive = primitive
         self.operand = operand
         self.tensors = {"in0": operand, "values": values, "positions": positions}

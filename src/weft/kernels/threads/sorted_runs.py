@@ -30,7 +30,7 @@ from weft.ir.kernel import (
     Statement,
     variable,
 )
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.parameters import Parameters
@@ -62,7 +62,7 @@ def workspaces(given: Rows) -> tuple[Workspace, ...]:
 
 
 def sorted_runs(
-    given: Rows, target: Target, spaces: Sequence[Reference]
+    given: Rows, target: ThreadTarget, spaces: Sequence[Reference]
 ) -> tuple[list[tuple[Launch, tuple[Reference, ...]]], Dim]:
     """(launches, which pair of workspaces has the sorted rows after them: 0 or 1); the keys are in spaces[2]."""
     chunk = CHUNK if shares(target) else SMALL_CHUNK
@@ -86,7 +86,7 @@ def _is_longer(size: Dim, width: int) -> Dim:
 # -- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _chunks_launch(given: Rows, chunk: int, target: Target) -> Launch:
+def _chunks_launch(given: Rows, chunk: int, target: ThreadTarget) -> Launch:
     """Every chunk of every row in order. Buffers: keys, and for those sorted out_keys, out_positions."""
     parameters = Parameters()
     size, count = parameters.size(given.size), parameters.size(given.count)
@@ -165,7 +165,7 @@ def ranked(
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-def _merge_launch(given: Rows, width: int, target: Target) -> Launch:
+def _merge_launch(given: Rows, width: int, target: ThreadTarget) -> Launch:
     """Runs of a width, MERGED of them as one. Buffers: keys, positions, out_keys, out_positions."""
     parameters = Parameters()
     kept = dims.minimum(given.count, width)  # of each run
@@ -180,7 +180,7 @@ def _merge_launch(given: Rows, width: int, target: Target) -> Launch:
         parameters.named("runs", runs),
         parameters.named("halvings", width.bit_length()),
     )
-    lanes = target.threads
+    lanes = target.block_threads
     blocks, body = each_point(total, lanes, parameters, merge.body)
     buffers = tuple(
         Buffer(f"{prefix}{name}", dtype, bool(prefix))

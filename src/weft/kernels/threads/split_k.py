@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Buffer, Call, Code, Define, Fetch, FetchRun, Kernel, Register, Statement
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
@@ -19,14 +19,14 @@ _LANES = 64
 
 
 @memoized
-def adding_launch(name: str, product: Product, parts: int, target: Target) -> Launch:
+def adding_launch(name: str, product: Product, parts: int, target: ThreadTarget) -> Launch:
     """Buffers: the sums [parts, grid, rows, columns], those of the epilogue, and the result."""
     parameters = Parameters()
     epilogue_writer = RunEpilogueWriter(product.result, product.epilogue, parameters)
     product = merged(product, epilogue_writer)
     grid, rows, columns, _ = product.extents()
     run = RUN if epilogue_writer.has_runs(product.columns, dict(product.result_start)) else 1
-    lanes = min(_LANES, target.threads)
+    lanes = min(_LANES, target.block_threads)
     here = points((grid, rows, dims.floordiv(columns, run)), parameters, lanes)
     place, row, column = here.places
     pitch = run * parameters.named(f"pitch{run}", dims.floordiv(columns, run))

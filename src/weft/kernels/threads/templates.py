@@ -18,6 +18,7 @@ from weft.ir.program import (
     Scatter,
     Sort,
 )
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.templates import Part, Request, Template, Templates, overwriting
 from weft.kernels.common import templates as common
 from weft.kernels.common.concat import concat_work
@@ -36,46 +37,46 @@ from weft.kernels.threads.scatter import scatter_work
 from weft.kernels.threads.sort import sort_work
 
 
-def _map(request: Request[MapGroup]) -> Work:
+def _map(request: Request[MapGroup, ThreadTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Map)
     return map_work(step.primitive.expression, request.take(step.operands), request.result, request.target)
 
 
-def _concat(request: Request[StepGroup]) -> Work:
+def _concat(request: Request[StepGroup, ThreadTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Concat)
     return concat_work(step.primitive, request.take(step.operands), request.result, request.target, region_launch)
 
 
-def _scatter(request: Request[StepGroup]) -> Work:
+def _scatter(request: Request[StepGroup, ThreadTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Scatter)
     return scatter_work(step.primitive, request.take(step.operands), request.result, request.target)
 
 
-def _cumulate(request: Request[StepGroup]) -> Work:
+def _cumulate(request: Request[StepGroup, ThreadTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Cumulate)
     return cumulate_work(step.primitive, request.tensors[step.operands[0]], request.result, request.target)
 
 
-def _sort(request: Request[StepGroup]) -> Work:
+def _sort(request: Request[StepGroup, ThreadTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Sort)
     values, positions = request.take(step.results)
     return sort_work(step.primitive, request.tensors[step.operands[0]], values, positions, request.target)
 
 
-def _reduce(request: Request[ReduceGroup]) -> Work:
+def _reduce(request: Request[ReduceGroup, ThreadTarget]) -> Work:
     return sweep_work(reduce_sweep(request), request.target)
 
 
-def _rows(request: Request[RowGroup]) -> Work:
+def _rows(request: Request[RowGroup, ThreadTarget]) -> Work:
     return sweep_work(rows_sweep(request, keeps=False), request.target)
 
 
-def _pool(request: Request[HeavyGroup]) -> Work:
+def _pool(request: Request[HeavyGroup, ThreadTarget]) -> Work:
     group = request.group
     assert isinstance(group.heavy.primitive, Pool)
     source = request.tensors[group.sources[0]]
@@ -83,7 +84,7 @@ def _pool(request: Request[HeavyGroup]) -> Work:
     return pool_work(group.heavy.primitive, source, request.result, request.target, epilogue)
 
 
-def _contract(request: Request[HeavyGroup]) -> Work:
+def _contract(request: Request[HeavyGroup, ThreadTarget]) -> Work:
     group = request.group
     assert isinstance(group.heavy.primitive, Contract)
     left, right = request.take(group.sources)
@@ -102,7 +103,7 @@ def _contract(request: Request[HeavyGroup]) -> Work:
     return overwriting(work, epilogue, request.result)
 
 
-def _depthwise(request: Request[HeavyGroup]) -> Work | None:
+def _depthwise(request: Request[HeavyGroup, ThreadTarget]) -> Work | None:
     group = request.group
     assert isinstance(group.heavy.primitive, Convolve)
     x, w = request.take(group.sources)
@@ -112,11 +113,11 @@ def _depthwise(request: Request[HeavyGroup]) -> Work | None:
     return _convolved(request, depthwise_work)
 
 
-def _convolve(request: Request[HeavyGroup]) -> Work:
+def _convolve(request: Request[HeavyGroup, ThreadTarget]) -> Work:
     return _convolved(request, partial(convolve_work, order=request.group.channel_order))
 
 
-def _convolved(request: Request[HeavyGroup], build: Callable[..., Work]) -> Work:
+def _convolved(request: Request[HeavyGroup, ThreadTarget], build: Callable[..., Work]) -> Work:
     group = request.group
     x, w = request.take(group.sources)
     epilogue = request.epilogue(group.epilogue)
@@ -125,7 +126,7 @@ def _convolved(request: Request[HeavyGroup], build: Callable[..., Work]) -> Work
     return overwriting(work, epilogue, request.result)
 
 
-def _attention(request: Request[AttentionGroup]) -> tuple[Part, ...]:
+def _attention(request: Request[AttentionGroup, ThreadTarget]) -> tuple[Part, ...]:
     group = request.group
     return attention_parts(group.attention, request.take(group.operands), request.result, request.target)
 

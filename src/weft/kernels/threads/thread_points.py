@@ -8,7 +8,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Integer, Register, block, lane
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.threads.lane_groups import power_of_two
@@ -28,9 +28,9 @@ def divisor(size: Dim, parameters: Parameters) -> Dim:
     return 1 if size == 0 else parameters.size(size)
 
 
-def lanes_for(count: Dim, target: Target) -> int:
+def lanes_for(count: Dim, target: ThreadTarget) -> int:
     """Lanes of blocks that do a point each: fewer than usual where there are fewer points."""
-    return min(target.threads, power_of_two(count)) if isinstance(count, int) else target.threads
+    return min(target.block_threads, power_of_two(count)) if isinstance(count, int) else target.block_threads
 
 
 def each_point(

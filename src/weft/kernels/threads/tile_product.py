@@ -29,7 +29,7 @@ from weft.ir.kernel import (
     block,
     variable,
 )
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.memoize import memoized
@@ -47,13 +47,13 @@ from weft.kernels.threads.tile_axis import TileAxis
 
 
 @memoized
-def tile_product(name: str, product: Product, tile: Tile, parts: int, target: Target) -> Launch:
+def tile_product(name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> Launch:
     """Buffers: left, right, those of the epilogue, and the result; with several parts left, right and the sums."""
     return _Builder(name, product, tile, parts, target).launch()
 
 
 class _Builder:
-    def __init__(self, name: str, product: Product, tile: Tile, parts: int, target: Target) -> None:
+    def __init__(self, name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> None:
         self.name, self.tile, self.target, self.parts = name, tile, target, parts
         self.parameters = Parameters()
         self.epilogue_writer = RunEpilogueWriter(product.result, product.epilogue, self.parameters)

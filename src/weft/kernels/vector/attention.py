@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, nan
 
+from weft.cost.blocks import ATTENTION_BLOCK_WORK
 from weft.ir import dims
 from weft.ir.access import axes_of_shape
 from weft.ir.attention import AT_HAND, Attention
@@ -39,7 +40,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.scalar import Index, Load, Scalar, rebuild
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
@@ -57,7 +58,6 @@ PIECE = 256  # keys at a time
 VECTORS = 2  # of keys, or of columns, at a time
 TALLEST = 12  # rows of a tile
 LOW = 4  # rows of the tiles that do what is left over
-BLOCK_WORK = 16_000_000  # operations that a block does, about
 MOST_TILES = 8  # of a block, of which each keeps queries and results
 KEPT_BYTES = 48 * 1024  # by all of them
 PADDING = 16  # elements between rows of scores, so that rows do not compete for the same lines of a cache
@@ -89,7 +89,12 @@ def share_rows(rows: Dim, height: int) -> list[Tiles]:
 
 @memoized
 def attention_launch(
-    attention: Attention, operands: tuple[Tensor, ...], keys: Tensor, values: Tensor, result: Tensor, target: Target
+    attention: Attention,
+    operands: tuple[Tensor, ...],
+    keys: Tensor,
+    values: Tensor,
+    result: Tensor,
+    target: VectorTarget,
 ) -> Launch:
     """Buffers: the operands of query and score, those of the ending, the packed keys and values, the result."""
     return _Builder(attention, operands, keys, values, result, target).launch()
@@ -103,7 +108,7 @@ class _Builder:
         keys: Tensor,
         values: Tensor,
         result: Tensor,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         self.attention, self.target = attention, target
         self.packed_keys, self.packed_values = keys, values
@@ -145,7 +150,7 @@ class _Builder:
     def launch(self) -> Launch:
         total = self.tiles[-1].first + self.tiles[-1].count
         work = 2 * self.height * (self.attention.depth + self.width) * self.attention.shape[-1] + 1000
-        each = dims.minimum(dims.maximum(dims.floordiv(BLOCK_WORK, work), 1), self.most_tiles)
+        each = dims.minimum(dims.maximum(dims.floordiv(ATTENTION_BLOCK_WORK, work), 1), self.most_tiles)
         chunks = dims.maximum(dims.ceildiv(total, each), 1)
         each = dims.ceildiv(total, chunks)
         statements: list[Statement] = []

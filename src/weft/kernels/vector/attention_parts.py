@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.attention import Attention
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import single_work, used_operands, with_operands
 from weft.kernels.build.templates import Part
 from weft.kernels.lower.tensors import Tensor
@@ -16,7 +16,7 @@ from weft.kernels.vector.key_panels import key_panels, pack_keys, pack_values, v
 
 
 def attention_parts(
-    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: Target
+    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: VectorTarget
 ) -> tuple[Part, ...]:
     """Keys packed, values packed, and the attention, whose operands are followed by both of these."""
     lanes = VECTORS * target.vector_bytes // FLOAT.numpy.itemsize

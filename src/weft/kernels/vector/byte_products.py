@@ -16,7 +16,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
@@ -34,7 +34,7 @@ def dot_product_work(
     right: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: VectorTarget,
     *,
     constant_left: Array | None = None,
     constant_right: Array | None = None,
@@ -69,7 +69,7 @@ def byte_convolve_work(
     w: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: VectorTarget,
     *,
     constant_w: Array | None = None,
 ) -> Work:
@@ -131,7 +131,7 @@ class _Words:
         words = np.ascontiguousarray(padded).view(np.dtype("<i4"))
         return np.moveaxis(words, -1, self.axis)
 
-    def prepared(self, work: Work, target: Target) -> Work:
+    def prepared(self, work: Work, target: VectorTarget) -> Work:
         """The work with this operand made into words first, where it reads them and they are not there yet."""
         own = Reference("operand", self.number)
         if self.in_place or all(own not in references for _, references in work.launches):

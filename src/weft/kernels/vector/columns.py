@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.vector.panels import Panels, panels_for, tile_height
 
@@ -26,7 +26,7 @@ class Columns:
     panels: Panels
 
 
-def split_columns(columns: int, rows: Dim, depth: int, target: Target, dtype: DType) -> tuple[Columns, ...]:
+def split_columns(columns: int, rows: Dim, depth: int, target: VectorTarget, dtype: DType) -> tuple[Columns, ...]:
     """All columns of a product with so many rows, each a sum of `depth` products."""
     lanes = target.vector_bytes * 8 // max(accumulator_type(dtype).bits, 32) // 2
     for halves in _HALVES:
@@ -37,7 +37,7 @@ def split_columns(columns: int, rows: Dim, depth: int, target: Target, dtype: DT
     return _split(columns, depth, target, dtype, 1 if small else _MOST_PARTS)
 
 
-def _split(columns: int, depth: int, target: Target, dtype: DType, most: int) -> tuple[Columns, ...]:
+def _split(columns: int, depth: int, target: VectorTarget, dtype: DType, most: int) -> tuple[Columns, ...]:
     panels = panels_for(target, dtype, columns)
     whole = (Columns(0, panels),)
     narrower = panels.lanes if columns > panels.lanes else panels.lanes // 2

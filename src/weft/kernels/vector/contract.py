@@ -20,7 +20,7 @@ from weft.ir.layout import row_major
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.scalar import Index, Load
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
@@ -42,7 +42,7 @@ def contract_work(
     right: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: VectorTarget,
     *,
     constant_left: Array | None = None,
     constant_right: Array | None = None,
@@ -71,7 +71,7 @@ class _Plan:
         output: tuple[int, ...],
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: VectorTarget,
         unsigned: int | None = None,
     ) -> None:
         if len(set(output)) != len(output):

@@ -19,7 +19,7 @@ from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.build.epilogue import epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis
@@ -42,7 +42,7 @@ def convolve_work(
     w: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
-    target: Target,
+    target: VectorTarget,
     *,
     constant_w: Array | None = None,
     words: bool = False,
@@ -74,7 +74,7 @@ class _Builder:
         w: Tensor,
         result: Tensor,
         epilogue: Epilogue | None,
-        target: Target,
+        target: VectorTarget,
         constant: Array | None,
         *,
         words: bool = False,

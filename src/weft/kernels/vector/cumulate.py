@@ -7,14 +7,14 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Assign, Buffer, Call, Code, Define, Fetch, Kernel, Put, Register, Repeat, Statement, variable
 from weft.ir.layout import offset
 from weft.ir.program import Cumulate
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
 
 
-def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: Target) -> Work:
+def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: VectorTarget) -> Work:
     """One kernel; where the axis itself is innermost in memory, a row is done by one lane."""
     parameters = Parameters()
     length = parameters.size(result.shape[primitive.axis])

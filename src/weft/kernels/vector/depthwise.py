@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.cost.blocks import DEPTHWISE_BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -31,7 +32,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
@@ -45,12 +46,11 @@ _MOST_RUNS = 5  # kinds of neighbours along a line that are written out
 _PANELS = 4  # vectors of channels at a time, where pixels go one by one
 _PANEL = variable("panel")
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-_BLOCK_WORK = 250_000  # operations that a block does, about
 
 
 @memoized
 def depthwise_launch(
-    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
 ) -> Launch:
     """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
     return Lines(phase, x, result, epilogue, lanes, target).launch()
@@ -113,7 +113,7 @@ class Lines:
     name = "depthwise"
 
     def __init__(
-        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: Target
+        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
     ) -> None:
         self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
         self.type = accumulator_type(x.dtype)
@@ -139,7 +139,7 @@ class Lines:
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase)
         work = self.phase[-1].count * self.channels * (taps + 1) * 2
-        most = dims.maximum(dims.floordiv(_BLOCK_WORK, work + 1), 1)
+        most = dims.maximum(dims.floordiv(DEPTHWISE_BLOCK_WORK, work + 1), 1)
         chunks = dims.maximum(dims.ceildiv(lines, most * 2) * 2, 1)  # an even number, as that of threads mostly is
         each = dims.maximum(dims.ceildiv(lines, chunks), 1)
         start = block() * named("lines_each", each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -31,14 +32,14 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch
-from weft.kernels.vector.blocking import BLOCK_WORK, even_part
+from weft.kernels.vector.blocking import even_part
 from weft.kernels.vector.register_tiles import Product
 
 HEIGHT = 8  # rows at a time
@@ -46,7 +47,12 @@ HEIGHT = 8  # rows at a time
 
 @memoized
 def dot_kernel(
-    name: str, product: Product, grid: tuple[LoopAxis, ...], columns: tuple[LoopAxis, ...], lanes: int, target: Target
+    name: str,
+    product: Product,
+    grid: tuple[LoopAxis, ...],
+    columns: tuple[LoopAxis, ...],
+    lanes: int,
+    target: VectorTarget,
 ) -> Launch:
     """Buffers as `product_kernel`'s; the grid and the columns are given apart, with strides into both operands."""
     return _Builder(name, product, grid, columns, lanes, target).launch()
@@ -60,7 +66,7 @@ class _Builder:
         grid: tuple[LoopAxis, ...],
         columns: tuple[LoopAxis, ...],
         lanes: int,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         self.name, self.product, self.grid, self.columns = name, product, grid, columns
         self.lanes, self.target = lanes, target

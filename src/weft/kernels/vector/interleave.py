@@ -17,7 +17,7 @@ from weft.ir.dims import Dim
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load, Scalar, computed_dtypes, rebuild
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import epilogue_references
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 def interleave_work(
-    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: Target
+    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Work | None:
     """Operands are x, w, then those of the epilogue; None where rectangles overlap, or do not fit a vector."""
     if not _applies(primitive, x, w, result, target):
@@ -50,7 +50,7 @@ def interleave_work(
     return replace(work, launches=tuple(launches), workspaces=spaces)
 
 
-def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: Target) -> bool:
+def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: VectorTarget) -> bool:
     if not primitive.transposed or primitive.groups != 1 or accumulator_type(x.dtype) is not x.dtype:
         return False
     strides = primitive.strides
@@ -60,7 +60,9 @@ def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: T
     return plain and covered and fits and w.shape[2:] == strides and prod(strides) > 1
 
 
-def _place(primitive: Convolve, pixels: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target) -> Launch:
+def _place(
+    primitive: Convolve, pixels: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
+) -> Launch:
     """Each element from its rectangle; buffers are the pixels, the epilogue's operands, and the result."""
     axes = [dims.axis(axis, size) for axis, size in enumerate(result.shape)]
     number: Dim = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.ir import dims
 from weft.ir.access import axes_of, move_axes, stride_along
 from weft.ir.dims import Axis, Dim
@@ -25,9 +26,8 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import row_major
 from weft.ir.scalar import Index, Scalar, loads
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
-from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
@@ -75,7 +75,7 @@ def pack_values(
 
 @memoized
 def pack_keys(
-    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: VectorTarget
 ) -> Launch:
     """Buffers: the operands, then the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
@@ -108,7 +108,12 @@ class _Turning:
     """Squares of numbers read key by key, and turned in registers."""
 
     def __init__(
-        self, expression: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: Target
+        self,
+        expression: Scalar,
+        shape: tuple[Dim, ...],
+        operands: tuple[Tensor, ...],
+        packed: Tensor,
+        target: VectorTarget,
     ) -> None:
         self.expression, self.shape, self.operands, self.packed = expression, shape, operands, packed
         self.parameters = Parameters()
@@ -121,7 +126,7 @@ class _Turning:
 
     def launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
-        each = max(PIECE // (self.depth * self.width), 1)
+        each = max(BLOCK_ELEMENTS // (self.depth * self.width), 1)
         chunks = dims.ceildiv(panels, each)
         count, total = self.parameters.named("chunks", chunks), self.parameters.named("panels", panels)
         statements: list[Statement] = [

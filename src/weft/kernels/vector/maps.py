@@ -23,7 +23,7 @@ from weft.ir.kernel import (
     lane,
 )
 from weft.ir.scalar import Scalar, computed_dtypes
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, masked, spread
 from weft.kernels.common.maps import MapWriter, Region, single_map
 from weft.kernels.lower.memoize import memoized
@@ -36,14 +36,14 @@ CHEAP = 4
 
 
 def map_work(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: VectorTarget, region: Region | None = None
 ) -> Work:
     """result[...] = expression; with a region, the result (of the same order of axes) is that part of it."""
     return single_map(region_launch(expression, operands, result, target, region), expression, operands, result, region)
 
 
 def region_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: Target, region: Region | None = None
+    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: VectorTarget, region: Region | None = None
 ) -> Launch:
     """The kernel of a map alone, with as many lanes as are best for its expression."""
     lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))

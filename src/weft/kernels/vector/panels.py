@@ -14,7 +14,7 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import accumulator_type
 
 Array = np.ndarray[Any, Any]
@@ -78,14 +78,14 @@ class Panels:
         return packed
 
 
-def panels_for(target: Target, dtype: DType, columns: Dim) -> Panels:
+def panels_for(target: VectorTarget, dtype: DType, columns: Dim) -> Panels:
     """Columns in panels as the target's registers have room for them."""
     lanes = lanes_for(target, dtype, columns)
     narrow = isinstance(columns, int) and columns <= lanes
     return Panels(columns, lanes, 1 if narrow else _SIDE_BY_SIDE)
 
 
-def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
+def lanes_for(target: VectorTarget, dtype: DType, columns: Dim) -> int:
     """A vector register of columns, or fewer where there are no more columns."""
     least = max(target.vector_bytes // 16, 2)
     lanes = target.vector_bytes // max(accumulator_type(dtype).bits // 8, 4)
@@ -95,6 +95,6 @@ def lanes_for(target: Target, dtype: DType, columns: Dim) -> int:
     return lanes
 
 
-def tile_height(target: Target, width: int) -> int:
+def tile_height(target: VectorTarget, width: int) -> int:
     """Rows whose accumulators fit the registers, beside a panel's step and a number to broadcast."""
     return max(1, min((target.vector_registers - 4) // width, 12))

@@ -33,7 +33,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.layout import offset
 from weft.ir.program import Pool
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
@@ -47,7 +47,7 @@ MOST_VECTORS = 4
 
 
 def pool_work(
-    primitive: Pool, operand: Tensor, result: Tensor, target: Target, epilogue: Epilogue | None = None
+    primitive: Pool, operand: Tensor, result: Tensor, target: VectorTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
     others = len(epilogue.operands) if epilogue is not None else 0
@@ -60,7 +60,7 @@ def pool_work(
 
 class _Pooling:
     def __init__(
-        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target
+        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
     ) -> None:
         self.primitive = primitive
         self.operand = operand

@@ -6,7 +6,7 @@ from weft.cost.sizes import estimate
 from weft.ir.dims import Dim
 from weft.ir.kernel import Assign, Call, Code, Define, Register, Statement
 from weft.ir.program import Pool
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, Window
@@ -19,7 +19,7 @@ _CHANNEL = 1
 
 
 def pooled_lines(
-    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: Target
+    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Launch | None:
     """Buffers: the operand, those of the epilogue, and the result; None where channels are no neighbours, or few."""
     if primitive.kind not in ("maximum", "sum") or 0 in operand.shape:
@@ -47,7 +47,7 @@ class _PooledLines(Lines):
         result: Tensor,
         epilogue: Epilogue | None,
         lanes: int,
-        target: Target,
+        target: VectorTarget,
     ) -> None:
         super().__init__(phase, x, result, epilogue, lanes, target)
         self.kind = kind

@@ -36,7 +36,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.layout import offset
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
@@ -124,13 +124,13 @@ def sections(rows: Dim, height: int) -> list[Section]:
 
 
 @memoized
-def product_kernel(name: str, product: Product, target: Target) -> Launch:
+def product_kernel(name: str, product: Product, target: VectorTarget) -> Launch:
     """A launch with the buffers left, right, the epilogue's operands, and the result."""
     return _Builder(name, product, target).launch()
 
 
 class _Builder:
-    def __init__(self, name: str, product: Product, target: Target) -> None:
+    def __init__(self, name: str, product: Product, target: VectorTarget) -> None:
         self.name = name
         self.product = product
         self.target = target

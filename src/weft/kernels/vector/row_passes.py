@@ -15,7 +15,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Repeat, Statement, variable
 from weft.ir.scalar import Scalar, computed_dtypes
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
@@ -31,13 +31,13 @@ MANY_REGISTERS = 32
 
 
 @memoized
-def sweep_launch(sweep: Sweep, target: Target, cut: Cut | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: VectorTarget, cut: Cut | None = None) -> Launch:
     """Buffers: `sweep_buffers`, and the errors where indices are checked."""
     return _Builder(sweep, target, cut).launch()
 
 
 class _Builder:
-    def __init__(self, sweep: Sweep, target: Target, cut: Cut | None) -> None:
+    def __init__(self, sweep: Sweep, target: VectorTarget, cut: Cut | None) -> None:
         self.sweep = sweep
         self.cut = cut
         self.parameters = Parameters()
@@ -54,7 +54,7 @@ class _Builder:
         self.choose_lanes(target, expressions)
         self.count = 0
 
-    def choose_lanes(self, target: Target, expressions: Iterable[Scalar]) -> None:
+    def choose_lanes(self, target: VectorTarget, expressions: Iterable[Scalar]) -> None:
         """Lanes along the innermost axis, several vectors of them, unless a short reduction leaves them empty."""
         expressions = list(expressions)
         dtypes = [dtype for expression in expressions for dtype in computed_dtypes(expression)]

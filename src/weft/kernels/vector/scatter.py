@@ -14,7 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Kernel, Put, Statement
 from weft.ir.program import Scatter
 from weft.ir.scalar import computed_dtypes, loads
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.checks import gather_errors, is_checked, report_errors
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
@@ -26,19 +26,19 @@ from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspac
 from weft.kernels.vector.maps import region_launch
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: Target) -> Work:
+def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: VectorTarget) -> Work:
     """The copy, one kernel for all updates, and for sums of narrow floats a rounding at the end."""
     return scatter_launches(primitive, operands, result, target, region_launch, _updates)
 
 
 def _updates(
-    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target, place: Reference, _: int
+    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget, place: Reference, _: int
 ) -> tuple[list[Launched], tuple[Workspace, ...]]:
     return [_Updates(primitive, operands, copied, target).launch(place)], ()
 
 
 class _Updates:
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: Target) -> None:
+    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget) -> None:
         self.primitive = primitive
         self.operands = operands
         self.copied = copied

@@ -18,6 +18,7 @@ from weft.ir.program import (
     Scatter,
     Sort,
 )
+from weft.ir.target import VectorTarget
 from weft.kernels.build.templates import Part, Request, Template, Templates, overwriting
 from weft.kernels.common import templates as common
 from weft.kernels.common.concat import concat_work
@@ -38,46 +39,46 @@ from weft.kernels.vector.sort import sort_work
 from weft.kernels.vector.winograd import winograd_work
 
 
-def _map(request: Request[MapGroup]) -> Work:
+def _map(request: Request[MapGroup, VectorTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Map)
     return map_work(step.primitive.expression, request.take(step.operands), request.result, request.target)
 
 
-def _concat(request: Request[StepGroup]) -> Work:
+def _concat(request: Request[StepGroup, VectorTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Concat)
     return concat_work(step.primitive, request.take(step.operands), request.result, request.target, region_launch)
 
 
-def _scatter(request: Request[StepGroup]) -> Work:
+def _scatter(request: Request[StepGroup, VectorTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Scatter)
     return scatter_work(step.primitive, request.take(step.operands), request.result, request.target)
 
 
-def _cumulate(request: Request[StepGroup]) -> Work:
+def _cumulate(request: Request[StepGroup, VectorTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Cumulate)
     return cumulate_work(step.primitive, request.tensors[step.operands[0]], request.result, request.target)
 
 
-def _sort(request: Request[StepGroup]) -> Work:
+def _sort(request: Request[StepGroup, VectorTarget]) -> Work:
     step = request.step
     assert isinstance(step.primitive, Sort)
     values, positions = request.take(step.results)
     return sort_work(step.primitive, request.tensors[step.operands[0]], values, positions)
 
 
-def _reduce(request: Request[ReduceGroup]) -> Work:
+def _reduce(request: Request[ReduceGroup, VectorTarget]) -> Work:
     return sweep_work(reduce_sweep(request), request.target)
 
 
-def _rows(request: Request[RowGroup]) -> Work:
+def _rows(request: Request[RowGroup, VectorTarget]) -> Work:
     return sweep_work(rows_sweep(request, keeps=True), request.target)
 
 
-def _pool(request: Request[HeavyGroup]) -> Work:
+def _pool(request: Request[HeavyGroup, VectorTarget]) -> Work:
     group = request.group
     assert isinstance(group.heavy.primitive, Pool)
     source = request.tensors[group.sources[0]]
@@ -85,7 +86,7 @@ def _pool(request: Request[HeavyGroup]) -> Work:
     return pool_work(group.heavy.primitive, source, request.result, request.target, epilogue)
 
 
-def _contract(request: Request[HeavyGroup]) -> Work:
+def _contract(request: Request[HeavyGroup, VectorTarget]) -> Work:
     group = request.group
     assert isinstance(group.heavy.primitive, Contract)
     left, right = request.take(group.sources)
@@ -105,14 +106,14 @@ def _contract(request: Request[HeavyGroup]) -> Work:
     return overwriting(work, epilogue, request.result)
 
 
-def _convolve_bytes(request: Request[HeavyGroup]) -> Work | None:
+def _convolve_bytes(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
     x, w = request.take(request.group.sources)
     if x.dtype is w.dtype:
         return None
     return _convolved(request, byte_convolve_work)
 
 
-def _winograd(request: Request[HeavyGroup]) -> Work | None:
+def _winograd(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
     group = request.group
     assert isinstance(group.heavy.primitive, Convolve)
     weights = request.constants.get(group.sources[1])
@@ -123,7 +124,7 @@ def _winograd(request: Request[HeavyGroup]) -> Work | None:
     return None if work is None else overwriting(work, epilogue, request.result)
 
 
-def _interleave(request: Request[HeavyGroup]) -> Work | None:
+def _interleave(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
     group = request.group
     assert isinstance(group.heavy.primitive, Convolve)
     weights = request.constants.get(group.sources[1])
@@ -134,11 +135,11 @@ def _interleave(request: Request[HeavyGroup]) -> Work | None:
     return None if work is None else overwriting(work, epilogue, request.result)
 
 
-def _convolve(request: Request[HeavyGroup]) -> Work:
+def _convolve(request: Request[HeavyGroup, VectorTarget]) -> Work:
     return _convolved(request, partial(convolve_work, order=request.group.channel_order))
 
 
-def _convolved(request: Request[HeavyGroup], build: Callable[..., Work]) -> Work:
+def _convolved(request: Request[HeavyGroup, VectorTarget], build: Callable[..., Work]) -> Work:
     group = request.group
     x, w = request.take(group.sources)
     epilogue = request.epilogue(group.epilogue)
@@ -147,7 +148,7 @@ def _convolved(request: Request[HeavyGroup], build: Callable[..., Work]) -> Work
     return overwriting(work, epilogue, request.result)
 
 
-def _attention(request: Request[AttentionGroup]) -> tuple[Part, ...]:
+def _attention(request: Request[AttentionGroup, VectorTarget]) -> tuple[Part, ...]:
     group = request.group
     return attention_parts(group.attention, request.take(group.operands), request.result, request.target)
 

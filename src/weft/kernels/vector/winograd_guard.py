@@ -43,7 +43,7 @@ from weft.ir.kernel import (
     Statement,
     variable,
 )
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +56,7 @@ _BLOCKS: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {1: ((0, (0,)),), 
 class Watch:
     """Statements of the input's transform that find out whether a tile is harmless, and write what they find."""
 
-    def __init__(self, target: Target, sizes: Sequence[int], sides: Sequence[int]) -> None:
+    def __init__(self, target: VectorTarget, sizes: Sequence[int], sides: Sequence[int]) -> None:
         """`sizes` and `sides` are a tile's outputs and inputs along each axis."""
         self.target = target
         blocks = list(product(*(_BLOCKS[size] for size in sizes))) if all(size in _BLOCKS for size in sizes) else []

@@ -16,7 +16,7 @@ import numpy as np
 from weft.fuse.winograd import TAPS
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Define, Number, Register, Statement
-from weft.ir.target import Target
+from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
 
 Array = np.ndarray[Any, Any]
@@ -73,7 +73,7 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 class Lines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
-    def __init__(self, target: Target, prefix: str = "v") -> None:
+    def __init__(self, target: VectorTarget, prefix: str = "v") -> None:
         self.target = target
         self.prefix = prefix
         self.dtype = DType.float32
