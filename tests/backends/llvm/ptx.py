@@ -1,0 +1,165 @@
+"""Works of kernel builders as PTX: how they are compiled, assembled, and packed for `run_ptx.py`.
+
+python -m backends.llvm.ptx write CASES.pickle
+python -m backends.llvm.ptx check RESULTS.pickle
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kernels.reductions import reduce_work
+from models.code_digests import gpu_limits
+
+from weft.backends.llvm import assembly
+from weft.backends.llvm.compilation import assembly_text
+from weft.backends.llvm.emit import emit
+from weft.backends.llvm.nvptx import NvidiaProcessor
+from weft.backends.llvm.thread_lanes import ThreadLanes, launched_shared_bytes
+from weft.backends.webgpu.library import Abilities
+from weft.backends.webgpu.targets import target_of
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Kernel, verify_kernel
+from weft.ir.layout import row_major
+from weft.ir.packing import array_of
+from weft.ir.program import Contract, Reduce
+from weft.ir.scalar import Apply, Index, Literal, Load
+from weft.ir.target import Target
+from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.threads.contract import contract_work
+from weft.kernels.threads.maps import map_work
+
+Array = np.ndarray[Any, Any]
+F32 = DType.float32
+
+
+def threads_target() -> Target:
+    """A GPU with shared memory, as builders see it."""
+    return target_of(gpu_limits(is_software=False), Abilities(int64=True, float64=True, float16=True))
+
+
+def ptx_of(kernel: Kernel, processor: str, lanes: ThreadLanes | None = None) -> tuple[str, int]:
+    """A kernel's PTX, and the bytes of shared memory that a launch has to bring."""
+    module = assembly.Module("weft")
+    emit(kernel, module, lanes or ThreadLanes())
+    return assembly_text(str(module), NvidiaProcessor(processor)), launched_shared_bytes(kernel, module)
+
+
+def find_ptxas() -> str | None:
+    """NVIDIA's assembler: named by WEFT_PTXAS, on the PATH, or of an installed package."""
+    named = os.environ.get("WEFT_PTXAS") or shutil.which("ptxas")
+    if named is not None:
+        return named
+    spec = find_spec("nvidia")
+    folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+    found = [path for folder in folders for path in folder.glob("*/bin/ptxas")]
+    return str(found[0]) if found else None
+
+
+def assemble(ptxas: str, ptx: str, processor: str) -> str:
+    """What the assembler says of registers and memory; it must not refuse."""
+    command = [ptxas, f"-arch={processor}", "-v", "-o", os.devnull, "-"]
+    done = subprocess.run(command, input=ptx, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A work, the arrays that it is given, and what should come out."""
+
+    name: str
+    work: Work
+    operands: tuple[Array, ...]
+    expected: Array
+    tolerance: float
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """With barriers, each under a name of its own."""
+        found = []
+        for number, (launch, _) in enumerate(self.work.launches):
+            kernel = replace(with_barriers(launch.kernel), name=f"{self.name}_{number}")
+            verify_kernel(kernel)
+            found.append(kernel)
+        return found
+
+    def packed(self, processor: str) -> dict[str, Any]:
+        """As a case of `run_ptx.py`; the result is its last array."""
+        arrays: list[bytes] = []
+        places: dict[tuple[str, int], int] = {}
+        listed: dict[str, Sequence[Array]] = {
+            "operand": self.operands,
+            "workspace": [np.zeros(dims.evaluate(w.size, {}), w.dtype.numpy) for w in self.work.workspaces],
+            "constant": [array_of(constant) for constant in self.work.constants],
+            "errors": [np.zeros(1, np.int32)],
+            "result": [np.zeros_like(self.expected)],
+        }
+        for kind, content in listed.items():
+            for number, array in enumerate(content):
+                places[kind, number] = len(arrays)
+                arrays.append(array.tobytes())
+        cases = []
+        texts = []
+        for kernel, (launch, references) in zip(self.kernels, self.work.launches, strict=True):
+            text, shared = ptx_of(kernel, processor)
+            numbers = [places[reference.kind, reference.number] for reference in references]
+            parameters = [dims.evaluate(value, {}) for value in launch.parameters]
+            cases.append((kernel.name, dims.evaluate(launch.blocks, {}), kernel.lanes, shared, numbers, parameters))
+            texts.append(text)
+        head, *others = texts
+        bodies = (text.split(".address_size 64", 1)[1] for text in others)
+        return {"name": self.name, "ptx": "".join((head, *bodies)).encode(), "arrays": arrays, "launches": cases}
+
+    def check(self, arrays: Sequence[bytes]) -> None:
+        found = np.frombuffer(arrays[-1], self.expected.dtype).reshape(self.expected.shape)
+        np.testing.assert_allclose(found, self.expected, self.tolerance, self.tolerance, err_msg=self.name)
+
+
+def examples(target: Target | None = None) -> list[Example]:
+    """A map, a reduction and a product on tiles, at sizes that fill no block."""
+    target = target or threads_target()
+    random = np.random.default_rng(11)
+    wide, tall = random.normal(size=(301, 517)).astype(np.float32), random.normal(size=(517, 203)).astype(np.float32)
+    load = Load(0, tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(wide.shape)), F32)
+    expression = Apply("add", (Apply("tanh", (load,), F32), Literal(0.5, F32)), F32)
+    square = Apply("multiply", (load, load), F32)
+    given, other, result = Tensor(F32, wide.shape, row_major(2)), Tensor(F32, tall.shape, row_major(2)), wide @ tall
+    mapped = map_work(expression, [given], given, target)
+    reduced = reduce_work(Reduce("sum", (1,)), square, wide.shape, [given], Tensor(F32, (301,), row_major(1)), target)
+    product = contract_work(
+        Contract((0, 2), (2, 1), (0, 1)), given, other, Tensor(F32, result.shape, row_major(2)), None, target
+    )
+    exact = wide.astype(np.float64)
+    return [
+        Example("map", mapped, (wide,), (np.tanh(exact) + 0.5).astype(np.float32), 1e-6),
+        Example("reduction", reduced, (wide,), (exact**2).sum(1).astype(np.float32), 1e-5),
+        Example("product", product, (wide, tall), (exact @ tall.astype(np.float64)).astype(np.float32), 1e-4),
+    ]
+
+
+def main() -> None:
+    action, file = sys.argv[1], Path(sys.argv[2])
+    if action == "write":
+        file.write_bytes(pickle.dumps([example.packed("sm_80") for example in examples()]))
+        return
+    for example, result in zip(examples(), pickle.loads(file.read_bytes()), strict=True):
+        assert not isinstance(result, str), result
+        example.check(result)
+        print(f"{example.name}: as expected")
+
+
+if __name__ == "__main__":
+    main()
