@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
-from weft.backends.reference.interpret import Reference
+from weft.backends.reference.interpret import Interpreter
 from weft.compiler import is_defined
 from weft.frontend import read_model
 from weft.ir.program import TensorProgram
@@ -26,6 +26,6 @@ def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 def traced(built: onnx.ModelProto) -> TensorProgram:
     """The program before any pass."""
-    program = lower(read_model(built, is_defined=is_defined).graph, Reference())
+    program = lower(read_model(built, is_defined=is_defined).graph, Interpreter())
     verify(program)
     return program

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.threads import Once, Task, Team, Undivided, lock, once, reentrant_lock
+from weft.threads import Once, PendingTask, Team, Undivided, lock, once, reentrant_lock
 
 SOURCE = str(Path(weft.__file__).parents[1])
 TESTS = str(Path(__file__).parent)
@@ -299,7 +299,7 @@ def test_models_without_threads_to_be_had(monkeypatch: pytest.MonkeyPatch, avail
 
 def test_an_exception_waits_for_no_piece() -> None:
     begun, end = threading.Event(), threading.Event()
-    tasks: list[Task[bool]] = []
+    tasks: list[PendingTask[bool]] = []
 
     def wait() -> bool:
         begun.set()

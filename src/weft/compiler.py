@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from weft.backends.device import Compiled, CompilingDriver, Recorder, RunOptions
 from weft.backends.naming import named_kernels, named_sections
-from weft.backends.reference.interpret import Reference
+from weft.backends.reference.interpret import Interpreter
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
@@ -180,7 +180,7 @@ class Pipeline:
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         next_device = next_best(device) if options.device == "auto" else None
         self.following = None if next_device is None else next_device.name
-        self._evaluator = Reference()
+        self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._lock = lock()  # of the program
 

@@ -195,7 +195,7 @@ def _await_imports() -> None:
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-class Task(Generic[Made]):
+class PendingTask(Generic[Made]):
     """A piece of work that another thread does.
 
     All that they share is one lock, without code of Python's around it that Ctrl-C could leave half done.
@@ -236,7 +236,7 @@ class Team:
     def __init__(self, count: int) -> None:
         self._count = count
         self._threads: list[threading.Thread] = []
-        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[PendingTask[Any] | None] = SimpleQueue()
 
     def __enter__(self) -> Team:
         return self
@@ -258,9 +258,9 @@ class Team:
             self._grow()
         return len(self._threads)
 
-    def submit(self, function: Callable[..., Made], *arguments: Any) -> Task[Made]:
+    def submit(self, function: Callable[..., Made], *arguments: Any) -> PendingTask[Made]:
         """Have a function called by one of the team, or here and now where no thread can be had."""
-        task = Task(function, arguments)
+        task = PendingTask(function, arguments)
         self._grow()
         if self._threads:
             self._tasks.put(task)
@@ -284,7 +284,7 @@ class Team:
                 self._count = len(self._threads)
 
 
-def _help(tasks: SimpleQueue[Task[Any] | None], team: ref[Team], owner: threading.Thread) -> None:
+def _help(tasks: SimpleQueue[PendingTask[Any] | None], team: ref[Team], owner: threading.Thread) -> None:
     """A helper's life, which ends with the team's or the owner's if nobody says so: a signal may come in between."""
     while True:
         try:

@@ -16,6 +16,8 @@ from pathlib import Path
 from attack.families import Family, load_family
 from attack.verdict import Payload, Verdict, judged
 
+import weft.backends.cpu.device  # noqa: F401 (its library is in memory before that is limited)
+
 WARNING_SHARE = 0.9  # of a case's time, after which the child says where it is
 
 

@@ -72,13 +72,14 @@ def kernels(program: Any, target: Any) -> list[Any]:
 def codes(program: Any) -> Iterator[tuple[str, str, str]]:
     """(target, kernel's name, code)"""
     from weft.backends.cpu.machine import host
-    from weft.backends.cpu.modules import modules_of
+    from weft.backends.llvm.emit import llvm_text
+    from weft.backends.llvm.vector_lanes import VECTOR_LANES
     from weft.backends.webgpu.emit import emit
     from weft.backends.webgpu.targets import target_of
     from weft.backends.webgpu.wgsl_types import Abilities
 
     for kernel in kernels(program, host().target):
-        yield "cpu", kernel.name, canonical_llvm(modules_of([kernel])[0])
+        yield "cpu", kernel.name, canonical_llvm(llvm_text([kernel], VECTOR_LANES))
     for name, is_software in (("gpu", False), ("software", True)):
         limits = gpu_limits(is_software)
         abilities = Abilities(int64=True, float64=True, float16=True)

@@ -10,7 +10,7 @@ from onnx import parser
 from ops.oracle import check, node_model, random_array, run_onnxruntime, run_weft
 
 import weft
-from weft.backends.reference.interpret import Reference
+from weft.backends.reference.interpret import Interpreter
 from weft.frontend import read_model
 from weft.ir.program import Host, Late
 from weft.ops.lower import run_eagerly
@@ -22,7 +22,7 @@ def both_ways(text: str, inputs: dict[str, Any], opset: int = 21) -> list[Any]:
     """The outputs of a graph, which must be the same traced and eager."""
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
     traced = list(weft.load(model).run(inputs).values())
-    eager = run_eagerly(read_model(model).graph, Reference(), inputs)
+    eager = run_eagerly(read_model(model).graph, Interpreter(), inputs)
     for a, b in zip(traced, eager, strict=True):
         for x, y in zip(a, b, strict=True) if isinstance(a, list) else [(a, b)]:
             assert x.dtype == y.dtype

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from peers import onnxruntime_run, traced
 
 import weft
-from weft.backends.reference.interpret import Reference, run
+from weft.backends.reference.interpret import Interpreter, run
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Map, Step, TensorProgram, Value, bodies
@@ -236,7 +236,7 @@ def test_clamped_loads_stay_within_what_they_name() -> None:
         program = TensorProgram((x,), (result,), steps)
         numbers = np.arange(5, dtype=np.float32)
         expected = numbers[1:3][np.clip(np.arange(4) + offset, 0, 1)]
-        for stage in (program, simplify_movement(program, Reference())):
+        for stage in (program, simplify_movement(program, Interpreter())):
             np.testing.assert_array_equal(run(stage, [numbers])[0], expected)
 
 

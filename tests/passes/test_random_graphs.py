@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from peers import onnxruntime_run, traced
 
 import weft
-from weft.backends.reference.interpret import GuardError, Reference, run
+from weft.backends.reference.interpret import GuardError, Interpreter, run
 from weft.fuse.inline import inline_maps
 from weft.ir.verify import verify
 from weft.passes import PIPELINE
@@ -213,7 +213,7 @@ def test_random_graphs(made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> N
     try:
         by_stage["traced"] = run(before, [feeds[entry.name] for entry in before.inputs])
         for apply in PIPELINE:
-            program = apply(program, Reference())
+            program = apply(program, Interpreter())
             verify(program)
             by_stage[apply.__name__] = run(program, [feeds[entry.name] for entry in program.inputs])
         by_stage["inline_maps"] = run(inline_maps(program), [feeds[entry.name] for entry in program.inputs])

@@ -189,6 +189,8 @@ LIMITED = """
 import resource, sys
 import numpy as np
 import weft, weft.compiler
+if len(sys.argv) == 4:
+    import weft.backends.cpu.device
 path, more, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
@@ -216,11 +218,17 @@ def test_little_address_space(file: Path, megabytes: int, part: float) -> None:
         assert not limit or part >= 1 or done.stdout.startswith("refused")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
+def test_too_little_address_space_for_the_compiler_s_library(file: Path) -> None:
+    done = run_python(LIMITED, str(file), str(20 << 20), "", "import nothing before")
+    assert done.stdout.startswith("refused"), done.stderr
+
+
 MEASURED = """
 import sys
 from pathlib import Path
 import numpy as np
-import weft, weft.compiler
+import weft, weft.compiler, weft.backends.cpu.device
 def now(field):
     return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()
                 if line.startswith(field))
@@ -251,7 +259,7 @@ def test_the_resident_memory_is_what_was_predicted(file: Path, tmp_path: Path) -
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    prelude = "from weft.runtime import kept; kept.package_digest = lambda: 'this version'\n"
+    prelude = "from weft.cache import entries; entries.package_digest = lambda: 'this version'\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", prelude + code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)

@@ -11,7 +11,7 @@ from report.browser import Page, browser, find_browser
 
 from weft.ir.target import Peak
 from weft.report.page import MOST_SPANS, profile_page
-from weft.runtime.profile import HOST, KernelProfile, LiveBytes, Profile, Span, TensorProfile
+from weft.runtime.profile import HOST, KernelProfile, LiveBytes, Profile, TensorProfile, TimeSpan
 
 HOSTILE = '</script><img src=x onerror="window.broken=1"><!-- \u2028 & \' " 漢字'
 WIDTHS = (390, 1280)
@@ -34,10 +34,10 @@ PROFILE = Profile(
         kernel("unique", "odd", seconds=1 * MILLI, share=0.1, bound="host"),
     ),
     spans=(
-        Span(0, "convolve", 0, 0.0, 6 * MILLI),
-        Span(0, "convolve", 1, 0.0, 5 * MILLI),
-        Span(1, "map", 0, 6 * MILLI, 9 * MILLI),
-        Span(2, "unique", HOST, 9 * MILLI, 10 * MILLI),
+        TimeSpan(0, "convolve", 0, 0.0, 6 * MILLI),
+        TimeSpan(0, "convolve", 1, 0.0, 5 * MILLI),
+        TimeSpan(1, "map", 0, 6 * MILLI, 9 * MILLI),
+        TimeSpan(2, "unique", HOST, 9 * MILLI, 10 * MILLI),
     ),
     occupancy=(0.9, 0.5),
     tensors=(
@@ -221,7 +221,7 @@ def test_sorting_and_finding(page: Page, tmp_path: Path) -> None:
 
 def test_many_spans_and_no_memory(page: Page, tmp_path: Path) -> None:
     count = MOST_SPANS + 5
-    spans = tuple(Span(1, "map", 0, 1e-7 * number, 1e-7 * number + 5e-8) for number in range(count))
+    spans = tuple(TimeSpan(1, "map", 0, 1e-7 * number, 1e-7 * number + 5e-8) for number in range(count))
     fields = {name: getattr(PROFILE, name) for name in Profile.__slots__}
     profile = Profile(**{**fields, "spans": spans, "tensors": (), "memory": (), "arena_bytes": 0})
     page.open(write(tmp_path, profile), 1280, 800)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.ir.dims import Dim, axis, evaluate, symbol
 from weft.ir.dtypes import DType
 from weft.ir.program import (
@@ -25,7 +26,6 @@ from weft.ir.program import (
 )
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import AnyType, TensorType
-from weft.report.cost import at_sizes, costs_by_origin, program_cost
 from weft.report.summary import find_dynamic_dims
 
 BATCH = symbol("batch")

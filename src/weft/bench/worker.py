@@ -77,7 +77,7 @@ class Server:
 
     def flops(self, inputs: Mapping[str, Any]) -> int | None:
         """The arithmetic of a run of weft's model on these inputs, where it is known before."""
-        from weft.report.cost import at_sizes, program_cost
+        from weft.cost.programs import at_sizes, program_cost
 
         model = self._model().model
         sizes = sizes_in([(spec.name, spec.shape) for spec in model.inputs], inputs)

@@ -13,11 +13,11 @@ import weft
 from weft.cli import inputs, output
 from weft.cli.inputs import check_sizes
 from weft.compiler import is_defined
+from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.frontend import read_model
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec, spec
-from weft.report.cost import at_sizes, costs_by_origin, program_cost
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
 from weft.runtime.session import Model
 

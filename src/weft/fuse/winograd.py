@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.blocks import OPERATIONS_PER_MOVED_BYTE, OPERATIONS_PER_WEIGHT_BYTE
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram, TransformedTiles
@@ -30,8 +31,6 @@ _SAMPLE = 65536  # weights that tell what is usual
 _SHARE = 2  # transformed weights may add one part in so many to the bytes of all weights
 _ALWAYS = 4 << 20  # bytes that they may add in any case
 _WORTH = 0.9  # of the time that it took before, at most, or a choice is not worth its memory
-_WEIGHT_BYTE = 9  # operations that take as long as reading a byte of weights from memory, which goes on beside them
-_TILE_BYTE = 6  # and as moving a byte of transformed elements, which does not
 _LARGEST_IMAGE = 1 << 34  # bytes of inputs and results, about: tiles are listed in parts that fit into a cache
 _USUAL = (1, 56, 56)  # batch, height and width where they are not known
 
@@ -113,7 +112,8 @@ def _way(size: int, image: Sequence[int], sides: Sequence[tuple[int, int]], feat
     weights = 4 * points * features * channels
     products = 2 * points * tiles * features * channels
     moved = 8 * points * tiles * (features + channels) if size > 1 else 0  # written once, read once
-    return Way(size, max(products, _WEIGHT_BYTE * weights) + _TILE_BYTE * moved, weights)
+    reading = OPERATIONS_PER_WEIGHT_BYTE * weights  # goes on beside products, which moving tiles does not
+    return Way(size, max(products, reading) + OPERATIONS_PER_MOVED_BYTE * moved, weights)
 
 
 def _weight_bytes(program: TensorProgram) -> int:

@@ -113,6 +113,9 @@ class Across:
 
 Code = Union[Number, Integer, Register, Fetch, Call, Across]
 
+# the functions that combine two lanes' values, by the kind of an Across
+ACROSS_FUNCTIONS = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+
 
 # -- statements ------------------------------------------------------------------------------------------------------
 

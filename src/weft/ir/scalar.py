@@ -74,6 +74,16 @@ FUNCTIONS: dict[str, int] = {
     "bitcast": 1,
 }
 
+# Functions that compare, as most languages write them.
+COMPARISONS = {
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
+
 
 def same_number(a: object, b: object) -> bool:
     """Whether two literals are the same; -0.0 is not 0.0, and True is not 1."""

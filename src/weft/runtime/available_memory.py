@@ -9,6 +9,7 @@ from pathlib import Path
 from weft.errors import OutOfMemoryError
 
 COMPILING = 192 << 20  # bytes that generating code may take, whatever the model
+IMPORTING = 512 << 20  # bytes of address space that a device's libraries may take
 STARTING = 64 << 20  # bytes that code takes on its way into memory
 _COPIES = 3  # of a model's file, that tracing and packing may have in memory
 _CGROUP = (
@@ -36,6 +37,11 @@ def memory_left() -> int | None:
 def check_memory_to_compile(file: str, size: int) -> None:
     """Raise OutOfMemoryError where compiling a model of so many bytes could use up the memory."""
     _check(file, "compiling", COMPILING + _COPIES * size)
+
+
+def check_memory_to_import() -> None:
+    """Raise OutOfMemoryError where that a library cannot be imported may be for want of memory."""
+    _check(None, "importing the libraries of a device", IMPORTING)
 
 
 def check_memory_to_start() -> None:

@@ -8,6 +8,7 @@ with one of them shows as a device that is not available.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -18,6 +19,7 @@ from weft.backends.device import Array, Backend, Device, Driver
 from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor
+from weft.runtime.available_memory import check_memory_to_import
 
 GROUP = "weft.devices"
 _BUILT_IN = {  # the module with the DEVICE of each backend, best first
@@ -117,8 +119,13 @@ def _built_in() -> Iterator[Backend]:
     return map(_load_built_in, _BUILT_IN)
 
 
+@cache
 def _load_built_in(kind: str) -> Backend:
-    backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
+    try:
+        backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
+    except (ImportError, OSError, MemoryError) as error:  # of a library that it needs
+        check_memory_to_import()
+        raise DeviceError(f"device {kind!r} is not available: {error}", hint="see weft.devices()") from error
     return backend
 
 

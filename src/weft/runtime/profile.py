@@ -53,7 +53,7 @@ class KernelProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """A thread's work on a launch: `kernel` is a number in the profile's list, `name` that of the launch's own."""
 
     kernel: int
@@ -91,7 +91,7 @@ class Profile:
     threads: int
     runs: tuple[float, ...]  # the time of each
     kernels: tuple[KernelProfile, ...]  # the slowest first
-    spans: tuple[Span, ...]
+    spans: tuple[TimeSpan, ...]
     occupancy: tuple[float, ...]  # of each thread: the part of the run in which it had work
     tensors: tuple[TensorProfile, ...]
     memory: tuple[LiveBytes, ...]  # in order
@@ -276,16 +276,16 @@ def _structure(record: RunRecord) -> list[Key]:
 # -- the run that is drawn -------------------------------------------------------------------------------------------
 
 
-def _spans(record: RunRecord, order: dict[Key, int]) -> Iterator[Span]:
+def _spans(record: RunRecord, order: dict[Key, int]) -> Iterator[TimeSpan]:
     for part in record.parts:
         if isinstance(part, HostRecord):
             start, end = ((when - record.start) / _SECOND for when in (part.start, part.end))
-            yield Span(order[_key(part, None)], part.step, HOST, start, end)
+            yield TimeSpan(order[_key(part, None)], part.step, HOST, start, end)
             continue
         for launch, thread in zip(*np.nonzero(part.times[:, :, 1])):
             start, end = ((int(when) - record.start) / _SECOND for when in part.times[launch, thread])
             name = plain_name(part.launches[launch].kernel.name)
-            yield Span(order[_key(part, int(launch))], name, int(thread), start, end)
+            yield TimeSpan(order[_key(part, int(launch))], name, int(thread), start, end)
 
 
 def _tensors(part: NativeRecord, origin: int) -> Iterator[TensorProfile]:

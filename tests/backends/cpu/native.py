@@ -9,8 +9,9 @@ import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import host
-from weft.backends.cpu.modules import modules_of
-from weft.backends.cpu.tape import Launch, Place, Tape
+from weft.backends.cpu.tape import Place, Tape, TapeLaunch
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
@@ -23,7 +24,8 @@ GUARD = 64  # bytes beside each written array that must stay as they are
 def build(kernels: Sequence[Kernel]) -> LoadedCode:
     for kernel in kernels:
         ir.verify_kernel(kernel)
-    return load_code(compile_modules(modules_of(kernels), host()), [kernel.name for kernel in kernels])
+    texts = [llvm_text(kernels[start : start + 8], VECTOR_LANES) for start in range(0, len(kernels), 8)]
+    return load_code(compile_modules(texts, host()), [kernel.name for kernel in kernels])
 
 
 def tape_of(
@@ -33,7 +35,7 @@ def tape_of(
     numbers = tuple((parameters or {})[name] for name in kernel.parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     places = tuple(Place(index) for index in range(len(shared)))
-    return Tape([Launch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
+    return Tape([TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
 
 
 def run_kernel(

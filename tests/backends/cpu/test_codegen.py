@@ -14,9 +14,10 @@ from backends.cpu.native import LANES, elementwise, run_elementwise
 from weft.backends.cpu import codegen
 from weft.backends.cpu.codegen import code_key, compile_modules, load_code
 from weft.backends.cpu.machine import _cache_bytes, host, named
-from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.pool import runner_text
 from weft.backends.llvm.compilation import assembly_text, compile_module
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.cache.code import CodeCache
 from weft.errors import DeviceError, InternalError
 from weft.ir.dtypes import DType
@@ -54,7 +55,7 @@ def test_system_functions_are_found() -> None:
 
 def test_kernels_are_divided_among_modules() -> None:
     kernels = [elementwise(f"k{number}", "add", [DType.float32] * 2, DType.float32) for number in range(5)]
-    texts = modules_of(kernels, per_module=2)
+    texts = [llvm_text(kernels[start : start + 2], VECTOR_LANES) for start in range(0, len(kernels), 2)]
     assert [text.count("define void") for text in texts] == [2, 2, 1]
     code = load_code(compile_modules(texts, host()), [kernel.name for kernel in kernels])
     inputs = [np.arange(37, dtype=np.float32), np.ones(37, np.float32)]
@@ -91,7 +92,7 @@ def test_code_is_named_by_all_it_depends_on() -> None:
 
 
 def test_many_threads_compile_at_once() -> None:
-    texts = modules_of([ADD])
+    texts = [llvm_text([ADD], VECTOR_LANES)]
     expected = compile_module(texts[0], host())
     results: list[bytes] = []
     threads = [Thread(target=lambda: results.extend(compile_modules(texts * 3, host()))) for _ in range(4)]
@@ -120,7 +121,7 @@ def test_unknown_functions_are_our_error() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_compile_for_other_processors(name: str) -> None:
     machine = named(name)
-    assembly = assembly_text(modules_of([ADD])[0], machine)
+    assembly = assembly_text(llvm_text([ADD], VECTOR_LANES), machine)
     assert "plus" in assembly
     register = {16: "xmm", 32: "ymm", 64: "zmm"}[machine.target.vector_bytes]
     if machine.triple.startswith("x86"):

@@ -20,9 +20,10 @@ from weft.backends.cpu.codegen import compile_modules, link_code, load_code
 from weft.backends.cpu.elf import AARCH64, X86_64, MalformedError, UnsupportedError, read_object
 from weft.backends.cpu.image import LoadedImage, build_image, find_function, load_image
 from weft.backends.cpu.machine import host, named
-from weft.backends.cpu.modules import modules_of
 from weft.backends.llvm import compilation
 from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 
@@ -95,7 +96,7 @@ def test_kernels_give_the_same_bits_as_with_the_linker() -> None:
     names = ["exp", "tanh", "sin", "erf", "log", "sqrt"] * 10
     kernels = [elementwise(f"k{n}_{name}", name, [DType.float32], DType.float32) for n, name in enumerate(names)]
     kernels.append(elementwise("rest", "fmod", [DType.float64] * 2, DType.float64, lanes=1))
-    objects = compile_modules(modules_of(kernels, per_module=1), host())
+    objects = compile_modules([llvm_text([kernel], VECTOR_LANES) for kernel in kernels], host())
     assert len(objects) == 61
     wanted = [kernel.name for kernel in kernels]
     ours, linked = load_code(objects, wanted), link_code(objects, wanted)

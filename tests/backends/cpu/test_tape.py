@@ -17,7 +17,7 @@ from backends.llvm.test_emit import row_sums
 
 from weft.backends.cpu import pool
 from weft.backends.cpu.codegen import LoadedCode
-from weft.backends.cpu.tape import Journey, Launch, Place, Tape
+from weft.backends.cpu.tape import Journey, Place, Tape, TapeLaunch
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
@@ -47,7 +47,7 @@ def chain(size: int, steps: int, grain: int = 1) -> Tape:
         target = Place(wanted) if step == steps - 1 else Place(arena, ((step + 1) % 2) * size * 4)
         function = code().addresses["plus" if step % 2 == 0 else "product"]
         launches.append(
-            Launch(
+            TapeLaunch(
                 function, blocks, (source, Place(constants, 64), target), (size,), grain=grain, parallel=step % 5 != 4
             )
         )
@@ -81,7 +81,7 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
     for threads in (1, 2, 3, 4, 7):
         for grain in (1, 5, 100):
             sums = np.zeros(257, np.float32)
-            tape = Tape([Launch(code().addresses["rows"], 257, (Place(0), Place(1)), (333,), grain=grain)], code())
+            tape = Tape([TapeLaunch(code().addresses["rows"], 257, (Place(0), Place(1)), (333,), grain=grain)], code())
             tape.run([values.ctypes.data, sums.ctypes.data], threads)
             results.append(sums.tobytes())
     assert len(set(results)) == 1
@@ -103,14 +103,14 @@ def test_thousands_of_runs() -> None:
 
 def test_an_empty_tape_and_empty_launches() -> None:
     Tape([]).run([])
-    Tape([Launch(code().addresses["nothing"], 0, ())], code()).run([], 2)
+    Tape([TapeLaunch(code().addresses["nothing"], 0, ())], code()).run([], 2)
 
 
 def test_missing_regions_are_noticed() -> None:
     with pytest.raises(InternalError, match="regions"):
         chain(16, 2).run([0, 0, 0])
     with pytest.raises(InternalError, match="grains"):
-        Tape([Launch(0, 1, (), grain=0)])
+        Tape([TapeLaunch(0, 1, (), grain=0)])
 
 
 def a_web(seed: int, slots: int, steps: int, size: int) -> tuple[Tape, list[tuple[str, int, int, int]]]:
@@ -124,7 +124,7 @@ def a_web(seed: int, slots: int, steps: int, size: int) -> tuple[Tape, list[tupl
         after = {written[slot] for slot in (one, other, target) if slot in written} | set(read[target])
         blocks = -(-size // 16)
         launches.append(
-            Launch(
+            TapeLaunch(
                 code().addresses[name],
                 blocks,
                 tuple(Place(0, slot * size * 4) for slot in (one, other, target)),
@@ -195,7 +195,7 @@ def test_the_first_run_of_a_pool() -> None:
     for threads in (1, 2, 3, 5, 64, 100):
         pool._forget()
         sums = np.zeros(64, np.float32)
-        tape = Tape([Launch(code().addresses["rows"], 64, (Place(0), Place(1)), (100,))] * 3, code())
+        tape = Tape([TapeLaunch(code().addresses["rows"], 64, (Place(0), Place(1)), (100,))] * 3, code())
         times = tape.run_timed([values.ctypes.data, sums.ctypes.data], threads)
         assert times.shape == (3, min(threads, pool.MOST_THREADS), 2)
         expected = sums.tobytes() if expected is None else expected
@@ -208,7 +208,7 @@ def test_launches_that_wait_for_nothing_overlap() -> None:
     arena = np.ones((4, size), np.float32)
     places = [tuple(Place(0, 4 * size * slot) for slot in slots) for slots in ((0, 0, 1), (2, 2, 3))]
     function = code().addresses["plus"]
-    tape = Tape([Launch(function, size // 16, at, (size,), parallel=False, after=()) for at in places], code())
+    tape = Tape([TapeLaunch(function, size // 16, at, (size,), parallel=False, after=()) for at in places], code())
     for _ in range(MOST_TRIES):  # on a busy machine the worker may be late
         one, other = (times[times[:, 0] > 0][0] for times in tape.run_timed([arena.ctypes.data], 2))
         if one[0] < other[1] and other[0] < one[1]:
@@ -222,7 +222,7 @@ def test_callers_run_side_by_side() -> None:
     arenas = np.ones((2, 2, size), np.float32)
     function = code().addresses["plus"]
     places = tuple(Place(0, 4 * size * slot) for slot in (0, 0, 1))
-    tape = Tape([Launch(function, size // 16, places, (size,), parallel=False)], code())
+    tape = Tape([TapeLaunch(function, size // 16, places, (size,), parallel=False)], code())
     start = threading.Barrier(2)
 
     def call(arena: np.ndarray) -> tuple[int, int]:
@@ -262,7 +262,7 @@ def test_times_of_launches() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_ctrl_c_ends_a_run(threads: int, parallel: bool) -> None:
     """A run of hours, were it not for the signal; afterwards all is as before."""
-    hours = Tape([Launch(code().addresses["nothing"], (1 << 32) - 1, (), parallel=parallel, most=1)] * 1000, code())
+    hours = Tape([TapeLaunch(code().addresses["nothing"], (1 << 32) - 1, (), parallel=parallel, most=1)] * 1000, code())
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for _ in range(3):
@@ -297,9 +297,9 @@ def test_a_run_that_is_left_and_taken_up_again() -> None:
         assert not pool.runner().go(journey._at, 0)
 
 
-def _plus(size: int, step: int) -> Launch:
+def _plus(size: int, step: int) -> TapeLaunch:
     source = Place(2) if step == 0 else Place(0, (step % 2) * size * 4)
     target = Place(0, ((step + 1) % 2) * size * 4)
-    return Launch(
+    return TapeLaunch(
         code().addresses["plus"], -(-size // 16), (source, Place(1, 64), target), (size,), parallel=step % 4 != 3
     )

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from kernels.reductions import reduce_work
+from kernels.vector.works import tensor_of
 from models.code_digests import gpu_limits
 
 from weft.backends.llvm import assembly
@@ -31,13 +32,12 @@ from weft.backends.webgpu.targets import target_of
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel, verify_kernel
-from weft.ir.layout import row_major
 from weft.ir.packing import array_of
 from weft.ir.program import Contract, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load
 from weft.ir.target import Target
 from weft.kernels.lower.barriers import with_barriers
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.contract import contract_work
 from weft.kernels.threads.maps import map_work
 
@@ -52,9 +52,17 @@ def threads_target() -> Target:
 
 def ptx_of(kernel: Kernel, processor: str, lanes: ThreadLanes | None = None) -> tuple[str, int]:
     """A kernel's PTX, and the bytes of shared memory that a launch has to bring."""
+    text, (shared,) = ptx_module([kernel], processor, lanes)
+    return text, shared
+
+
+def ptx_module(kernels: Sequence[Kernel], processor: str, lanes: ThreadLanes | None = None) -> tuple[str, list[int]]:
+    """The same of several kernels in one module."""
     module = assembly.Module("weft")
-    emit(kernel, module, lanes or ThreadLanes())
-    return assembly_text(str(module), NvidiaProcessor(processor)), launched_shared_bytes(kernel, module)
+    for kernel in kernels:
+        emit(kernel, module, lanes or ThreadLanes())
+    shared = [launched_shared_bytes(kernel, module) for kernel in kernels]
+    return assembly_text(str(module), NvidiaProcessor(processor)), shared
 
 
 def find_ptxas() -> str | None:
@@ -77,6 +85,15 @@ def assemble(ptxas: str, ptx: str, processor: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Launched:
+    """How often a kernel runs, and on which of an example's arrays."""
+
+    blocks: int
+    places: list[int]
+    parameters: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A work, the arrays that it is given, and what should come out."""
 
@@ -96,57 +113,70 @@ class Example:
             found.append(kernel)
         return found
 
-    def packed(self, processor: str) -> dict[str, Any]:
-        """As a case of `run_ptx.py`; the result is its last array."""
-        arrays: list[bytes] = []
-        places: dict[tuple[str, int], int] = {}
-        listed: dict[str, Sequence[Array]] = {
+    @property
+    def listed(self) -> dict[str, Sequence[Array]]:
+        """The memory that the work's references are about; the result comes last."""
+        return {
             "operand": self.operands,
             "workspace": [np.zeros(dims.evaluate(w.size, {}), w.dtype.numpy) for w in self.work.workspaces],
             "constant": [array_of(constant) for constant in self.work.constants],
             "errors": [np.zeros(1, np.int32)],
             "result": [np.zeros_like(self.expected)],
         }
-        for kind, content in listed.items():
-            for number, array in enumerate(content):
-                places[kind, number] = len(arrays)
-                arrays.append(array.tobytes())
-        cases = []
-        texts = []
-        for kernel, (launch, references) in zip(self.kernels, self.work.launches, strict=True):
-            text, shared = ptx_of(kernel, processor)
-            numbers = [places[reference.kind, reference.number] for reference in references]
-            parameters = [dims.evaluate(value, {}) for value in launch.parameters]
-            cases.append((kernel.name, dims.evaluate(launch.blocks, {}), kernel.lanes, shared, numbers, parameters))
-            texts.append(text)
-        head, *others = texts
-        bodies = (text.split(".address_size 64", 1)[1] for text in others)
-        return {"name": self.name, "ptx": "".join((head, *bodies)).encode(), "arrays": arrays, "launches": cases}
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [array for arrays in self.listed.values() for array in arrays]
+
+    @property
+    def launches(self) -> list[Launched]:
+        places = [(kind, number) for kind, arrays in self.listed.items() for number in range(len(arrays))]
+        return [
+            Launched(
+                dims.evaluate(launch.blocks, {}),
+                [places.index((reference.kind, reference.number)) for reference in references],
+                [dims.evaluate(value, {}) for value in launch.parameters],
+            )
+            for launch, references in self.work.launches
+        ]
+
+    def packed(self, processor: str) -> dict[str, Any]:
+        """As a case of `run_ptx.py`."""
+        text, shared = ptx_module(self.kernels, processor)
+        launches = [
+            (kernel.name, launch.blocks, kernel.lanes, size, launch.places, launch.parameters)
+            for kernel, launch, size in zip(self.kernels, self.launches, shared, strict=True)
+        ]
+        arrays = [array.tobytes() for array in self.arrays]
+        return {"name": self.name, "ptx": text.encode(), "arrays": arrays, "launches": launches}
 
     def check(self, arrays: Sequence[bytes]) -> None:
         found = np.frombuffer(arrays[-1], self.expected.dtype).reshape(self.expected.shape)
         np.testing.assert_allclose(found, self.expected, self.tolerance, self.tolerance, err_msg=self.name)
 
 
-def examples(target: Target | None = None) -> list[Example]:
+def examples(sizes: tuple[int, int, int] = (301, 203, 517)) -> list[Example]:
     """A map, a reduction and a product on tiles, at sizes that fill no block."""
-    target = target or threads_target()
-    random = np.random.default_rng(11)
-    wide, tall = random.normal(size=(301, 517)).astype(np.float32), random.normal(size=(517, 203)).astype(np.float32)
-    load = Load(0, tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(wide.shape)), F32)
+    rows, columns, depth = sizes
+    target, random = threads_target(), np.random.default_rng(11)
+    left, right = (random.normal(size=shape).astype(np.float32) for shape in ((rows, depth), (depth, columns)))
+    load = Load(0, tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(left.shape)), F32)
     expression = Apply("add", (Apply("tanh", (load,), F32), Literal(0.5, F32)), F32)
     square = Apply("multiply", (load, load), F32)
-    given, other, result = Tensor(F32, wide.shape, row_major(2)), Tensor(F32, tall.shape, row_major(2)), wide @ tall
-    mapped = map_work(expression, [given], given, target)
-    reduced = reduce_work(Reduce("sum", (1,)), square, wide.shape, [given], Tensor(F32, (301,), row_major(1)), target)
-    product = contract_work(
-        Contract((0, 2), (2, 1), (0, 1)), given, other, Tensor(F32, result.shape, row_major(2)), None, target
-    )
-    exact = wide.astype(np.float64)
+    given, other = tensor_of(left), tensor_of(right)
+    wide = left.astype(np.float64)
+    results = [(np.tanh(wide) + 0.5), (wide**2).sum(1), wide @ right.astype(np.float64)]
+    mapped, reduced, product = (result.astype(np.float32) for result in results)
+    contract = Contract((0, 2), (2, 1), (0, 1))
+    works = [
+        map_work(expression, [given], given, target),
+        reduce_work(Reduce("sum", (1,)), square, left.shape, [given], tensor_of(reduced), target),
+        contract_work(contract, given, other, tensor_of(product), None, target),
+    ]
     return [
-        Example("map", mapped, (wide,), (np.tanh(exact) + 0.5).astype(np.float32), 1e-6),
-        Example("reduction", reduced, (wide,), (exact**2).sum(1).astype(np.float32), 1e-5),
-        Example("product", product, (wide, tall), (exact @ tall.astype(np.float64)).astype(np.float32), 1e-4),
+        Example("map", works[0], (left,), mapped, 1e-6),
+        Example("reduction", works[1], (left,), reduced, 1e-5),
+        Example("product", works[2], (left, right), product, 1e-4),
     ]
 
 

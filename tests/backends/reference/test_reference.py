@@ -16,7 +16,7 @@ from peers import onnxruntime_run
 
 import weft
 from weft.backends.reference import reductions
-from weft.backends.reference.interpret import Reference
+from weft.backends.reference.interpret import Interpreter
 from weft.backends.reference.special import erf
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
@@ -31,7 +31,7 @@ many = settings(max_examples=150)
 def evaluate(primitive: Any, operands: list[np.ndarray], *shapes: tuple[int, ...], dtype: DType | None = None) -> Any:
     found = dtype or from_numpy(operands[0].dtype)
     types = [TensorType(found, shape) for shape in shapes]
-    results = Reference().evaluate(primitive, operands, types)
+    results = Interpreter().evaluate(primitive, operands, types)
     return results[0] if len(results) == 1 else results
 
 

@@ -20,9 +20,9 @@ from weft.backends.webgpu.gpu import (
     DYNAMIC,
     UNIFORM,
     WRITE,
+    ComputePipeline,
     Dispatch,
     Gpu,
-    Pipeline,
     Recording,
     ShaderSource,
     open_gpu,
@@ -62,7 +62,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def add_one(gpu: Gpu, checked: bool = False) -> Pipeline:
+def add_one(gpu: Gpu, checked: bool = False) -> ComputePipeline:
     return gpu.pipelines({"add one": ShaderSource(ADD_ONE, (WRITE,), checked=checked)})["add one"]
 
 

@@ -69,7 +69,11 @@ def test_no_bool_lies_in_shared_memory() -> None:
         Define("any", Across("maximum", there), False),
         Put("out", ME, Call("logical_and", (there, Register("any", DType.bool, False)), DType.bool)),
     )
-    buffers = (Buffer("in", F32, False), Buffer("held", DType.bool, True, LANES), Buffer("out", DType.bool, True))
+    buffers = (
+        Buffer("in", F32, False),
+        Buffer("held", DType.bool, True, LANES),
+        Buffer("out", DType.bool, True),
+    )
     kernel = Kernel("bools", buffers, (), LANES, statements)
     verify_kernel(kernel)
     text = emit(kernel, open_gpu("llvmpipe").abilities).text

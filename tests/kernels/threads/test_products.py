@@ -22,12 +22,12 @@ from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Reference, Tensor, Work
 from weft.kernels.threads import product_choice as choose
 from weft.kernels.threads import size_ranges as ranges
-from weft.kernels.threads import tile_cost as times
 from weft.kernels.threads.contract import contract_work
 from weft.kernels.threads.tile import Tile
+from weft.kernels.threads.tile_speeds import RATED_TILES
 
 F32 = DType.float32
-TILES = [kind.tile for kind in times.TILE_RATES]
+TILES = [rated.tile for rated in RATED_TILES]
 LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 
 

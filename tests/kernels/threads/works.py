@@ -15,6 +15,7 @@ from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.launches import Binder
 from weft.backends.webgpu.targets import target_of
+from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.kernel import verify_kernel
 from weft.ir.layout import Layout
@@ -39,7 +40,7 @@ def targets() -> dict[str, ThreadTarget]:
     own = target_of(gpu.limits, gpu.abilities)
     return {
         "software": own,
-        "sharing": replace(own, block_threads=128, shared_bytes=16384, sharing_pays=True),
+        "sharing": replace(own, rates=LARGE_GPU, block_threads=128, shared_bytes=16384, sharing_pays=True),
         "vectors": replace(own, block_threads=8),
     }
 

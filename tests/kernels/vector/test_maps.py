@@ -10,8 +10,9 @@ from kernels.reductions import reduce_work
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.cpu.machine import named
-from weft.backends.cpu.modules import modules_of
 from weft.backends.llvm.compilation import assembly_text
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -312,4 +313,4 @@ def test_other_processors(processor: str) -> None:
     for work in works:
         for launch, _ in work.launches:
             verify_kernel(launch.kernel)
-            assert launch.kernel.name in assembly_text(modules_of([launch.kernel])[0], machine)
+            assert launch.kernel.name in assembly_text(llvm_text([launch.kernel], VECTOR_LANES), machine)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
-from weft.kernels.vector.blocking import BLOCK_WORK, Demand, cut, even_part
+from weft.kernels.vector.blocking import Demand, cut, even_part
 from weft.kernels.vector.panels import Panels
 
 CACHE = 1 << 20

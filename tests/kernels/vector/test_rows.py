@@ -11,7 +11,7 @@ import pytest
 from kernels.vector.works import TARGET, Array, run_work
 from onnx import TensorProto, helper
 
-from weft.backends.reference.interpret import Reference, evaluate
+from weft.backends.reference.interpret import Interpreter, evaluate
 from weft.frontend import read_model
 from weft.fuse.row_groups import find_row_groups, row_frame
 from weft.ir import dims
@@ -39,7 +39,7 @@ def program_of(
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "g", given, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    evaluator = Reference()
+    evaluator = Interpreter()
     program = lower(read_model(model.SerializeToString(), is_defined=lambda *_: True).graph, evaluator)
     for apply in PIPELINE:
         program = apply(program, evaluator)
@@ -199,7 +199,7 @@ def test_intermediate_values_that_others_read_are_written() -> None:
     model = helper.make_model(
         helper.make_graph(nodes, "g", given, outputs, [axes]), opset_imports=[helper.make_opsetid("", 21)]
     )
-    evaluator = Reference()
+    evaluator = Interpreter()
     program = lower(read_model(model.SerializeToString(), is_defined=lambda *_: True).graph, evaluator)
     for apply in PIPELINE:
         program = apply(program, evaluator)

@@ -11,8 +11,8 @@ import numpy as np
 from backends.cpu.native import build
 
 from weft.backends.cpu.machine import host
-from weft.backends.cpu.tape import Launch as Launched
 from weft.backends.cpu.tape import Place, Tape
+from weft.backends.cpu.tape import TapeLaunch as Launched
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.layout import Layout, row_major

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.machine import Machine, host
-from weft.backends.cpu.modules import modules_of
 from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import named_kernels, named_sections
 from weft.cache.code import CodeCache, shared_cache
 from weft.cache.digests import key_of, package_digest
@@ -15,7 +16,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
-from weft.threads import Task, Team, usable_cores
+from weft.threads import PendingTask, Team, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -45,9 +46,9 @@ def compile_kernels(
     if not missing:
         return tuple(code for code in found if code is not None)
     with Team(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, Task[bytes]] = {}
+        pending: dict[int, PendingTask[bytes]] = {}
         for done, number in enumerate(missing):
-            (text,) = modules_of([kernels[number]])
+            text = llvm_text([kernels[number]], VECTOR_LANES)
             pending[number] = workers.submit(compile_module, text, machine)
             if progress is not None:
                 progress((done + 1) / len(missing))

@@ -10,7 +10,6 @@ from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import CpuExecutable
-from weft.backends.cpu.modules import modules_of
 from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.recording import recorder
@@ -28,6 +27,8 @@ from weft.backends.device import (
     Standing,
 )
 from weft.backends.llvm.compilation import assembly_text
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
@@ -52,7 +53,7 @@ class CpuDriver(CompilingDriver):
         return compile_program(program, sections, cache, partial(progress, "generating code"))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
-        (text,) = modules_of([kernel])
+        text = llvm_text([kernel], VECTOR_LANES)
         assembly = assembly_text(text, machine.host())
         return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
 

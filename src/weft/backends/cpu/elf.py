@@ -33,7 +33,7 @@ class UnsupportedError(Exception):
     """The file may be right, but has something that kernels do not need."""
 
 
-class Section(NamedTuple):
+class ElfSection(NamedTuple):
     """Bytes that go into memory."""
 
     code: bool
@@ -51,7 +51,7 @@ Relocation = tuple[int, int, int, Symbol, int]
 @dataclass(frozen=True, slots=True)
 class ElfObject:
     machine: int
-    sections: dict[int, Section]
+    sections: dict[int, ElfSection]
     exports: dict[str, Symbol]
     relocations: list[Relocation]
 
@@ -66,7 +66,7 @@ def read_object(content: bytes) -> ElfObject:
         raise MalformedError("it is not an object file for 64-bit little-endian machines")
     headers = list(_SECTION.iter_unpack(_slice(data, start, count * size)))
     titles = _strings(data, headers, names)
-    sections: dict[int, Section] = {}
+    sections: dict[int, ElfSection] = {}
     symbols: list[Symbol] = []
     exports: dict[str, Symbol] = {}
     tables: list[tuple[int, int, memoryview]] = []  # the section, its symbols', the relocations
@@ -99,12 +99,12 @@ def read_object(content: bytes) -> ElfObject:
     return ElfObject(machine, sections, exports, relocations)
 
 
-def _section(kind: int, flags: int, alignment: int, data: memoryview) -> Section:
+def _section(kind: int, flags: int, alignment: int, data: memoryview) -> ElfSection:
     if kind != _CONTENT or flags & ~(_LOADED | _EXECUTABLE | _MERGEABLE | _TEXT):
         raise UnsupportedError(f"a section of type {kind:#x} with flags {flags:#x}")
     if alignment > LARGEST_ALIGNMENT or alignment & (alignment - 1):
         raise MalformedError(f"a section is aligned to {alignment} bytes")
-    return Section(bool(flags & _EXECUTABLE), data, max(1, alignment))
+    return ElfSection(bool(flags & _EXECUTABLE), data, max(1, alignment))
 
 
 def _slice(data: memoryview, start: int, length: int) -> memoryview:

@@ -41,7 +41,7 @@ _PAUSES_AT = 88
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class NativeRunner:
     """The native functions; ctypes releases the GIL around each."""
 
     call: Callable[[int], int]  # tape, pool, threads, times and regions in memory; whether the data is at fault
@@ -55,7 +55,7 @@ class Runner:
 
 
 @once
-def runner() -> Runner:
+def runner() -> NativeRunner:
     """The native side of pools and tapes, compiled for this machine."""
     code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
     word, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -63,7 +63,7 @@ def runner() -> Runner:
     def function(name: str, result: Any, *arguments: Any) -> Any:
         return ctypes.CFUNCTYPE(result, *arguments)(code.addresses[name])
 
-    return Runner(
+    return NativeRunner(
         call=function("weft_call", ctypes.c_int32, pointer),
         go=function("weft_go", ctypes.c_int32, pointer, word),
         leave=function("weft_leave", None, pointer),
@@ -86,7 +86,7 @@ def runner_text(system: str, arm: bool | None = None) -> str:
     return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)
 
 
-class Pool:
+class WorkerPool:
     """Memory that callers and workers meet in, and the workers' threads."""
 
     def __init__(self) -> None:
@@ -145,18 +145,18 @@ def _pauses() -> int:
 
 # -- the process' pool -----------------------------------------------------------------------------------------------
 
-_shared: Pool | None = None
+_shared: WorkerPool | None = None
 _guard = lock()
 
 
-def shared_pool(threads: int) -> Pool:
+def shared_pool(threads: int) -> WorkerPool:
     """The process' pool, with workers for calls of so many threads."""
     global _shared
     pool = _shared
     if pool is None:
         with _guard:
             if _shared is None:
-                _shared = Pool()
+                _shared = WorkerPool()
                 atexit.register(_shared.stop)
             pool = _shared
     pool.grow(threads - 1)

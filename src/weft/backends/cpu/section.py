@@ -13,7 +13,7 @@ from weft.backends.cpu.codegen import LoadedCode
 from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, pointed_at, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
-from weft.backends.cpu.tape import Launch, Repeat, Tape
+from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.planned import PlannedSection
 from weft.backends.reference.interpret import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
@@ -143,17 +143,17 @@ class CpuSection(PlannedSection[PreparedSection]):
     def make_tape(self, plan: Plan) -> Tape:
         """The launches of a plan, ready to run."""
         peak = assumed_peak()
-        launches: list[Launch | Repeat] = []
+        launches: list[TapeLaunch | TapeLoop] = []
         for entry, follows in zip(plan.launches, joined(plan.launches, peak)):
             if isinstance(entry, Repeated):
                 inside = tuple(self._launch(launch, peak) for launch in entry.launches)
-                launches.append(Repeat(inside, entry.shifts, entry.count))
+                launches.append(TapeLoop(inside, entry.shifts, entry.count))
             else:
                 launches.append(replace(self._launch(entry, peak), joined=follows))
         return Tape(launches, keep=(self.code, plan.constants))
 
-    def _launch(self, planned: PlannedLaunch, peak: Peak) -> Launch:
-        return Launch(
+    def _launch(self, planned: PlannedLaunch, peak: Peak) -> TapeLaunch:
+        return TapeLaunch(
             self.code.addresses[planned.kernel.name],
             planned.blocks,
             planned.buffers,

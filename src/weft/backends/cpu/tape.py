@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.memory import DATA_AT
-from weft.backends.cpu.pool import MOST_THREADS, Pool, Runner, runner, shared_pool
+from weft.backends.cpu.pool import MOST_THREADS, NativeRunner, WorkerPool, runner, shared_pool
 from weft.errors import InternalError
 from weft.ir.work import Place
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TapeLaunch:
     """Blocks 0..blocks-1 of a kernel.
 
     A `parallel` one is spread over threads, `grain` blocks or more at a time. `after` are the numbers, among all that a
@@ -51,10 +51,10 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class TapeLoop:
     """Launches in order, `count` times; each time, buffers lie `shifts` bytes further (per launch and buffer)."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[TapeLaunch, ...]
     shifts: tuple[tuple[int, ...], ...]
     count: int
 
@@ -62,7 +62,7 @@ class Repeat:
 class Tape:
     """Launches in the form that the native runner reads; `keep` is whatever must live as long (the code)."""
 
-    def __init__(self, launches: Sequence[Launch | Repeat], keep: object = None) -> None:
+    def __init__(self, launches: Sequence[TapeLaunch | TapeLoop], keep: object = None) -> None:
         listed = [launch for entry in launches for launch in _once(entry)]
         for launch in listed:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
@@ -112,10 +112,10 @@ class Journey:
 
     def __init__(
         self,
-        native: Runner,
+        native: NativeRunner,
         tape: Tape,
         addresses: Sequence[int],
-        pool: Pool | None,
+        pool: WorkerPool | None,
         threads: int,
         times: int,
         keep: object,
@@ -158,11 +158,11 @@ _FIRST_PLACE = 2  # column of a launch's row
 _ALL = (1 << VISIBLE) - 1
 
 
-def _once(entry: Launch | Repeat) -> tuple[Launch, ...]:
-    return entry.launches if isinstance(entry, Repeat) else (entry,)
+def _once(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:
+    return entry.launches if isinstance(entry, TapeLoop) else (entry,)
 
 
-def _rows(launches: Sequence[Launch], parameters_at: int) -> tuple[Array, Array]:
+def _rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Array]:
     """A row for each launch, and one for each of their buffers: region and offset."""
     rows = []
     first_place = 0
@@ -176,9 +176,9 @@ def _rows(launches: Sequence[Launch], parameters_at: int) -> tuple[Array, Array]
     return np.array(rows, np.int64).reshape(-1, 6), np.array(places, np.int64).reshape(-1, 2)
 
 
-def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) -> tuple[Array, Array]:
+def _repeated(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array) -> tuple[Array, Array]:
     """The rows and places of every launch, those of repeats as often as they are run."""
-    if not any(isinstance(entry, Repeat) for entry in entries):
+    if not any(isinstance(entry, TapeLoop) for entry in entries):
         return rows, places
     all_rows, all_places = [], []
     row = place = total = 0  # places listed, and places in all
@@ -188,7 +188,7 @@ def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) ->
         count = sum(len(launch.buffers) for launch in launches)
         spots = places[place : place + count]
         own[:, _FIRST_PLACE] += total - place
-        if isinstance(entry, Repeat):
+        if isinstance(entry, TapeLoop):
             times = np.arange(entry.count)
             shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(
                 -1, 2
@@ -202,34 +202,34 @@ def _repeated(entries: Sequence[Launch | Repeat], rows: Array, places: Array) ->
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
 
 
-def _steps(entries: Sequence[Launch | Repeat]) -> Array:
+def _steps(entries: Sequence[TapeLaunch | TapeLoop]) -> Array:
     """A row for each step: its first launch, how many it has, blocks, grain, parts, and what it waits for."""
     steps: list[list[int]] = []
     step_of: list[int] = []  # the step that each entry ends with
     launches = 0
     for entry in entries:
         match entry:
-            case Launch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
+            case TapeLaunch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
                 steps[-1][1] += 1
                 steps[-1][5] |= _waits(entry, len(steps) - 1, step_of)
                 launches += 1
-            case Launch():
+            case TapeLaunch():
                 steps.append(_step(entry, launches, _waits(entry, len(steps), step_of)))
                 launches += 1
-            case Repeat():
+            case TapeLoop():
                 steps += _repeated_steps(entry, launches)
                 launches += entry.count * len(entry.launches)
         step_of.append(len(steps) - 1)
     return np.array(steps, np.int64).reshape(-1, 6)
 
 
-def _step(launch: Launch, number: int, waits: int) -> list[int]:
+def _step(launch: TapeLaunch, number: int, waits: int) -> list[int]:
     if launch.parts == 1:
         return [number, 1, 1, 1, 1, waits]
     return [number, 1, launch.blocks, launch.grain, launch.parts, waits]
 
 
-def _waits(launch: Launch, step: int, step_of: Sequence[int]) -> int:
+def _waits(launch: TapeLaunch, step: int, step_of: Sequence[int]) -> int:
     """The bits of earlier steps that a launch waits for: the highest is that of the one before it."""
     if launch.after is None:
         return _ALL
@@ -237,7 +237,7 @@ def _waits(launch: Launch, step: int, step_of: Sequence[int]) -> int:
     return sum(1 << (VISIBLE - distance) for distance in before if 0 < distance <= VISIBLE)
 
 
-def _repeated_steps(repeat: Repeat, number: int) -> list[list[int]]:
+def _repeated_steps(repeat: TapeLoop, number: int) -> list[list[int]]:
     """Each launch waits for the one before it, and so for all; those that are not spread are joined."""
     if all(launch.parts == 1 for launch in repeat.launches):
         return [[number, repeat.count * len(repeat.launches), 1, 1, 1, _ALL]]

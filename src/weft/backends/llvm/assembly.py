@@ -113,7 +113,7 @@ class FunctionType:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-class Value:
+class NamedValue:
     """Something with a type and a name that instructions can use."""
 
     __slots__ = ("name", "type")
@@ -132,7 +132,7 @@ class _Undefined:
 Undefined = _Undefined()
 
 
-class Constant(Value):
+class Constant(NamedValue):
     """A number, a list of them for a vector or an array, None for zero, or `Undefined`."""
 
     __slots__ = ("constant",)
@@ -190,16 +190,16 @@ def _as_single(number: float) -> float:
     return float(single)
 
 
-class Phi(Value):
+class Phi(NamedValue):
     """A value that depends on the block that control came from."""
 
     __slots__ = ("incoming",)
 
     def __init__(self, type: Type, name: str) -> None:
         super().__init__(type, name)
-        self.incoming: list[tuple[Value, Block]] = []
+        self.incoming: list[tuple[NamedValue, Block]] = []
 
-    def add_incoming(self, value: Value, block: Block) -> None:
+    def add_incoming(self, value: NamedValue, block: Block) -> None:
         self.incoming.append((value, block))
 
     def line(self) -> str:
@@ -207,7 +207,7 @@ class Phi(Value):
         return f"{self.name} = phi {self.type.text} {pairs}"
 
 
-class Argument(Value):
+class Argument(NamedValue):
     __slots__ = ("attributes",)
 
     def __init__(self, type: Type, name: str) -> None:
@@ -233,7 +233,7 @@ class Module:
         return "\n".join((*parts, _UNLIKELY_WEIGHTS, ""))
 
 
-class GlobalVariable(Value):
+class GlobalVariable(NamedValue):
     """A table of constants that only its module sees."""
 
     __slots__ = ("initializer", "value_type")
@@ -247,7 +247,7 @@ class GlobalVariable(Value):
         return f"{self.name} = internal constant {self.initializer}"
 
 
-class SharedMemory(Value):
+class SharedMemory(NamedValue):
     """Bytes that the threads of a block share; more than a module may have are brought by the launch."""
 
     __slots__ = ("places", "size")
@@ -287,7 +287,7 @@ class Block:
         self.lines: list[str | Phi] = []
 
 
-class Function(Value):
+class Function(NamedValue):
     """One without blocks is a declaration."""
 
     __slots__ = ("args", "attributes", "blocks", "convention", "linkage", "module", "signature", "used")
@@ -356,167 +356,167 @@ class IRBuilder:
     def append_basic_block(self, name: str = "block") -> Block:
         return self.block.function.append_basic_block(name)
 
-    def _value(self, kind: Type, text: str) -> Value:
+    def _value(self, kind: Type, text: str) -> NamedValue:
         block = self.block
         block.function.used = number = block.function.used + 1
         name = f"%v{number}"
         block.lines.append(f"{name} = {text}")
-        return Value(kind, name)
+        return NamedValue(kind, name)
 
-    def _binary(self, operation: str, a: Value, b: Value) -> Value:
+    def _binary(self, operation: str, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._value(a.type, f"{operation} {a.type.text} {a.name}, {b.name}")
 
-    def add(self, a: Value, b: Value, flags: Sequence[str] = ()) -> Value:
+    def add(self, a: NamedValue, b: NamedValue, flags: Sequence[str] = ()) -> NamedValue:
         return self._binary(" ".join(("add", *flags)), a, b)
 
-    def sub(self, a: Value, b: Value) -> Value:
+    def sub(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("sub", a, b)
 
-    def mul(self, a: Value, b: Value) -> Value:
+    def mul(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("mul", a, b)
 
-    def sdiv(self, a: Value, b: Value) -> Value:
+    def sdiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("sdiv", a, b)
 
-    def udiv(self, a: Value, b: Value) -> Value:
+    def udiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("udiv", a, b)
 
-    def srem(self, a: Value, b: Value) -> Value:
+    def srem(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("srem", a, b)
 
-    def urem(self, a: Value, b: Value) -> Value:
+    def urem(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("urem", a, b)
 
-    def and_(self, a: Value, b: Value) -> Value:
+    def and_(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("and", a, b)
 
-    def or_(self, a: Value, b: Value) -> Value:
+    def or_(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("or", a, b)
 
-    def xor(self, a: Value, b: Value) -> Value:
+    def xor(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("xor", a, b)
 
-    def shl(self, a: Value, b: Value) -> Value:
+    def shl(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("shl", a, b)
 
-    def lshr(self, a: Value, b: Value) -> Value:
+    def lshr(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("lshr", a, b)
 
-    def ashr(self, a: Value, b: Value) -> Value:
+    def ashr(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("ashr", a, b)
 
-    def fadd(self, a: Value, b: Value) -> Value:
+    def fadd(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("fadd", a, b)
 
-    def fsub(self, a: Value, b: Value) -> Value:
+    def fsub(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("fsub", a, b)
 
-    def fmul(self, a: Value, b: Value) -> Value:
+    def fmul(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("fmul", a, b)
 
-    def fdiv(self, a: Value, b: Value) -> Value:
+    def fdiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("fdiv", a, b)
 
-    def frem(self, a: Value, b: Value) -> Value:
+    def frem(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("frem", a, b)
 
-    def fneg(self, a: Value) -> Value:
+    def fneg(self, a: NamedValue) -> NamedValue:
         return self._value(a.type, f"fneg {a}")
 
-    def neg(self, a: Value) -> Value:
+    def neg(self, a: NamedValue) -> NamedValue:
         return self.sub(Constant(a.type, None), a)
 
-    def not_(self, a: Value) -> Value:
+    def not_(self, a: NamedValue) -> NamedValue:
         ones = [-1] * a.type.count if isinstance(a.type, VectorType) else -1
         return self.xor(a, Constant(a.type, ones))
 
-    def icmp_signed(self, order: str, a: Value, b: Value) -> Value:
+    def icmp_signed(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._compare(f"icmp {_ORDERS[order] if order in ('==', '!=') else 's' + _ORDERS[order]}", a, b)
 
-    def icmp_unsigned(self, order: str, a: Value, b: Value) -> Value:
+    def icmp_unsigned(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._compare(f"icmp {_ORDERS[order] if order in ('==', '!=') else 'u' + _ORDERS[order]}", a, b)
 
-    def fcmp_ordered(self, order: str, a: Value, b: Value) -> Value:
+    def fcmp_ordered(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._compare(f"fcmp {'o' + _ORDERS[order] if order in _ORDERS else order}", a, b)
 
-    def fcmp_unordered(self, order: str, a: Value, b: Value) -> Value:
+    def fcmp_unordered(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._compare(f"fcmp {'u' + _ORDERS[order] if order in _ORDERS else order}", a, b)
 
-    def _compare(self, operation: str, a: Value, b: Value) -> Value:
+    def _compare(self, operation: str, a: NamedValue, b: NamedValue) -> NamedValue:
         kind = VectorType(_BIT, a.type.count) if isinstance(a.type, VectorType) else _BIT
         return self._value(kind, f"{operation} {a.type.text} {a.name}, {b.name}")
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: NamedValue, yes: NamedValue, no: NamedValue) -> NamedValue:
         return self._value(yes.type, f"select {condition}, {yes}, {no}")
 
-    def _convert(self, operation: str, value: Value, kind: Type) -> Value:
+    def _convert(self, operation: str, value: NamedValue, kind: Type) -> NamedValue:
         return self._value(kind, f"{operation} {value.type.text} {value.name} to {kind.text}")
 
-    def trunc(self, value: Value, kind: Type) -> Value:
+    def trunc(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("trunc", value, kind)
 
-    def zext(self, value: Value, kind: Type) -> Value:
+    def zext(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("zext", value, kind)
 
-    def sext(self, value: Value, kind: Type) -> Value:
+    def sext(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("sext", value, kind)
 
-    def fptrunc(self, value: Value, kind: Type) -> Value:
+    def fptrunc(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("fptrunc", value, kind)
 
-    def fpext(self, value: Value, kind: Type) -> Value:
+    def fpext(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("fpext", value, kind)
 
-    def fptosi(self, value: Value, kind: Type) -> Value:
+    def fptosi(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("fptosi", value, kind)
 
-    def fptoui(self, value: Value, kind: Type) -> Value:
+    def fptoui(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("fptoui", value, kind)
 
-    def sitofp(self, value: Value, kind: Type) -> Value:
+    def sitofp(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("sitofp", value, kind)
 
-    def uitofp(self, value: Value, kind: Type) -> Value:
+    def uitofp(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("uitofp", value, kind)
 
-    def bitcast(self, value: Value, kind: Type) -> Value:
+    def bitcast(self, value: NamedValue, kind: Type) -> NamedValue:
         return value if value.type == kind else self._convert("bitcast", value, kind)
 
     # -- vectors and structures --------------------------------------------------------------------------------------
 
-    def insert_element(self, whole: Value, part: Value, index: Value) -> Value:
+    def insert_element(self, whole: NamedValue, part: NamedValue, index: NamedValue) -> NamedValue:
         return self._value(whole.type, f"insertelement {whole}, {part}, {index}")
 
-    def extract_element(self, whole: Value, index: Value) -> Value:
+    def extract_element(self, whole: NamedValue, index: NamedValue) -> NamedValue:
         assert isinstance(whole.type, VectorType)
         return self._value(whole.type.element, f"extractelement {whole}, {index}")
 
-    def shuffle_vector(self, a: Value, b: Value, mask: Value) -> Value:
+    def shuffle_vector(self, a: NamedValue, b: NamedValue, mask: NamedValue) -> NamedValue:
         assert isinstance(a.type, VectorType)
         assert isinstance(mask.type, VectorType)
         return self._value(VectorType(a.type.element, mask.type.count), f"shufflevector {a}, {b}, {mask}")
 
-    def insert_value(self, whole: Value, part: Value, index: int) -> Value:
+    def insert_value(self, whole: NamedValue, part: NamedValue, index: int) -> NamedValue:
         return self._value(whole.type, f"insertvalue {whole}, {part}, {index}")
 
-    def extract_value(self, whole: Value, index: int) -> Value:
+    def extract_value(self, whole: NamedValue, index: int) -> NamedValue:
         assert isinstance(whole.type, LiteralStructType)
         return self._value(whole.type.elements[index], f"extractvalue {whole}, {index}")
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def alloca(self, kind: Type, align: int) -> Value:
+    def alloca(self, kind: Type, align: int) -> NamedValue:
         return self._value(PointerType(), f"alloca {kind.text}, align {align}")
 
-    def load(self, address: Value, typ: Type, align: int | None = None) -> Value:
+    def load(self, address: NamedValue, typ: Type, align: int | None = None) -> NamedValue:
         aligned = "" if align is None else f", align {align}"
         return self._value(typ, f"load {typ.text}, {address}{aligned}")
 
-    def store(self, value: Value, address: Value, align: int | None = None) -> None:
+    def store(self, value: NamedValue, address: NamedValue, align: int | None = None) -> None:
         aligned = "" if align is None else f", align {align}"
         self.block.lines.append(f"store {value}, {address}{aligned}")
 
-    def gep(self, base: Value, indices: Sequence[Value], source_etype: Type) -> Value:
+    def gep(self, base: NamedValue, indices: Sequence[NamedValue], source_etype: Type) -> NamedValue:
         """An address; a vector of them where the index is one."""
         counts = [index.type.count for index in indices if isinstance(index.type, VectorType)]
         kind = VectorType(base.type, counts[0]) if counts else base.type
@@ -525,16 +525,16 @@ class IRBuilder:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, function: Function, values: Sequence[Value], fastmath: Sequence[str] = ()) -> Value:
+    def call(self, function: Function, values: Sequence[NamedValue], fastmath: Sequence[str] = ()) -> NamedValue:
         result = function.signature.result
         flags = "".join(f"{flag} " for flag in fastmath)
         text = f"call {flags}{result.text} {function.name}({', '.join(map(str, values))})"
         if isinstance(result, VoidType):
             self.block.lines.append(text)
-            return Value(result, "")
+            return NamedValue(result, "")
         return self._value(result, text)
 
-    def asm(self, signature: FunctionType, text: str, constraints: str, values: Sequence[Value]) -> Value:
+    def asm(self, signature: FunctionType, text: str, constraints: str, values: Sequence[NamedValue]) -> NamedValue:
         given = ", ".join(map(str, values))
         return self._value(signature.result, f'call {signature.result.text} asm "{text}", "{constraints}"({given})')
 
@@ -550,17 +550,17 @@ class IRBuilder:
     def branch(self, block: Block) -> None:
         self.block.lines.append(f"br label %{block.name}")
 
-    def cbranch(self, condition: Value, yes: Block, no: Block) -> None:
+    def cbranch(self, condition: NamedValue, yes: Block, no: Block) -> None:
         self.block.lines.append(f"br {condition}, label %{yes.name}, label %{no.name}")
 
-    def ret(self, value: Value) -> None:
+    def ret(self, value: NamedValue) -> None:
         self.block.lines.append(f"ret {value}")
 
     def ret_void(self) -> None:
         self.block.lines.append("ret void")
 
     @contextmanager
-    def if_then(self, condition: Value, unlikely: bool = False) -> Iterator[None]:
+    def if_then(self, condition: NamedValue, unlikely: bool = False) -> Iterator[None]:
         """What is written inside runs where the condition holds."""
         inside, after = self.append_basic_block("then"), self.append_basic_block("after")
         self.cbranch(condition, inside, after)

@@ -11,6 +11,7 @@ from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, 
 from weft.backends.llvm.types import BIT
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
+from weft.ir.scalar import COMPARISONS
 
 
 def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Sequence[DType], result: DType) -> Value:
@@ -190,15 +191,6 @@ def _integer_power(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
     return builder.select(builder.icmp_signed("<", b, zero), unit, result)
 
 
-_COMPARISONS = {
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-}
-
 _FLOAT: dict[str, Callable[..., Value]] = {
     "add": lambda builder, kind, a, b: builder.fadd(a, b),
     "subtract": lambda builder, kind, a, b: builder.fsub(a, b),
@@ -221,7 +213,7 @@ _FLOAT: dict[str, Callable[..., Value]] = {
     "is_inf": lambda builder, kind, x: builder.fcmp_ordered(
         "==", intrinsic(builder, "llvm.fabs", [x.type], x.type, [x]), splat(x.type, float("inf"))
     ),
-    **{name: _compare_float(order) for name, order in _COMPARISONS.items()},
+    **{name: _compare_float(order) for name, order in COMPARISONS.items()},
 }
 
 _INTEGER: dict[str, Callable[..., Value]] = {
@@ -245,7 +237,7 @@ _INTEGER: dict[str, Callable[..., Value]] = {
     "bit_not": lambda builder, kind, x: builder.not_(x),
     "shift_left": _shift(left=True),
     "shift_right": _shift(left=False),
-    **{name: _compare_integer(order) for name, order in _COMPARISONS.items()},
+    **{name: _compare_integer(order) for name, order in COMPARISONS.items()},
 }
 
 _BOOL: dict[str, Callable[..., Value]] = {

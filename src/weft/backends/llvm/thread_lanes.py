@@ -22,6 +22,7 @@ from weft.backends.short_indices import are_indices, fit, index_of, is_short
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
+    ACROSS_FUNCTIONS,
     BLOCK,
     LANE,
     Across,
@@ -36,12 +37,11 @@ from weft.ir.kernel import (
     is_varying,
     walk_code,
 )
+from weft.ir.scalar import COMPARISONS
 
 Value = Any
 LARGEST_ACCESS = 16  # bytes that a thread reads or writes at once
 RUNS = (2, 4)  # elements of them
-_COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
-_RELATIONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ThreadLanes(Lanes):
         return self._index(emitter, emitter.code(indirect))
 
     def comparison(self, emitter: Emitter, call: Call) -> Value | None:
-        if call.function not in _RELATIONS or not are_indices(*call.arguments):
+        if call.function not in COMPARISONS or not are_indices(*call.arguments):
             return None
         values = [emitter.integer(value) for argument in call.arguments if (value := index_of(argument)) is not None]
         return functions.apply(emitter.builder, call.function, values, [DType.int32] * 2, DType.bool)
@@ -199,7 +199,7 @@ class ThreadLanes(Lanes):
         lanes, builder = emitter.kernel.lanes, _threads(emitter)
 
         def combined(a: Value, b: Value) -> Value:
-            return functions.apply(builder, _COMBINE[kind], [a, b], [dtype, dtype], dtype)
+            return functions.apply(builder, ACROSS_FUNCTIONS[kind], [a, b], [dtype, dtype], dtype)
 
         together = min(lanes, WARP)
         if lanes % together or together & (together - 1):

@@ -16,7 +16,7 @@ POINTER = ir.PointerType()
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
+class ElementForm:
     register: Any
     memory: Any
     bytes: int
@@ -25,18 +25,18 @@ class Element:
 MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
 SMALL_INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)  # in bytes of their own
 
-ELEMENT: dict[DType, Element] = {
-    DType.float32: Element(ir.FloatType(), ir.FloatType(), 4),
-    DType.float64: Element(ir.DoubleType(), ir.DoubleType(), 8),
-    DType.float16: Element(ir.HalfType(), ir.HalfType(), 2),
-    DType.bfloat16: Element(ir.FloatType(), ir.IntType(16), 2),
-    DType.bool: Element(BIT, ir.IntType(8), 1),
+ELEMENT: dict[DType, ElementForm] = {
+    DType.float32: ElementForm(ir.FloatType(), ir.FloatType(), 4),
+    DType.float64: ElementForm(ir.DoubleType(), ir.DoubleType(), 8),
+    DType.float16: ElementForm(ir.HalfType(), ir.HalfType(), 2),
+    DType.bfloat16: ElementForm(ir.FloatType(), ir.IntType(16), 2),
+    DType.bool: ElementForm(BIT, ir.IntType(8), 1),
     **{
-        dtype: Element(ir.IntType(max(dtype.bits, 8)), ir.IntType(max(dtype.bits, 8)), max(dtype.bits, 8) // 8)
+        dtype: ElementForm(ir.IntType(max(dtype.bits, 8)), ir.IntType(max(dtype.bits, 8)), max(dtype.bits, 8) // 8)
         for dtype in DType
         if dtype.is_integer
     },
-    **{dtype: Element(ir.FloatType(), ir.IntType(8), 1) for dtype in MINIFLOATS},
+    **{dtype: ElementForm(ir.FloatType(), ir.IntType(8), 1) for dtype in MINIFLOATS},
 }
 
 
@@ -61,7 +61,7 @@ def vector(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes)
 
 
-def _element(dtype: DType) -> Element:
+def _element(dtype: DType) -> ElementForm:
     if dtype not in ELEMENT:
         raise UnsupportedModelError(f"native code has no type {dtype}")
     return ELEMENT[dtype]

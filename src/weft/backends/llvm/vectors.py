@@ -10,6 +10,7 @@ from weft.backends.llvm.functions import apply
 from weft.backends.llvm.instructions import Builder, Value, declare, suffix
 from weft.backends.llvm.types import BIT, INT32, POINTER, vector
 from weft.ir.dtypes import DType
+from weft.ir.kernel import ACROSS_FUNCTIONS
 
 
 def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
@@ -28,7 +29,6 @@ def opaque(builder: Builder, address: Value) -> Value:
 
 def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
     """All lanes combined, halving by halving, so that the order is always the same."""
-    name = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}[kind]
     lanes = value.type.count
     while lanes > 1:
         lanes //= 2
@@ -39,7 +39,7 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
             )
             for start in (0, lanes)
         ]
-        value = apply(builder, name, halves, [dtype, dtype], dtype)
+        value = apply(builder, ACROSS_FUNCTIONS[kind], halves, [dtype, dtype], dtype)
     return builder.extract_element(value, INT32(0))
 
 

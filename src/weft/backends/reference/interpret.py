@@ -67,7 +67,7 @@ class GuardError(Exception):
         self.guard = guard
 
 
-class Reference:
+class Interpreter:
     """The evaluator that tracing and folding use."""
 
     def evaluate(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
@@ -227,7 +227,7 @@ def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[An
     definition = registry.find(late.domain, late.op, late.version)
     if definition is None:
         raise InternalError(f"{late.op} was put off but is not defined")
-    trace = Trace(Reference(), eager=True)
+    trace = Trace(Interpreter(), eager=True)
     given = iter(operands)
     inputs = [trace.constant(next(given)) if present else None for present in late.present]
     scope: Scope = {name: trace.constant(next(given)) for name in late.captures}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,8 +46,7 @@ class TimedLaunches(LaunchRecording, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(NamedTuple):
     """What one run asks of a device, in this order. Copies may write up to the next multiple of 4 bytes."""
 
     cleared: Sequence[BufferSlice]  # set to 0

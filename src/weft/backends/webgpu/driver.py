@@ -10,9 +10,8 @@ from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import recorder
 from weft.backends.resident.tensor import upload
 from weft.backends.webgpu import adapters, gpu, targets
-from weft.backends.webgpu.bindings import module_text
-from weft.backends.webgpu.compile import compile_program
-from weft.backends.webgpu.emit import emit
+from weft.backends.webgpu.calibration import rates_of
+from weft.backends.webgpu.compile import compile_program, wgsl_text
 from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
 from weft.ir.compiled import CompiledProgram
@@ -24,13 +23,15 @@ from weft.ir.work import Section
 
 
 class WebGpuDriver(CompilingDriver):
-    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started."""
+    """Writes shaders for an adapter, and runs them there. The GPU itself is opened when a program is started, or
+    to find out once how fast it is.
+    """
 
     has_memory = True
 
     def target(self, precision: str) -> Target:  # noqa: ARG002
         adapter = self._adapter()
-        return targets.target_of(adapter.limits, adapter.abilities)
+        return targets.target_of(adapter.limits, adapter.abilities, rates_of(adapter))
 
     def identity(self) -> str:
         adapter = self._adapter()
@@ -49,8 +50,8 @@ class WebGpuDriver(CompilingDriver):
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         adapter = self._adapter()
-        shader = emit(kernel, adapter.abilities, adapter.limits.max_subgroup)
-        return (Listing("WGSL", "wgsl", ".wgsl", module_text(kernel, shader, {}, adapter.abilities)),)
+        text = wgsl_text(kernel, adapter.abilities, adapter.limits.max_subgroup)
+        return (Listing("WGSL", "wgsl", ".wgsl", text),)
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, CompiledProgram)

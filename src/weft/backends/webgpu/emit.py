@@ -47,15 +47,7 @@ from weft.ir.kernel import (
     is_varying,
     read_buffers,
 )
-
-_RELATIONS = {
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-}
+from weft.ir.scalar import COMPARISONS
 
 
 def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
@@ -333,8 +325,8 @@ class _Emitter:
                 return self.fetch(code)
             case Across(kind, value):
                 return self.fresh(self.library.register_type(value.dtype), self.across(kind, value))
-            case Call(function, (left, right)) if function in _RELATIONS and are_indices(left, right):
-                return f"({self.index(left)} {_RELATIONS[function]} {self.index(right)})"
+            case Call(function, (left, right)) if function in COMPARISONS and are_indices(left, right):
+                return f"({self.index(left)} {COMPARISONS[function]} {self.index(right)})"
             case Call("cast", (Integer(value),), DType.int32) if fit(value):
                 return self.integer(value)
             case Call("cast", (Integer(value),), DType.float32) if fit(value) and is_short(value):

@@ -21,7 +21,7 @@ from weft.backends.resident.device import Commands, Copy
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.native import QUIET
-from weft.backends.webgpu.reads import Part, batches_of
+from weft.backends.webgpu.reads import ReadPiece, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 from weft.threads import Team, lock
 
@@ -52,7 +52,7 @@ class ShaderSource:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pipeline:
+class ComputePipeline:
     """A compiled shader; pipelines with equal bindings share a layout, and so can share bind groups."""
 
     name: str
@@ -67,7 +67,7 @@ class Dispatch:
     Immediates are bytes, a multiple of 4.
     """
 
-    pipeline: Pipeline
+    pipeline: ComputePipeline
     group: Any
     x: int
     y: int = 1
@@ -91,7 +91,9 @@ class Recording:
             same = before is not None and before.pipeline is entry.pipeline
             bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
             pipeline, group = None if same else entry.pipeline.handle, None if bound else entry.group
-            steps.append(native.Step(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z))
+            steps.append(
+                native.EncodedDispatch(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
+            )
             before = entry
         self.steps = native.Steps(steps)
 
@@ -102,7 +104,7 @@ class Recording:
             compute_pass.end()
 
 
-class Buffer:
+class GpuBuffer:
     """Memory of a GPU. It is freed by `release`, or with the last reference to it."""
 
     __slots__ = ("_gpu", "handle", "size")
@@ -150,8 +152,8 @@ class Gpu:
         self._lock = lock()  # of what follows
         self._in_flight = 0
         self._submissions: deque[Any] = deque()
-        self._staging: list[Buffer] = []
-        self._pipelines: OrderedDict[ShaderSource, Pipeline] = OrderedDict()
+        self._staging: list[GpuBuffer] = []
+        self._pipelines: OrderedDict[ShaderSource, ComputePipeline] = OrderedDict()
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Any, Any]] = {}
         try:
             with QUIET:
@@ -178,7 +180,7 @@ class Gpu:
     def largest_buffer(self) -> int:
         return self.limits.max_buffer_bytes
 
-    def buffer(self, size: int, label: str = "", usage: int = 0) -> Buffer:
+    def buffer(self, size: int, label: str = "", usage: int = 0) -> GpuBuffer:
         """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
         size = max(_LEAST_BUFFER, -(-size // 4) * 4)
         if size > self.limits.max_buffer_bytes:
@@ -186,13 +188,15 @@ class Gpu:
             raise OutOfMemoryError(problem, hint="choose another device: see weft.devices()")
         flags = usage or wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         make = self._device.create_buffer
-        return Buffer(self, self._call(f"a buffer of {size:,} bytes", make, label=label, size=size, usage=flags), size)
+        return GpuBuffer(
+            self, self._call(f"a buffer of {size:,} bytes", make, label=label, size=size, usage=flags), size
+        )
 
-    def uniform(self, size: int) -> Buffer:
+    def uniform(self, size: int) -> GpuBuffer:
         """Memory for what shaders see as UNIFORM."""
         return self.buffer(size, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST)
 
-    def write(self, buffer: Buffer, offset: int, data: Any) -> None:
+    def write(self, buffer: GpuBuffer, offset: int, data: Any) -> None:
         """Write anything with bytes in a row, at a multiple of 4; up to 3 bytes behind may become 0.
 
         Large data is sent in pieces, each of which arrives before many others are taken along.
@@ -204,7 +208,7 @@ class Gpu:
         if whole < len(view):
             self._write(buffer, offset + whole, memoryview(bytes(view[whole:]).ljust(4, b"\0")))
 
-    def _write(self, buffer: Buffer, offset: int, piece: memoryview) -> None:
+    def _write(self, buffer: GpuBuffer, offset: int, piece: memoryview) -> None:
         self._call("writing to a buffer", native.write, self._queue, buffer._live(), offset, piece)
         self._in_flight += len(piece)
         if self._in_flight >= _IN_FLIGHT:
@@ -215,13 +219,13 @@ class Gpu:
         self.submit(None)
         self.wait()
 
-    def read(self, reads: Sequence[tuple[Buffer, int, int]]) -> list[Array]:
+    def read(self, reads: Sequence[tuple[GpuBuffer, int, int]]) -> list[Array]:
         """Bytes of slices (buffer, offset, size), each an array of its own."""
         return self.run(None, reads)
 
     # ---- shaders
 
-    def pipelines(self, shaders: Mapping[str, ShaderSource]) -> dict[str, Pipeline]:
+    def pipelines(self, shaders: Mapping[str, ShaderSource]) -> dict[str, ComputePipeline]:
         """Shaders by name, compiled side by side; KernelError with the compiler's words if one cannot be.
 
         Those with the same text as one before are the same.
@@ -246,7 +250,7 @@ class Gpu:
                 self._pipelines.popitem(last=False)
         return {name: known[shader] for name, shader in shaders.items()}
 
-    def _compile(self, name: str, shader: ShaderSource) -> Pipeline:
+    def _compile(self, name: str, shader: ShaderSource) -> ComputePipeline:
         group_layout, layout = self._layout(shader, name)
         what = f"kernel {name!r}"
         module = self._call(
@@ -254,7 +258,7 @@ class Gpu:
         )
         stage = {"module": module, "entry_point": "main"}
         make = self._device.create_compute_pipeline
-        return Pipeline(
+        return ComputePipeline(
             name, self._call(what, make, label=name, layout=layout, compute=stage, raises=KernelError), group_layout
         )
 
@@ -280,7 +284,7 @@ class Gpu:
         layout = self._call(what, device.create_pipeline_layout, **layouts, raises=KernelError)
         return self._layouts.setdefault(key, (group, layout))
 
-    def bind_group(self, pipeline: Pipeline, slices: Sequence[tuple[Buffer, int, int]]) -> Any:
+    def bind_group(self, pipeline: ComputePipeline, slices: Sequence[tuple[GpuBuffer, int, int]]) -> Any:
         """What gives a pipeline its buffers: for each binding a buffer, an offset and a size, multiples as limits ask.
 
         A group serves all pipelines with the same bindings.
@@ -295,7 +299,7 @@ class Gpu:
         self._submit(encode)
 
     def run(
-        self, encode: Encode | None, reads: Sequence[tuple[Buffer, int, int]] = (), long: bool = False
+        self, encode: Encode | None, reads: Sequence[tuple[GpuBuffer, int, int]] = (), long: bool = False
     ) -> list[Array]:
         """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large.
 
@@ -309,7 +313,9 @@ class Gpu:
             self._read_batch(encode if number == 0 else None, batch, results, long and number == 0)
         return results
 
-    def execute(self, commands: Commands, reads: Sequence[tuple[Buffer, int, int]], long: bool = False) -> list[Array]:
+    def execute(
+        self, commands: Commands, reads: Sequence[tuple[GpuBuffer, int, int]], long: bool = False
+    ) -> list[Array]:
         """Run a program's commands and read slices; where there are none to read, do not wait."""
 
         def encode(encoder: Any) -> None:
@@ -384,7 +390,9 @@ class Gpu:
     def _wait(self, submission: Any) -> None:
         self._call("waiting for kernels", native.wait, self._device, submission)
 
-    def _read_batch(self, encode: Encode | None, batch: Sequence[Part], results: Sequence[Array], long: bool) -> None:
+    def _read_batch(
+        self, encode: Encode | None, batch: Sequence[ReadPiece], results: Sequence[Array], long: bool
+    ) -> None:
         """Read parts through one staging buffer, after other commands of the same submission."""
         starts, total = [], 0
         for part in batch:
@@ -410,7 +418,7 @@ class Gpu:
             if len(self._staging) < _SPARE_STAGING:
                 self._staging.append(staging)
 
-    def _take_staging(self, size: int) -> Buffer:
+    def _take_staging(self, size: int) -> GpuBuffer:
         """A buffer that can be read here: a spare one if it is large enough, but not very much larger."""
         with self._lock:
             for number, spare in enumerate(self._staging):

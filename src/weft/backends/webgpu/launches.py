@@ -19,10 +19,10 @@ from weft.backends.webgpu.gpu import (
     READ,
     UNIFORM,
     WRITE,
-    Buffer,
+    ComputePipeline,
     Dispatch,
     Gpu,
-    Pipeline,
+    GpuBuffer,
     Recording,
     ShaderSource,
 )
@@ -177,7 +177,7 @@ class Binder:
         x, y = self._grid(bound.launch)
         return bound.launch.kernel.name, bound.ways, x * y == bound.launch.blocks
 
-    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[Key, Pipeline]:
+    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[Key, ComputePipeline]:
         """What launches need."""
         sources: dict[Key, ShaderSource] = {}
         for bound in (bound for entry in entries for bound in entry):
@@ -193,7 +193,7 @@ class Binder:
         made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
         return {key: made[name] for name, key in names.items()}
 
-    def _parameters(self, rows: Sequence[Sequence[int]]) -> Buffer:
+    def _parameters(self, rows: Sequence[Sequence[int]]) -> GpuBuffer:
         """All launches' parameters, one after the other."""
         block = np.zeros((max(len(rows), 1), PARAMETER_STRIDE // 4), np.int64)
         for number, row in enumerate(rows):
@@ -209,7 +209,7 @@ class Binder:
         self.gpu.write(buffer, 0, block.astype(np.int32))
         return buffer
 
-    def _ranges(self, bound: Bound) -> list[tuple[Buffer, int, int]]:
+    def _ranges(self, bound: Bound) -> list[tuple[GpuBuffer, int, int]]:
         """The bindings of the buffers, in order."""
         most = self._most_bytes()
         ranges = []

@@ -18,10 +18,9 @@ from weft.backends.webgpu import conversions, elementary, floats, functions, int
 from weft.backends.webgpu.helpers import Helpers, functions_in
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir.dtypes import DType
+from weft.ir.kernel import ACROSS_FUNCTIONS
 
 __all__ = ["Abilities", "Library"]
-
-_COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 
 class Library:
@@ -85,7 +84,7 @@ class Library:
 
     def combine(self, kind: str, dtype: DType, a: str, b: str) -> str:
         """The sum, product, maximum or minimum of two registers."""
-        return self.call(_COMBINE[kind], [a, b], [dtype, dtype], dtype)
+        return self.call(ACROSS_FUNCTIONS[kind], [a, b], [dtype, dtype], dtype)
 
     def cast(self, text: str, source: DType, target: DType) -> str:
         return self._noted(conversions.cast(self._helpers, _atom(text), source, target))

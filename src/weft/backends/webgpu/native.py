@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 Slice = tuple[Any, int, int]  # of a wgpu buffer: the buffer, an offset, bytes
 
 
-class Step(NamedTuple):
+class EncodedDispatch(NamedTuple):
     """A dispatch. Pipeline and bind group are None where they are those of the step before."""
 
     pipeline: Any
@@ -211,7 +211,7 @@ class Steps:
 
     __slots__ = ("_kept", "_steps")
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[EncodedDispatch]) -> None:
         self._kept = steps  # handles alone keep nothing alive
         self._steps = [_handles(step) for step in steps] if DIRECT else []
 
@@ -242,7 +242,7 @@ class Steps:
         stamp(compute_pass._internal, query._internal, len(self._kept))
 
 
-def _handles(step: Step) -> tuple[Any, ...]:
+def _handles(step: EncodedDispatch) -> tuple[Any, ...]:
     return (
         None if step.pipeline is None else step.pipeline._internal,
         None if step.group is None else step.group._internal,
@@ -255,7 +255,7 @@ def _handles(step: Step) -> tuple[Any, ...]:
     )
 
 
-def _encode(compute_pass: Any, step: Step) -> None:
+def _encode(compute_pass: Any, step: EncodedDispatch) -> None:
     """The same through wgpu's Python API."""
     if step.pipeline is not None:
         compute_pass.set_pipeline(step.pipeline)

@@ -11,7 +11,7 @@ Read = tuple[Any, int, int]  # a buffer, an offset, bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReadPiece:
     """A piece of a read: bytes of a buffer that go to a place in one of the results."""
 
     result: int
@@ -40,11 +40,11 @@ def _pieces(buffer: Any, offset: int, size: int) -> list[tuple[int, Any, int, in
     ]
 
 
-def batches_of(reads: Sequence[Read]) -> list[list[Part]]:
+def batches_of(reads: Sequence[Read]) -> list[list[ReadPiece]]:
     """Reads in parts, in groups that one staging buffer takes."""
-    batches: list[list[Part]] = []
+    batches: list[list[ReadPiece]] = []
     total = _READ_AT_ONCE
-    for part in (Part(number, *piece) for number, read in enumerate(reads) for piece in _pieces(*read)):
+    for part in (ReadPiece(number, *piece) for number, read in enumerate(reads) for piece in _pieces(*read)):
         if total + part.size > _READ_AT_ONCE:
             batches.append([])
             total = 0

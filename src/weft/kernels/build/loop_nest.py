@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -17,7 +18,6 @@ from weft.ir.kernel import Call, Code, Define, Integer, Let, Register, Repeat, S
 from weft.ir.target import VectorTarget
 from weft.kernels.lower.parameters import Parameters
 
-PIECE = 8192  # elements that a block does, about
 LARGE = 4  # pieces in one, where only a run will tell whether that is many
 
 Body = tuple[Statement, ...]
@@ -32,7 +32,7 @@ class Span:
 
 
 def spread(
-    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = PIECE
+    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = BLOCK_ELEMENTS
 ) -> tuple[Dim, list[Span]]:
     """(number of blocks, what each does along every axis), for axes from the outermost in.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -53,7 +54,7 @@ Array = np.ndarray[Any, Any]
 RUN = 4  # neighbouring channels that are read and written at once
 MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, products of tiles are faster
 MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
-MANY = 1 << 16  # threads that keep a GPU busy
+MANY_THREADS = 512  # for each unit, that keep a GPU busy
 WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 CHANNEL = 1
 
@@ -207,10 +208,11 @@ class _Direct:
         """Several a thread share what they read; but a GPU needs many threads to be busy."""
         count = estimate(self.phase[-1].count)
         outer = estimate(self.x.shape[0]) * prod(estimate(window.count) for window in self.phase[:-1])
+        many = enough_threads(self.target.rates, MANY_THREADS)
         pixels = MOST_PIXELS if self.target.sharing_pays else 2 * MOST_PIXELS
         while pixels > 1:
             threads = outer * -(-count // pixels) * estimate(self.result.shape[CHANNEL]) // self.run
-            if count * 2 > pixels and (threads >= MANY or not self.target.sharing_pays):
+            if count * 2 > pixels and (threads >= many or not self.target.sharing_pays):
                 break
             pixels //= 2
         return pixels

@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.cost.expressions import cost
 from weft.cost.sizes import estimate
+from weft.cost.tile_times import FEW, Array, direct_time, row_time, tile_time
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import ThreadTarget
@@ -23,8 +24,8 @@ from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.size_ranges import ranges, sample
 from weft.kernels.threads.split_k import adding_launch
 from weft.kernels.threads.tile import Tile
-from weft.kernels.threads.tile_cost import FEW, TILE_RATES, UNITS, Array, TileRate, direct_time, row_time, tile_time
 from weft.kernels.threads.tile_product import tile_product
+from weft.kernels.threads.tile_speeds import RATED_TILES, RatedTile
 
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal
@@ -101,27 +102,29 @@ def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
 
 def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarget) -> list[_Way]:
     """All that may be best for one of the samples."""
+    rates = target.rates
     if not target.sharing_pays:
         tiles = dict.fromkeys(_own_tile(product, extents) for extents in samples)
-        return [_Way(tile, 1, partial(direct_time, tile)) for tile in tiles]
+        return [_Way(tile, 1, partial(direct_time, rates, tile)) for tile in tiles]
     element = product.right.numpy.itemsize
     tiles = dict.fromkeys(_row_tile(product, extents, target) for extents in samples if extents[1] <= FEW)
-    found = [_Way(tile, parts, partial(row_time, tile, parts, element)) for tile in tiles for parts in _PARTS]
+    found = [_Way(tile, parts, partial(row_time, rates, tile, parts, element)) for tile in tiles for parts in _PARTS]
     if any(extents[1] > FEW for extents in samples):
-        rates = _fitting(product, target)
-        found += [_Way(rate.tile, parts, partial(tile_time, rate, parts)) for rate in rates for parts in _PARTS]
+        for rated in _fitting(product, target):
+            time = partial(tile_time, rates, rated.tile, rated.speed)
+            found += [_Way(rated.tile, parts, partial(time, parts)) for parts in _PARTS]
     return found
 
 
-def _fitting(product: Product, target: ThreadTarget) -> list[TileRate]:
+def _fitting(product: Product, target: ThreadTarget) -> list[RatedTile]:
     size = product.type.numpy.itemsize
     most = _most_sums(product)
     return [
-        rate
-        for rate in TILE_RATES
-        if rate.tile.bytes(size) <= target.shared_bytes
-        and rate.tile.lanes <= target.most_block_threads
-        and rate.tile.rows * rate.tile.columns <= most
+        rated
+        for rated in RATED_TILES
+        if rated.tile.bytes(size) <= target.shared_bytes
+        and rated.tile.lanes <= target.most_block_threads
+        and rated.tile.rows * rated.tile.columns <= most
     ]
 
 
@@ -138,7 +141,7 @@ def _row_tile(product: Product, extents: Sequence[int], target: ThreadTarget) ->
     """For few rows: every element of the right operand is read once, by lanes that share the sums."""
     grid, rows, columns, sums = extents
     deep = bool(product.sums) and product.sums[-1].right == 1
-    many = not deep and grid * columns >= UNITS * _ROW_LANES // 2
+    many = not deep and grid * columns >= target.rates.compute_units * _ROW_LANES // 2
     wide = 32 if many else 8
     slices = min(_ROW_LANES // wide, _MOST_SLICES)
     while slices > 1 and RUN * slices > sums:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -47,7 +48,7 @@ from weft.kernels.threads.thread_points import digits, divisor
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
-MANY_THREADS = 32768  # what keeps a large device busy
+MANY_THREADS = 256  # for each unit, that keep a device busy
 WHOLE_BLOCK = 64  # lanes that a block may well consist of
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
 LONGEST_ALONE = 1 << 17  # elements for one lane: software counts the turns of a loop, and ends it at 2 ** 16
@@ -77,12 +78,12 @@ def choose_team(
     """
     if not shares(target):
         return _apart(rows, length, along_row, target)
-    threads = target.block_threads
+    threads, many = target.block_threads, enough_threads(target.rates, MANY_THREADS)
     if along_row:
         if not isinstance(length, int):
             return LaneGroup(1, threads)
         members = _members(-(-length // most_slots), target)
-        if rows * pieces * members < MANY_THREADS:
+        if rows * pieces * members < many:
             members = _members(-(-length // 2), target)
         elif once:
             members = min(members, threads)  # nothing has to stay
@@ -91,7 +92,7 @@ def choose_team(
             return LaneGroup(1, max(members, whole))
         return LaneGroup(max(min(threads // members, power_of_two(rows)), 1), members)
     side_by_side = min(power_of_two(rows), threads)
-    wanted = power_of_two(-(-MANY_THREADS // max(rows * pieces, 1)))
+    wanted = power_of_two(-(-many // max(rows * pieces, 1)))
     members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
     return LaneGroup(min(side_by_side, threads // members), members, interleaved=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.access import axes_of
@@ -50,7 +51,7 @@ from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.sorted_runs import Rows, sorted_runs, workspaces
 from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
-ENOUGH_THREADS = 8192  # that no points of two can meet
+ENOUGH_THREADS = 64  # for each unit, of which no points of two can meet
 FEW_POINTS = 64  # that a thread takes one by one
 OUTSIDE = 2**31 - 1  # the key of a point that falls on no element
 LONGEST_WALK = 1 << 18  # points for one thread: software counts the turns of a loop, and ends it at 2 ** 16
@@ -74,7 +75,9 @@ def _updates(
     meeting = dims.product(size for axis, size in enumerate(primitive.domain) if axis not in free)
     threads = estimate(dims.product(primitive.domain[axis] for axis in free))
     few = isinstance(meeting, int) and meeting <= FEW_POINTS
-    apart = (threads >= ENOUGH_THREADS or not shares(target)) and estimate(meeting) <= LONGEST_WALK
+    apart = (threads >= enough_threads(target.rates, ENOUGH_THREADS) or not shares(target)) and estimate(
+        meeting
+    ) <= LONGEST_WALK
     if few or apart:
         return [_Walking(primitive, operands, copied, target).launch(place)], ()
     sorting = _Sorting(primitive, operands, copied, target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, nan
 
+from weft.cost.blocks import ATTENTION_BLOCK_WORK
 from weft.ir import dims
 from weft.ir.access import axes_of_shape
 from weft.ir.attention import AT_HAND, Attention
@@ -57,7 +58,6 @@ PIECE = 256  # keys at a time
 VECTORS = 2  # of keys, or of columns, at a time
 TALLEST = 12  # rows of a tile
 LOW = 4  # rows of the tiles that do what is left over
-BLOCK_WORK = 16_000_000  # operations that a block does, about
 MOST_TILES = 8  # of a block, of which each keeps queries and results
 KEPT_BYTES = 48 * 1024  # by all of them
 PADDING = 16  # elements between rows of scores, so that rows do not compete for the same lines of a cache
@@ -150,7 +150,7 @@ class _Builder:
     def launch(self) -> Launch:
         total = self.tiles[-1].first + self.tiles[-1].count
         work = 2 * self.height * (self.attention.depth + self.width) * self.attention.shape[-1] + 1000
-        each = dims.minimum(dims.maximum(dims.floordiv(BLOCK_WORK, work), 1), self.most_tiles)
+        each = dims.minimum(dims.maximum(dims.floordiv(ATTENTION_BLOCK_WORK, work), 1), self.most_tiles)
         chunks = dims.maximum(dims.ceildiv(total, each), 1)
         each = dims.ceildiv(total, chunks)
         statements: list[Statement] = []

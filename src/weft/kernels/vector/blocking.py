@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.cost.blocks import BLOCK_OVERHEAD, BLOCK_WORK, LEAST_BLOCK_WORK, OPERATIONS_PER_FAR_BYTE
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 
-BLOCK_WORK = 1_000_000  # operations that a block does, about
-_LEAST_WORK = 200_000  # operations of a block, where there are more
-_OVERHEAD = 20_000  # operations that could be done while a block is fetched and begun
-_OPERATIONS_PER_BYTE = 1  # operations that could be done while a byte comes from beyond the cache
 _THREADS = (1, 2, 4, 8)
 _MOST_PARTS = 64  # that rows or columns are tried to be cut into
 
@@ -70,7 +67,7 @@ def _near(demand: Demand, most_tiles: Dim, step: int) -> tuple[Dim, Dim]:
     tiles = dims.maximum(dims.minimum(most_tiles, dims.ceildiv(demand.tiles, 2 * _THREADS[-1])), 1)
     work = demand.grid * demand.tiles * demand.panels * demand.work
     blocks = dims.ceildiv(work, BLOCK_WORK * _THREADS[-1]) * _THREADS[-1]
-    blocks = dims.minimum(blocks, dims.floordiv(work, _LEAST_WORK) + 1)
+    blocks = dims.minimum(blocks, dims.floordiv(work, LEAST_BLOCK_WORK) + 1)
     chunks = dims.ceildiv(blocks, dims.maximum(demand.grid * dims.ceildiv(demand.tiles, tiles), 1))
     panels = dims.ceildiv(dims.ceildiv(demand.panels, dims.maximum(chunks, 1)), step) * step
     return tiles, dims.maximum(panels, 1)
@@ -86,10 +83,10 @@ def _even(demand: Demand, most_tiles: Dim, step: int) -> tuple[Dim, Dim]:
     for tiles in tile_parts:
         for panels in _parts(all_panels, step, all_panels):
             blocks = grid * -(-all_tiles // tiles) * -(-all_panels // panels)
-            if tiles * panels * work < _LEAST_WORK and (tiles, panels) != best[1:]:
+            if tiles * panels * work < LEAST_BLOCK_WORK and (tiles, panels) != best[1:]:
                 continue
-            moved = _OPERATIONS_PER_BYTE * (tiles * bytes_each[0] + panels * bytes_each[1])
-            block = tiles * panels * work + moved + _OVERHEAD
+            moved = OPERATIONS_PER_FAR_BYTE * (tiles * bytes_each[0] + panels * bytes_each[1])
+            block = tiles * panels * work + moved + BLOCK_OVERHEAD
             cost = sum(threads * -(-blocks // threads) * block for threads in _THREADS)
             best = min(best, (cost, tiles, panels))
     return best[1], best[2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.cost.blocks import DEPTHWISE_BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -45,7 +46,6 @@ _MOST_RUNS = 5  # kinds of neighbours along a line that are written out
 _PANELS = 4  # vectors of channels at a time, where pixels go one by one
 _PANEL = variable("panel")
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-_BLOCK_WORK = 250_000  # operations that a block does, about
 
 
 @memoized
@@ -139,7 +139,7 @@ class Lines:
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase)
         work = self.phase[-1].count * self.channels * (taps + 1) * 2
-        most = dims.maximum(dims.floordiv(_BLOCK_WORK, work + 1), 1)
+        most = dims.maximum(dims.floordiv(DEPTHWISE_BLOCK_WORK, work + 1), 1)
         chunks = dims.maximum(dims.ceildiv(lines, most * 2) * 2, 1)  # an even number, as that of threads mostly is
         each = dims.maximum(dims.ceildiv(lines, chunks), 1)
         start = block() * named("lines_each", each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -38,7 +39,7 @@ from weft.kernels.build.multiply_add import accumulate, accumulator_type, widene
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Launch
-from weft.kernels.vector.blocking import BLOCK_WORK, even_part
+from weft.kernels.vector.blocking import even_part
 from weft.kernels.vector.register_tiles import Product
 
 HEIGHT = 8  # rows at a time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.ir import dims
 from weft.ir.access import axes_of, move_axes, stride_along
 from weft.ir.dims import Axis, Dim
@@ -27,7 +28,6 @@ from weft.ir.layout import row_major
 from weft.ir.scalar import Index, Scalar, loads
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
-from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
@@ -126,7 +126,7 @@ class _Turning:
 
     def launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
-        each = max(PIECE // (self.depth * self.width), 1)
+        each = max(BLOCK_ELEMENTS // (self.depth * self.width), 1)
         chunks = dims.ceildiv(panels, each)
         count, total = self.parameters.named("chunks", chunks), self.parameters.named("panels", panels)
         statements: list[Statement] = [

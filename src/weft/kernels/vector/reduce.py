@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.target import VectorTarget
-from weft.kernels.build.loop_nest import PIECE
 from weft.kernels.build.row_passes import COLUMNS, Cut, Sweep
 from weft.kernels.common.reduce import is_lone, pieces_work, sweep_references
 from weft.kernels.lower.tensors import Work
 from weft.kernels.vector.row_passes import sweep_launch
 
-PIECE_LENGTH = 2 * PIECE  # elements of a row that are worth a block
+PIECE_LENGTH = 2 * BLOCK_ELEMENTS  # elements of a row that are worth a block
 ENOUGH_BLOCKS = 8
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.blocks import TRANSFORM_ELEMENTS
 from weft.fuse.winograd import TAPS, applies, tile_sides
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -61,7 +62,6 @@ from weft.kernels.vector.winograd_transforms import SAME, Lines, recovering, tra
 Array = np.ndarray[Any, Any]
 _MOST_STRIPS = 8  # where only a run will tell how many tiles there are; the last ones are empty where these are few
 _USUAL_COUNT = 32  # tiles along an axis of unknown size
-_LINE_WORK = 32768  # elements that a block transforms, about
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 _CHANNELS_EACH = 64  # of a tile that lie side by side while plain sums are computed; whole vectors
 _NOTHING = 2.0**-22  # of what a tap is recovered from that may be left of one that is 0
@@ -440,7 +440,7 @@ class _Loops:
         """`body` for all tiles."""
         named = self.parameters.named
         tiles = self.builder.tiles
-        each = max(1, _LINE_WORK // (self.builder.points * self.channels))
+        each = max(1, TRANSFORM_ELEMENTS // (self.builder.points * self.channels))
         start = block() * named("tiles_each", each)
         stop = dims.minimum(start + named("tiles_each", each), named("tiles", tiles))
         sizes = [
