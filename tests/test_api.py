@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import io
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,8 @@ from frontend.samples import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import weft
+from weft.backends.device import RunOptions
+from weft.compiler import LoadOptions
 from weft.fuse import PIPELINE as FUSING
 from weft.ir.dtypes import DType
 from weft.passes import PIPELINE
@@ -480,3 +485,25 @@ def test_public_names_exist() -> None:
         assert getattr(weft, name) is not None
     with pytest.raises(AttributeError, match="nope"):
         _ = weft.nope
+
+
+def test_options_are_stated_once() -> None:
+    """`weft.load` takes the fields of LoadOptions by name: in its signature, in its help, and when it is called."""
+    fields = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
+    source, *options = inspect.signature(weft.load).parameters.values()
+    assert source.name == "source"
+    assert {option.name: option.default for option in options} == fields
+    assert {option.kind for option in options} == {inspect.Parameter.KEYWORD_ONLY}
+    assert all(f"\n    {name}: " in (weft.load.__doc__ or "") for name in ("source", *fields))
+    assert pickle.loads(pickle.dumps(weft.load)) is weft.load
+    np.testing.assert_allclose(weft.load(source=affine(), device="reference")(X)[0], Y, rtol=1e-6)
+    with pytest.raises(TypeError, match="speed"):
+        weft.load(affine(), speed=11)  # type: ignore[call-arg]
+
+
+def test_options_are_checked_before_anything_is_read() -> None:
+    for option in ({"precision": "fast"}, {"prefer": "beauty"}, {"threads": 0}, {"memory_limit": "much"}, {"dump": 5}):
+        with pytest.raises(weft.WeftError, match=next(iter(option))):
+            weft.load("nowhere.onnx", **option)  # type: ignore[arg-type]
+    options = LoadOptions(threads=np.int64(2), memory_limit="1 KiB", dump="x", prefer="speed")  # type: ignore[arg-type]
+    assert options.run_options == RunOptions(2, 1024, may_grow=True)

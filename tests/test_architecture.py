@@ -40,9 +40,10 @@ MAY_READ_A_CLOCK = {
     "attack/minimise.py": "goes on for as long as it is told",
     "attack/scenarios.py": "a watchdog of minutes; runs that the end of their process meets",
     "attack/sweep.py": "goes on for as long as it is told",
+    "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
     "cache/test_code.py": "files with dates in the past",
     "cache/test_kept_models.py": "files with dates in the past",
-    "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
+    "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "report/browser.py": "a watchdog of minutes",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the

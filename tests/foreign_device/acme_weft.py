@@ -1,6 +1,6 @@
 """A device as a foreign package brings it: a processor with short vectors, played by the one that is here.
 
-Kernels are built for its own target; weft's LLVM backend makes them run.
+Kernels are built for its own target; weft's LLVM backend makes them run. acme_card.py has one with memory of its own.
 """
 
 from __future__ import annotations

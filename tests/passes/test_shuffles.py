@@ -67,7 +67,7 @@ def kernels(program: TensorProgram) -> Counter[str]:
     (section,) = divide(program, host().target)
     assert isinstance(section, NativeSection)
     works = [task.work for task in section.tasks]  # type: ignore[union-attr]
-    return Counter(launch.kernel.name for work in works for launch, _ in work.launches)
+    return Counter(launch.kernel.name for work in works for launch in work.launches)
 
 
 @pytest.mark.parametrize(

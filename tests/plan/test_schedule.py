@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from weft.cost import launches as cost
+from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel
-from weft.ir.target import Peak
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.waits import with_waits
 

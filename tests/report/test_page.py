@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from report.browser import Page, browser, find_browser
 
-from weft.ir.target import Peak
+from weft.cost.roofline import Peak
 from weft.report.page import MOST_SPANS, profile_page
 from weft.runtime.profile import HOST, KernelProfile, LiveBytes, Profile, TensorProfile, TimeSpan
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 import weft
 from weft.backends.cpu import section
 from weft.backends.cpu.pool import runner
+from weft.cost.roofline import Peak
 from weft.ir.numbers import Numbers
-from weft.ir.target import Peak
 from weft.ir.work import NativeSection
 from weft.plan.schedule import side_by_side
 from weft.plan.sections import make_plan

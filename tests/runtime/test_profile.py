@@ -18,6 +18,7 @@ from weft.backends.cpu.peak import known_peak
 from weft.cli import main
 from weft.cli.kernel_table import print_kernels
 from weft.cost.effort import copy_effort, effort
+from weft.cost.roofline import Peak
 from weft.errors import DeviceError, InputError
 from weft.ir.dims import axis, symbol
 from weft.ir.dtypes import DType
@@ -25,7 +26,6 @@ from weft.ir.kernel import Kernel
 from weft.ir.program import Contract, Map, Step, Value, join_origins
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
 from weft.ir.scalar import Apply, Index, Load
-from weft.ir.target import Peak
 from weft.ir.types import TensorType
 from weft.ir.work import Allocation, PlannedLaunch
 from weft.report.nodes import labelled, ops_by_node

@@ -17,7 +17,7 @@ from backends.llvm.test_emit import row_sums
 
 from weft.backends.cpu import pool
 from weft.backends.cpu.codegen import LoadedCode
-from weft.backends.cpu.tape import Journey, Place, Tape, TapeLaunch
+from weft.backends.cpu.tape import Place, SlicedRun, Tape, TapeLaunch
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
@@ -288,13 +288,13 @@ def test_a_run_that_is_left_and_taken_up_again() -> None:
         tape = Tape(launches, code())
         addresses = [array.ctypes.data for array in (arena, constants, given, wanted)]
         shared = pool.shared_pool(threads) if threads > 1 else None
-        journey = Journey(pool.runner(), tape, addresses, shared, threads, 0, None)
+        sliced = SlicedRun(tape, addresses, shared, threads, 0, None)
         slices = 0
-        while pool.runner().go(journey._at, 0):
+        while pool.runner().go(sliced._at, 0):
             slices += 1
         assert slices > 0 or threads > 1  # where others may be done before
         np.testing.assert_array_equal(arena[size * (turns % 2) :][:size], given + turns)
-        assert not pool.runner().go(journey._at, 0)
+        assert not pool.runner().go(sliced._at, 0)
 
 
 def _plus(size: int, step: int) -> TapeLaunch:

@@ -35,7 +35,7 @@ from weft.ir.kernel import Kernel, verify_kernel
 from weft.ir.packing import array_of
 from weft.ir.program import Contract, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load
-from weft.ir.target import Target
+from weft.ir.target import ThreadTarget
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.contract import contract_work
@@ -45,7 +45,7 @@ Array = np.ndarray[Any, Any]
 F32 = DType.float32
 
 
-def threads_target() -> Target:
+def threads_target() -> ThreadTarget:
     """A GPU with shared memory, as builders see it."""
     return target_of(gpu_limits(is_software=False), Abilities(int64=True, float64=True, float16=True))
 
@@ -107,7 +107,7 @@ class Example:
     def kernels(self) -> list[Kernel]:
         """With barriers, each under a name of its own."""
         found = []
-        for number, (launch, _) in enumerate(self.work.launches):
+        for number, launch in enumerate(self.work.launches):
             kernel = replace(with_barriers(launch.kernel), name=f"{self.name}_{number}")
             verify_kernel(kernel)
             found.append(kernel)
@@ -134,10 +134,10 @@ class Example:
         return [
             Launched(
                 dims.evaluate(launch.blocks, {}),
-                [places.index((reference.kind, reference.number)) for reference in references],
-                [dims.evaluate(value, {}) for value in launch.parameters],
+                [places.index((reference.kind, reference.number)) for reference in launch.references],
+                [dims.evaluate(value, {}) for value in launch.values],
             )
-            for launch, references in self.work.launches
+            for launch in self.work.launches
         ]
 
     def packed(self, processor: str) -> dict[str, Any]:

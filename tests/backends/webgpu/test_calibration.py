@@ -11,8 +11,8 @@ import pytest
 from weft.backends.webgpu import calibration
 from weft.backends.webgpu.adapters import Adapter, find_adapter
 from weft.cost.profiles import LARGE_GPU, SOFTWARE_GPU, scale_of, scaled
+from weft.cost.roofline import Peak
 from weft.errors import DeviceError
-from weft.ir.target import Peak
 
 
 @pytest.fixture

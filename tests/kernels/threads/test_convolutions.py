@@ -90,7 +90,7 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     work = convolve_work(primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
 
     def active(number: int) -> list[int]:
-        blocks = [dims.evaluate(launch.blocks, {"batch": number}) for launch, _ in work.launches]
+        blocks = [dims.evaluate(launch.blocks, {"batch": number}) for launch in work.launches]
         return [place for place, count in enumerate(blocks) if count]
 
     changes = [number for number in range(2, 100) if active(number) != active(number - 1)]

@@ -95,8 +95,8 @@ def writers(work: Work, sizes: dict[str, int]) -> list[int]:
     """The launches that write the result for given sizes."""
     return [
         number
-        for number, (launch, references) in enumerate(work.launches)
-        if any(reference.kind == "result" for reference in references) and dims.evaluate(launch.blocks, sizes)
+        for number, launch in enumerate(work.launches)
+        if any(reference.kind == "result" for reference in launch.references) and dims.evaluate(launch.blocks, sizes)
     ]
 
 
@@ -111,7 +111,7 @@ def test_known_sizes_need_one_variant() -> None:
         for target in (LARGE, targets()["software"]):
             work = product(*sizes, target)
             assert len(work.launches) == 1 + len(work.workspaces)
-            assert all(isinstance(launch.blocks, int) for launch, _ in work.launches)
+            assert all(isinstance(launch.blocks, int) for launch in work.launches)
 
 
 @pytest.mark.parametrize("name", ["large", "software"])
@@ -126,11 +126,13 @@ def test_one_variant_is_active(name: str) -> None:
         assert len(work.launches) <= (8 if name == "large" else 2)
         for size in range(1, 3000):
             sizes = {"m": size}
-            blocks = [dims.evaluate(launch.blocks, sizes) for launch, _ in work.launches]
+            blocks = [dims.evaluate(launch.blocks, sizes) for launch in work.launches]
             assert min(blocks) >= 0
             assert len(writers(work, sizes)) == (0 not in (dims.evaluate(extent, sizes) for extent in shape))
             for number, space in enumerate(work.workspaces):
-                launch = next(n for n, (_, refs) in enumerate(work.launches) if Reference("workspace", number) in refs)
+                launch = next(
+                    n for n, one in enumerate(work.launches) if Reference("workspace", number) in one.references
+                )
                 assert (dims.evaluate(space.size, sizes) > 0) == (blocks[launch] > 0) == (blocks[launch + 1] > 0)
 
 
@@ -171,7 +173,7 @@ def test_samples_that_no_run_computes() -> None:
     a, b = dims.symbol("a", 2**40, None), dims.symbol("b", 2**40, None)
     assert ranges.sample([1, a, b, 64]) == []
     work = product(a, b * b, 2**40, LARGE)
-    assert sum(dims.evaluate(launch.blocks, {"a": 2**40, "b": 2**40}) > 0 for launch, _ in work.launches) >= 1
+    assert sum(dims.evaluate(launch.blocks, {"a": 2**40, "b": 2**40}) > 0 for launch in work.launches) >= 1
 
 
 @pytest.mark.parametrize(("n", "k"), [(256, 1040), (96, 64), (1000, 300)])
@@ -245,7 +247,7 @@ def test_no_barrier_is_missing() -> None:
         return sum(isinstance(s, Barrier) + (count(s.body) if isinstance(s, Repeat) else 0) for s in body)
 
     def kernel(m: int, target: ThreadTarget) -> Kernel:
-        return product(m, 512, 512, target).launches[0][0].kernel
+        return product(m, 512, 512, target).launches[0].kernel
 
     for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):
         found = kernel(m, LARGE)

@@ -86,7 +86,7 @@ def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
     for layout in (row_major(2), Layout((1, 0))):
         result = Tensor(F32, shape, layout)
         work = scatter_work(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
-        assert any(launch.kernel.name == "scatter_sorted" for launch, _ in work.launches)
+        assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
         (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
         assert errors == 0
         np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
@@ -116,8 +116,8 @@ def test_random_numbers(kind: str) -> None:
         for dtype in (F32, DType.float16):
             result = Tensor(dtype, shape, row_major(len(shape)))
             work = random_work(Random(kind, seed), result, given_target("software"))
-            for launch, _ in work.launches:
-                assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.parameters)
+            for launch in work.launches:
+                assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)
             (found,), _ = run_work(work, [], [result])
             (expected,) = evaluate(Random(kind, seed), [], [TensorType(dtype, shape)], {})
             np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}")

@@ -73,12 +73,12 @@ def run_work(
             memory.append((gpu.buffer(content.nbytes), content))
             gpu.write(memory[-1][0], 0, content)
     launches, shaders = [], {}
-    for index, (launch, references) in enumerate(work.launches):
+    for index, launch in enumerate(work.launches):
         kernel = replace(with_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
         verify_kernel(kernel)
         shaders[kernel.name] = emit(kernel, gpu.abilities)
-        places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in references)
-        numbers = tuple(dims.evaluate(value, bound) for value in launch.parameters)
+        places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in launch.references)
+        numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
         blocks = dims.evaluate(launch.blocks, bound)
         written = tuple(memory[place.region][1].nbytes - 2 * GUARD for place in places)
         launches.append(PlannedLaunch(kernel, blocks, places, numbers, sizes=written))

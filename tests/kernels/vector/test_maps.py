@@ -311,6 +311,6 @@ def test_other_processors(processor: str) -> None:
         pool_work(pool, image, pooled, machine.target),
     ]
     for work in works:
-        for launch, _ in work.launches:
+        for launch in work.launches:
             verify_kernel(launch.kernel)
             assert launch.kernel.name in assembly_text(llvm_text([launch.kernel], VECTOR_LANES), machine)

@@ -107,7 +107,7 @@ def kernel_names(program: TensorProgram, target: VectorTarget) -> set[str]:
     tasks = [
         task for section in divide(program, target) if isinstance(section, NativeSection) for task in section.tasks
     ]
-    return {launch.kernel.name for task in tasks if isinstance(task, Task) for launch, _ in task.work.launches}
+    return {launch.kernel.name for task in tasks if isinstance(task, Task) for launch in task.work.launches}
 
 
 def tiles(program: TensorProgram) -> dict[Value, int]:

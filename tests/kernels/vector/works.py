@@ -80,8 +80,8 @@ def run_work(
     memory = {"operand": inputs, "result": outputs, "workspace": spaces, "constant": constants, "errors": errors}
     regions: list[int] = []
     launches, codes = [], []
-    kernels = [launch.kernel for launch, _ in work.launches]
-    for (launch, references), kernel in zip(work.launches, kernels, strict=True):
+    for launch in work.launches:
+        kernel, references = launch.kernel, launch.references
         shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
         for buffer, reference in zip(shared, references, strict=True):
             dtype = from_numpy(memory[reference.kind][reference.number].array.dtype)
@@ -92,7 +92,7 @@ def run_work(
         regions += [memory[reference.kind][reference.number].address for reference in references]
         code = build([kernel])
         blocks = dims.evaluate(launch.blocks, bound)
-        numbers = tuple(dims.evaluate(value, bound) for value in launch.parameters)
+        numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
         launches.append(Launched(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
         codes.append(code)
     Tape(launches, codes).run(regions, threads)

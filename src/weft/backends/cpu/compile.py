@@ -39,7 +39,7 @@ def compile_kernels(
     kernels: Sequence[Kernel], machine: Machine, cache: CodeCache | None, progress: Progress | None = None
 ) -> tuple[bytes, ...]:
     """Object code of each kernel. While LLVM compiles one, the next is written; what the cache has is neither."""
-    emitter = package_digest("backends/cpu", "backends/llvm", "backends/numerics", "ir")
+    emitter = package_digest("backends", "ir")
     keys = [key_of(kernel.name, code_identity(machine), emitter or "") for kernel in kernels]
     found = [cache.get(key) if cache is not None and emitter is not None else None for key in keys]
     missing = [number for number, code in enumerate(found) if code is None]

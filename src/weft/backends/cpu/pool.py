@@ -3,11 +3,12 @@
 The native side (native/runner.ll) publishes kernels, joins them and sleeps; here are the pool's memory and its
 threads. A forked child begins with a pool of its own, and the interpreter ends the threads when it exits.
 
-Who owns native memory, and until when: the runner's code belongs to `Runner.code`, and all that calls it holds the
-`Runner` (prepared sections, tapes, journeys, pools; workers run a method of their pool). The pool's memory belongs to
-the `Pool`, which the process keeps; a call reads it again each time. A tape owns its tables, and keeps the code and the
-constants that they point to. What a call works on is held by the thread inside of it. Workers touch any of this only
-between a caller's announcement and its return, which waits for them: also when it gives a run up.
+Who owns native memory, and until when: the runner's code belongs to `NativeRunner.code`, and all that calls it holds
+the `NativeRunner` (prepared sections, tapes, sliced runs, pools; workers run a method of their pool). The pool's
+memory belongs to the `WorkerPool`, which the process keeps; a call reads it again each time. A tape owns its tables,
+and keeps the code and the constants that they point to. What a call works on is held by the thread inside of it.
+Workers touch any of this only between a caller's announcement and its return, which waits for them: also when it gives
+a run up.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class NativeRunner:
     """The native functions; ctypes releases the GIL around each."""
 
     call: Callable[[int], int]  # tape, pool, threads, times and regions in memory; whether the data is at fault
-    go: Callable[[int, int], int]  # a journey in memory, nanoseconds; whether there is more to do
-    leave: Callable[[int], None]  # a journey
+    go: Callable[[int, int], int]  # a sliced run in memory, nanoseconds; whether there is more to do
+    leave: Callable[[int], None]  # a sliced run
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]

@@ -17,10 +17,10 @@ from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.planned import PlannedSection
 from weft.backends.reference.interpret import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
+from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
-from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
 from weft.plan.plan import FIRST_FREE, Plan
@@ -75,14 +75,14 @@ class PreparedSection:
             array = empty(shape, dtype)
             call[place] = word(array)
             outputs.append(array)
-        failed = self._travel(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
+        failed = self._run_in_slices(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
         self.arenas.give(arena)
         if failed:
             raise ExecutionError("an index is out of range")
         return outputs
 
-    def _travel(self, arena: Arena, arrays: object) -> int:
-        """The same call in pieces, between which Ctrl-C can end it; `arrays` are those it works on."""
+    def _run_in_slices(self, arena: Arena, arrays: object) -> int:
+        """The same call in slices of time, between which Ctrl-C can end it; `arrays` are those it works on."""
         words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
         places = [*words[:FIRST_FREE], *map(pointed_at, words[FIRST_FREE:])]
         self.tape.run(places, self.threads, keep=(arena, arrays))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.memory import DATA_AT
-from weft.backends.cpu.pool import MOST_THREADS, NativeRunner, WorkerPool, runner, shared_pool
+from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, runner, shared_pool
 from weft.errors import InternalError
 from weft.ir.work import Place
 
@@ -95,14 +95,14 @@ class Tape:
         if len(addresses) < self.regions:
             raise InternalError(f"a tape over {self.regions} regions was given {len(addresses)}")
         pool = shared_pool(threads) if threads > 1 else None
-        Journey(runner(), self, addresses[: self.regions], pool, threads, times, keep).finish()
+        SlicedRun(self, addresses[: self.regions], pool, threads, times, keep).finish()
 
 
-SLICE = 50_000_000  # nanoseconds after which a journey lets Python look for signals
-_JOURNEY_WORDS = 11  # of runner.ll's %Journey
+SLICE = 50_000_000  # nanoseconds after which a sliced run lets Python look for signals
+_SLICED_WORDS = 11  # of runner.ll's %SlicedRun
 
 
-class Journey:
+class SlicedRun:
     """A run of a tape that comes back to Python now and then, where Ctrl-C may end it.
 
     It holds all that it refers to. However it ends, no thread is at work on any of that afterwards.
@@ -112,7 +112,6 @@ class Journey:
 
     def __init__(
         self,
-        native: NativeRunner,
         tape: Tape,
         addresses: Sequence[int],
         pool: WorkerPool | None,
@@ -122,12 +121,12 @@ class Journey:
     ) -> None:
         regions = (ctypes.c_uint64 * len(addresses))(*addresses)
         pool_at = 0 if pool is None else pool.address
-        self._words = (ctypes.c_uint64 * _JOURNEY_WORDS)(
+        self._words = (ctypes.c_uint64 * _SLICED_WORDS)(
             tape.address, ctypes.addressof(regions), pool_at, threads, times
         )
         self._at = ctypes.addressof(self._words)
         self._held = tape, regions, pool, keep
-        self._native = native
+        self._native = runner()
 
     def finish(self) -> None:
         """Go on until all is done; an exception, which a signal's handler raised, leaves it as it is."""

@@ -314,7 +314,7 @@ end:
   ret void
 }
 
-%Journey = type {
+%SlicedRun = type {
   ptr,                                                  ; 0 tape
   ptr,                                                  ; 1 regions
   ptr,                                                  ; 2 pool
@@ -325,23 +325,23 @@ end:
   %Caller
 }
 
-; The same as `weft_run`, for so many nanoseconds: whether there is more to do. What a journey refers to must live until
+; The same as `weft_run`, for so many nanoseconds: whether there is more to do. What a sliced run refers to must live until
 ; there is not, or until it is left.
-define i32 @weft_go(ptr %journey, i64 %nanoseconds) nounwind {
+define i32 @weft_go(ptr %sliced, i64 %nanoseconds) nounwind {
 entry:
-  %tape = load ptr, ptr %journey
-  %regions.from = getelementptr %Journey, ptr %journey, i64 0, i32 1
+  %tape = load ptr, ptr %sliced
+  %regions.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 1
   %regions = load ptr, ptr %regions.from
-  %pool.from = getelementptr %Journey, ptr %journey, i64 0, i32 2
+  %pool.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 2
   %pool = load ptr, ptr %pool.from
-  %threads.from = getelementptr %Journey, ptr %journey, i64 0, i32 3
+  %threads.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 3
   %threads.asked = load i64, ptr %threads.from
-  %times.from = getelementptr %Journey, ptr %journey, i64 0, i32 4
+  %times.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 4
   %times = load ptr, ptr %times.from
-  %state.place = getelementptr %Journey, ptr %journey, i64 0, i32 5
+  %state.place = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 5
   %state = load i64, ptr %state.place
-  %slot.place = getelementptr %Journey, ptr %journey, i64 0, i32 6
-  %caller = getelementptr %Journey, ptr %journey, i64 0, i32 7
+  %slot.place = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 6
+  %caller = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 7
   %step.place = getelementptr %Caller, ptr %caller, i64 0, i32 1
   %threads = call i64 @llvm.smin.i64(i64 %threads.asked, i64 64)
   %helpers.wide = sub i64 %threads, 1
@@ -383,7 +383,7 @@ together:
   %finished = icmp sge i64 %done, %count
   br i1 %finished, label %close, label %undone
 close:
-  call void @weft_leave(ptr %journey)
+  call void @weft_leave(ptr %sliced)
   ret i32 0
 
 set.out:
@@ -443,23 +443,23 @@ ended:
   ret i32 0
 }
 
-; Leave a journey, wherever it is: no thread touches what it refers to any more.
-define void @weft_leave(ptr %journey) nounwind {
+; Leave a sliced run, wherever it is: no thread touches what it refers to any more.
+define void @weft_leave(ptr %sliced) nounwind {
 entry:
-  %state.place = getelementptr %Journey, ptr %journey, i64 0, i32 5
+  %state.place = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 5
   %state = load i64, ptr %state.place
   store i64 3, ptr %state.place
   %published = icmp eq i64 %state, 2
   br i1 %published, label %close, label %end
 close:
-  %pool.from = getelementptr %Journey, ptr %journey, i64 0, i32 2
+  %pool.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 2
   %pool = load ptr, ptr %pool.from
-  %threads.from = getelementptr %Journey, ptr %journey, i64 0, i32 3
+  %threads.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 3
   %threads.asked = load i64, ptr %threads.from
   %threads = call i64 @llvm.smin.i64(i64 %threads.asked, i64 64)
   %helpers.wide = sub i64 %threads, 1
   %helpers = trunc i64 %helpers.wide to i32
-  %slot.from = getelementptr %Journey, ptr %journey, i64 0, i32 6
+  %slot.from = getelementptr %SlicedRun, ptr %sliced, i64 0, i32 6
   %slot = load ptr, ptr %slot.from
   %stop = getelementptr %Slot, ptr %slot, i64 0, i32 3, i32 11
   store atomic i64 1, ptr %stop seq_cst, align 8

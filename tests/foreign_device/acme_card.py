@@ -1,0 +1,212 @@
+"""A device with memory of its own, as a foreign package brings it: a card, played by arrays of bytes.
+
+weft's part for such devices (backends/resident) has weights, tensors, plans and runs; what is left for the card is to
+hold buffers, to copy, and to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from weft.backends.cpu.codegen import LoadedCode, code_identity, load_code
+from weft.backends.cpu.compile import compile_program
+from weft.backends.cpu.machine import host
+from weft.backends.cpu.tape import Tape, TapeLaunch
+from weft.backends.device import (
+    Backend,
+    Compiled,
+    CompilingDriver,
+    Device,
+    Driver,
+    Progress,
+    Recorder,
+    Runner,
+    RunOptions,
+)
+from weft.backends.naming import kernel_names
+from weft.backends.resident.device import BufferSlice, Commands, Find
+from weft.backends.resident.executable import ResidentExecutable
+from weft.backends.resident.recording import recorder
+from weft.backends.resident.tensor import upload
+from weft.errors import OutOfMemoryError
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import TensorProgram
+from weft.ir.target import Peak, Target
+from weft.ir.tensors import DeviceTensor
+from weft.ir.work import Place, PlannedLaunch, Repeated, Section, unrolled
+
+MEMORY = 64 << 20  # bytes of the card
+ALIGNMENT = 256
+
+
+class CardBuffer:
+    """Bytes of the card, from a multiple of ALIGNMENT on."""
+
+    def __init__(self, card: Card, size: int) -> None:
+        self.size = size
+        self._card = card
+        card.taken += size
+        whole = np.zeros(size + ALIGNMENT, np.uint8)
+        self.bytes: Any = whole[-whole.ctypes.data % ALIGNMENT :][:size]
+
+    def release(self) -> None:
+        if self.bytes is not None:
+            self._card.taken -= self.size
+            self.bytes = None
+
+    __del__ = release
+
+
+class CardRecording:
+    """Launches on places of the card, one by one, and when they ran."""
+
+    def __init__(self, tapes: Sequence[Tape]) -> None:
+        self.tapes = tapes
+        self.seconds = inf
+        self.began: list[int] = []
+
+    def run(self) -> None:
+        self.began = []
+        for tape in self.tapes:
+            self.began.append(perf_counter_ns())
+            tape.run([0])
+        self.began.append(perf_counter_ns())
+
+    def ticks(self) -> Any:
+        return np.array(self.began, np.int64)
+
+
+class Card:
+    """The opened card: a MemoryDevice."""
+
+    device = "acme_card"
+    alignment = ALIGNMENT
+    largest_buffer = MEMORY
+
+    def __init__(self) -> None:
+        self.taken = 0  # bytes
+        self.written = 0
+
+    def buffer(self, size: int, label: str = "") -> CardBuffer:
+        if self.taken + size > MEMORY:
+            raise OutOfMemoryError(f"the card has no {size:,} bytes for a {label or 'buffer'}")
+        return CardBuffer(self, max(size, 16))
+
+    def write(self, buffer: CardBuffer, offset: int, data: Any) -> None:
+        content = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+        buffer.bytes[offset : offset + len(content)] = content
+        self.written += len(content)
+
+    def read(self, reads: Sequence[tuple[CardBuffer, int, int]]) -> list[Any]:
+        return [buffer.bytes[offset : offset + size].copy() for buffer, offset, size in reads]
+
+    def execute(self, commands: Commands, reads: Sequence[Any], long: bool = False) -> list[Any]:
+        for part in commands.cleared:
+            part.buffer.bytes[part.offset : part.offset + part.size] = 0
+        _copy(commands.before)
+        commands.recording.run()
+        _copy(commands.after)
+        return self.read(reads)
+
+    def timed(self, recording: CardRecording) -> CardRecording:
+        return recording
+
+    def check_can_time(self) -> None:
+        """It can."""
+
+    def wait(self) -> None:
+        """Nothing is ever left to wait for."""
+
+    def check(self) -> None:
+        """It is never lost."""
+
+
+def _copy(copies: Sequence[Any]) -> None:
+    for source, start, target, place, size in copies:
+        target.bytes[place : place + size] = source.bytes[start : start + size]
+
+
+@dataclass(frozen=True)
+class CardLaunches:
+    """The LaunchCompiler of one program."""
+
+    code: LoadedCode
+    parameter_bytes: int = 0
+
+    def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
+        """All is compiled when the program is."""
+
+    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> CardRecording:
+        return CardRecording([self._tape(launch, find) for launch in unrolled(launches) if launch.blocks])
+
+    def _tape(self, launch: PlannedLaunch, find: Find) -> Tape:
+        found = [find(place, size) for place, size in zip(launch.buffers, launch.sizes, strict=True)]
+        places = tuple(Place(0, _address(part)) for part in found)
+        address = self.code.addresses[launch.kernel.name]
+        return Tape([TapeLaunch(address, launch.blocks, places, launch.parameters, parallel=False)], (self.code, found))
+
+
+def _address(part: BufferSlice) -> int:
+    address: int = part.buffer.bytes.ctypes.data + part.offset
+    return address
+
+
+CARD = Card()
+
+
+class CardDriver(CompilingDriver):
+    """Compiles for the card and runs there."""
+
+    has_memory = True
+
+    def target(self, precision: str) -> Target:
+        return replace(host().target, vector_bytes=16, transformed_products=False)
+
+    def identity(self) -> str:
+        return f"acme_card 1.2.0 {code_identity()}"
+
+    def compile(
+        self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
+    ) -> CompiledProgram:
+        return compile_program(program, sections, cache)
+
+    def start(self, program: Compiled, options: RunOptions) -> Runner:
+        assert isinstance(program, CompiledProgram)
+        executable = ResidentExecutable(program, CARD, _launches(program), options.memory_limit)
+        executable.compile_usual()
+        return executable
+
+    def place(self, array: Any) -> DeviceTensor:
+        return upload(CARD, array)
+
+    def record(self, program: Compiled, threads: int | None) -> Recorder:
+        assert isinstance(program, CompiledProgram)
+        return Recorder(recorder(program, CARD, _launches(program)), 1)
+
+    def calibrate(self, threads: int) -> Peak:
+        return Peak(1e9, 1e9)
+
+
+def _launches(program: CompiledProgram) -> CardLaunches:
+    return CardLaunches(load_code(program.objects, kernel_names(program.sections)))
+
+
+class CardBackend(Backend):
+    """The one card."""
+
+    name = "acme_card"
+
+    def devices(self) -> list[Device]:
+        return [Device(self.name, True, "a card with 64 MiB")]
+
+    def driver(self, name: str) -> Driver:
+        return CardDriver(name)
+
+
+DEVICE = CardBackend()
