@@ -36,7 +36,6 @@ from weft.ir.packing import array_of
 from weft.ir.program import Contract, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import contraction
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.contract import contract_work
@@ -172,7 +171,7 @@ def examples(sizes: tuple[int, int, int] = (301, 203, 517)) -> list[Example]:
     works = [
         map_work(expression, [given], given, target),
         reduce_work(Reduce("sum", (1,)), square, left.shape, [given], tensor_of(reduced), target),
-        contract_work(contraction(contract, given, other), tensor_of(product), None, target),
+        contract_work(contract, given, other, tensor_of(product), None, target),
     ]
     return [
         Example("map", works[0], (left,), mapped, 1e-6),

@@ -18,7 +18,6 @@ from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.layout import row_major
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import contraction
 from weft.kernels.lower.barriers import with_barriers
 from weft.kernels.lower.tensors import Reference, Tensor, Work
 from weft.kernels.threads import product_choice as choose
@@ -37,7 +36,7 @@ def work_of(case: Case, target: ThreadTarget) -> Work:
     tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
     ends = (case.result, case.ending.epilogue, target)
-    return contract_work(contraction(case.primitive, *tensors, constant_left=left, constant_right=right), *ends)
+    return contract_work(case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
 
 
 def check(case: Case, names: tuple[str, ...]) -> None:
@@ -62,9 +61,7 @@ def product(
 ) -> Work:
     left, right = Tensor(dtypes[0], (m, k), row_major(2)), Tensor(dtypes[1], (k, n), row_major(2))
     result = Tensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
-    return contract_work(
-        contraction(Contract((0, 2), (2, 1), (0, 1)), left, right, constant_right=weights), result, None, target
-    )
+    return contract_work(Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights)
 
 
 def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
@@ -209,7 +206,7 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
     b, s = dims.symbol("b"), dims.symbol("s")
     shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
     left, right, result = (Tensor(F32, shape, row_major(3)) for shape in shapes)
-    work = contract_work(contraction(Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right), result, None, LARGE)
+    work = contract_work(Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
     chosen = set()
     for sizes in ({"b": 1, "s": 1}, {"b": 70, "s": 1}, {"b": 2, "s": 9}, {"b": 3, "s": 65}, {"b": 1, "s": 300}):
         shape = (sizes["b"], sizes["s"], 32)

@@ -15,7 +15,6 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.types import Shape
-from weft.kernels.build.contraction import contraction
 from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.vector.contract import contract_work
 
@@ -72,11 +71,9 @@ class Case:
         tensors = [tensor_of(array, layout, self.shape(labels)) for array, layout, labels in given]
         constants = [array if constant else None for array, constant in zip(self.arrays, self.constant)]
         return contract_work(
-            contraction(self.primitive, *tensors, constant_left=constants[0], constant_right=constants[1]),
-            self.result,
-            self.ending.epilogue,
-            TARGET,
-        )
+            self.primitive, *tensors, self.result, self.ending.epilogue, TARGET,
+            constant_left=constants[0], constant_right=constants[1],
+        )  # fmt: skip
 
     def wanted(self) -> Array:
         wide = [a.astype(np.float64) if self.dtype.is_float else a for a in self.arrays]
@@ -107,7 +104,7 @@ def matrix_product(m: Dim, n: Dim, k: Dim, weights: Array | None, dtype: DType =
     left, result = (Tensor(dtype, shape, row_major(2)) for shape in ((m, k), (m, n)))
     right = Tensor(dtype, (n, k) if transposed else (k, n), row_major(2))
     primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
-    return contract_work(contraction(primitive, left, right, constant_right=weights), result, None, TARGET)
+    return contract_work(primitive, left, right, result, None, TARGET, constant_right=weights)
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -13,7 +13,6 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.kernels.build.windows import Convolution
 from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.vector.convolve import convolve_work
 
@@ -85,10 +84,13 @@ class Case:
         weights = tensor_of(self.w)
         constant = self.w if self.constant else None
         return convolve_work(
-            Convolution(self.primitive, self.x_tensor, weights, constant=constant),
+            self.primitive,
+            self.x_tensor,
+            weights,
             self.result,
             self.ending.epilogue,
             TARGET,
+            constant_w=constant,
         )
 
     def wanted(self) -> Array:
@@ -118,7 +120,7 @@ def plain(channels: int, features: int, sizes: tuple[Dim, ...], kernel: int, str
     outputs = [dims.floordiv(size + 2 * pad - kernel, stride) + 1 for size in sizes]
     x, result = (Tensor(F32, shape, channels_last(4)) for shape in ((1, channels, *sizes), (1, features, *outputs)))
     weights = np.ones((features, channels // groups, kernel, kernel), np.float32)
-    return convolve_work(Convolution(primitive, x, tensor_of(weights), constant=weights), result, None, TARGET)
+    return convolve_work(primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
 
 
 def test_one_by_one_is_one_product() -> None:
@@ -142,7 +144,7 @@ def test_transposed_with_a_padding_that_only_the_run_tells() -> None:
     result = Tensor(F32, (2, 7, 11), layout)
     tensor = tensor_of(x, layout, (2, 5, 9))
     for before in (0, 3, 4):
-        work = convolve_work(Convolution(primitive, tensor, tensor_of(w), constant=w), result, None, TARGET)
+        work = convolve_work(primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
         (found,), _ = run_work(work, [(x, layout), (w, row_major(3))], [result], {"n": before})
         exact = (a.astype(np.float64) for a in (x, w))
         assert_close(found, convolve(primitive, *exact, 1, [(before, 0)], (2, 7, 11)), F32)

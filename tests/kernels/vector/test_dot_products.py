@@ -16,7 +16,6 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.scalar import AT_HAND, Apply, Held
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import contraction
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.vector.byte_products import dot_product_work
 
@@ -65,10 +64,7 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
         wanted = wanted.astype(np.float32)
     result = Tensor(dtype, shapes[2], layouts[2])
     work = dot_product_work(
-        contraction(primitive, *tensors, constant_left=constants[0], constant_right=constants[1]),
-        result,
-        epilogue,
-        target,
+        primitive, *tensors, result, epilogue, target, constant_left=constants[0], constant_right=constants[1]
     )
     operands = list(zip(arrays, layouts))
     (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 3 == 0)
@@ -100,8 +96,6 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
         primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
         result = Tensor(DType.int32, (m, n), row_major(2))
         given = b if constant else None
-        work = dot_product_work(
-            contraction(primitive, tensor_of(a), tensor_of(b), constant_right=given), result, None, TARGET
-        )
+        work = dot_product_work(primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=given)
         (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
         np.testing.assert_array_equal(found, a.astype(np.int64) @ (b.T if transposed else b).astype(np.int64))

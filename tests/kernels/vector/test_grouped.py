@@ -15,7 +15,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.kernels.build.windows import Convolution, Window
+from weft.kernels.build.windows import Window
 from weft.kernels.lower.tensors import Tensor
 from weft.kernels.vector.columns import split_columns
 from weft.kernels.vector.convolve import convolve_work
@@ -57,16 +57,14 @@ def check(
     w = random_array(2, (*weights, *kernel), F32)
     end = Ending(ending, F32, shape, shape, 1, layout, 3)
     work = convolve_work(
-        Convolution(
-            primitive,
-            tensor_of(x, layout),
-            tensor_of(w),
-            constant=w if constant else None,
-            order=None if order is None else order[0],
-        ),
+        primitive,
+        tensor_of(x, layout),
+        tensor_of(w),
         Tensor(F32, shape, layout),
         end.epilogue,
         TARGET,
+        constant_w=w if constant else None,
+        order=None if order is None else order[0],
     )
     operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]
     (found,), _ = run_work(work, operands, [Tensor(F32, shape, layout)], threads=threads)

@@ -11,7 +11,6 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Scalar
 from weft.kernels.lower.tensors import Tensor
 
@@ -37,30 +36,6 @@ class ContractOperand:
             if other == label and self.tensor.shape[axis] != 1:
                 total = total + strides[axis]
         return total
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contraction:
-    """Both operands, and the labels of the result."""
-
-    left: ContractOperand
-    right: ContractOperand
-    output: tuple[int, ...]
-
-
-def contraction(
-    primitive: Contract,
-    left: Tensor,
-    right: Tensor,
-    constant_left: Array | None = None,
-    constant_right: Array | None = None,
-) -> Contraction:
-    """A contraction of two tensors; constants are given with the logical shape."""
-    return Contraction(
-        ContractOperand(0, left, primitive.left, constant_left),
-        ContractOperand(1, right, primitive.right, constant_right),
-        primitive.output,
-    )
 
 
 def sum_order(left: ContractOperand, right: ContractOperand, output: Sequence[int]) -> list[int]:

@@ -10,30 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 from math import gcd
-from typing import Any
-
-import numpy as np
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.program import Convolve
-from weft.kernels.lower.tensors import Tensor
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Convolution:
-    """A convolution with its operands; `constant` is what w holds, with its logical shape, where that is known.
-
-    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
-    """
-
-    primitive: Convolve
-    x: Tensor
-    w: Tensor
-    constant: Array | None = None
-    order: Dim | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.packing import Packing
+from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import Contraction, ContractOperand, sum_order
+from weft.kernels.build.contraction import ContractOperand, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
@@ -32,19 +33,25 @@ Array = np.ndarray[Any, Any]
 
 
 def contract_work(
-    given: Contraction,
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
     target: ThreadTarget,
+    *,
+    constant_left: Array | None = None,
+    constant_right: Array | None = None,
 ) -> Work:
-    """Operands are left, right, then those of the epilogue.
+    """Operands are left, right, then those of the epilogue; constants are given with the logical shape.
 
     Operands may be of different types, one uint8 and the other int8: the sums are int32 then.
     """
-    one, other, output = given.left, given.right, given.output
-    if len(set(output)) != len(output):
+    if len(set(primitive.output)) != len(primitive.output):
         raise InternalError("a contraction with a label twice in its result")
-    plans = [_Plan(one, other, output, result, epilogue), _Plan(other, one, output, result, epilogue)]
+    one = ContractOperand(0, left, primitive.left, constant_left)
+    other = ContractOperand(1, right, primitive.right, constant_right)
+    plans = [_Plan(one, other, primitive, result, epilogue), _Plan(other, one, primitive, result, epilogue)]
     return min(plans, key=_Plan.rank).work(target)
 
 
@@ -64,11 +71,11 @@ class _Plan:
         self,
         left: ContractOperand,
         right: ContractOperand,
-        output: tuple[int, ...],
+        primitive: Contract,
         result: Tensor,
         epilogue: Epilogue | None,
     ) -> None:
-        self.left, self.right, self.output, self.result, self.epilogue = left, right, output, result, epilogue
+        self.left, self.right, self.output, self.result, self.epilogue = left, right, primitive.output, result, epilogue
         inner = [self.output[axis] for axis in result.layout.order]
         self.grid = [x for x in inner if x in left.labels and x in right.labels]
         self.rows = [x for x in inner if x not in right.labels]

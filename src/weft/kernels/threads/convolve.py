@@ -22,10 +22,11 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, offset
 from weft.ir.packing import Packing
+from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import LoopAxis
-from weft.kernels.build.windows import Convolution, Phase, Window, distances, phases
+from weft.kernels.build.windows import Phase, Window, distances, phases
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.product import Inside, Product
@@ -36,22 +37,44 @@ Array = np.ndarray[Any, Any]
 CHANNEL = 1
 
 
-def convolve_work(given: Convolution, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget) -> Work:
-    """Operands are x, w, then those of the epilogue."""
-    return _Builder(given, result, epilogue, target).work()
+def convolve_work(
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: ThreadTarget,
+    *,
+    constant_w: Array | None = None,
+    order: Dim | None = None,
+) -> Work:
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
+
+    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
+    """
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, order).work()
 
 
 class _Builder:
-    def __init__(self, given: Convolution, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget) -> None:
-        primitive, x, w = given.primitive, given.x, given.w
+    def __init__(
+        self,
+        primitive: Convolve,
+        x: Tensor,
+        w: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: ThreadTarget,
+        constant: Array | None,
+        order: Dim | None,
+    ) -> None:
         self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
-        self.constant, self.transposed, self.groups = given.constant, primitive.transposed, primitive.groups
-        channels = w.shape[1] * self.groups if given.order is not None else x.shape[CHANNEL]
+        self.constant, self.transposed, self.groups = constant, primitive.transposed, primitive.groups
+        channels = w.shape[1] * self.groups if order is not None else x.shape[CHANNEL]
         self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
         self.features = dims.floordiv(result.shape[CHANNEL], self.groups)  # of the result, in a group
         self.phases = phases(primitive, w.shape[2:], result.shape[2:])
         self.distances = distances(primitive)
-        self.order, self.first_channel = _simplified(given.order)
+        self.order, self.first_channel = _simplified(order)
 
     def work(self) -> Work:
         source, work = Reference("operand", 0), Work(())

@@ -5,9 +5,7 @@ from __future__ import annotations
 from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import contraction
 from weft.kernels.build.templates import Request, Template, Templates
-from weft.kernels.build.windows import Convolution
 from weft.kernels.common import templates as common
 from weft.kernels.common.templates import (
     building_attention,
@@ -40,9 +38,7 @@ def _contract(request: Heavy) -> Work:
     ends = request.result, request.epilogue(request.group.epilogue), request.target
     primitive = request.group.heavy.primitive
     assert isinstance(primitive, Contract)
-    return contract_work(
-        contraction(primitive, left, right, constant_left=constant_left, constant_right=constant_right), *ends
-    )
+    return contract_work(primitive, left, right, *ends, constant_left=constant_left, constant_right=constant_right)
 
 
 def _depthwise(request: Heavy) -> Work | None:
@@ -63,7 +59,7 @@ def _convolve(request: Heavy) -> Work:
     _, weights = request.constants_of(request.group.sources)
     ends = request.result, request.epilogue(request.group.epilogue), request.target
     order = request.group.channel_order
-    return convolve_work(Convolution(request.group.heavy.primitive, x, w, constant=weights, order=order), *ends)
+    return convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights, order=order)
 
 
 _SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))

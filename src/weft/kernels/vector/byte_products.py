@@ -14,11 +14,10 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Convolve
+from weft.ir.program import Contract, Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import Contraction, guarded
-from weft.kernels.build.windows import Convolution
+from weft.kernels.build.contraction import guarded
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
@@ -29,16 +28,36 @@ WORD = 4  # bytes
 INT32 = DType.int32
 
 
-def dot_product_work(given: Contraction, result: Tensor, epilogue: Epilogue | None, target: VectorTarget) -> Work:
+def dot_product_work(
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: VectorTarget,
+    *,
+    constant_left: Array | None = None,
+    constant_right: Array | None = None,
+) -> Work:
     """As `contract_work`, for an operand of uint8 and one of int8; the sums are int32."""
-    label = _summed_label(given)
-    sides = [_Words(side.number, side.tensor, side.labels, side.constant, label) for side in (given.left, given.right)]
-    one, other = (
-        replace(side, tensor=words.tensor(), constant=words.constant_words())
-        for side, words in zip((given.left, given.right), sides)
+    label = _summed_label(primitive, left, right)
+    sides = [
+        _Words(number, tensor, labels, constant, label)
+        for number, (tensor, labels, constant) in enumerate(
+            ((left, primitive.left, constant_left), (right, primitive.right, constant_right))
+        )
+    ]
+    work = contract_work(
+        primitive,
+        sides[0].tensor(),
+        sides[1].tensor(),
+        result,
+        epilogue,
+        target,
+        constant_left=sides[0].constant_words(),
+        constant_right=sides[1].constant_words(),
+        unsigned=0 if left.dtype is DType.uint8 else 1,
     )
-    unsigned = 0 if given.left.tensor.dtype is DType.uint8 else 1
-    work = contract_work(Contraction(one, other, given.output), result, epilogue, target, unsigned=unsigned)
     for side in sides:
         work = side.prepared(work, target)
     return work
@@ -59,19 +78,21 @@ def byte_convolve_work(
     left, right = _Words(0, x, labels, None, 1), _Words(1, w, labels, constant_w, 1)
     constant = right.constant_words()
     work = convolve_work(
-        Convolution(primitive, left.tensor(), right.tensor(), constant=constant), result, epilogue, target, words=True
+        primitive, left.tensor(), right.tensor(), result, epilogue, target, constant_w=constant, words=True
     )
     return right.prepared(left.prepared(work, target), target)
 
 
-def _summed_label(given: Contraction) -> int | None:
+def _summed_label(primitive: Contract, left: Tensor, right: Tensor) -> int | None:
     """Along which sum words go: one that both operands have, and best as neighbours in the left one."""
-    left, right = given.left, given.right
-    shared = [label for label in left.labels if label in right.labels and label not in given.output]
-    once = [label for label in shared if left.labels.count(label) == right.labels.count(label) == 1]
+    shared = [label for label in primitive.left if label in primitive.right and label not in primitive.output]
+    once = [label for label in shared if primitive.left.count(label) == primitive.right.count(label) == 1]
 
     def nearness(label: int) -> int:
-        return sum(side.tensor.layout.order[-1] == side.labels.index(label) for side in (left, right))
+        return sum(
+            tensor.layout.order[-1] == labels.index(label)
+            for tensor, labels in ((left, primitive.left), (right, primitive.right))
+        )
 
     return max(once, key=nearness) if once else None
 

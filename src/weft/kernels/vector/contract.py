@@ -18,9 +18,10 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import row_major
 from weft.ir.packing import Packing
+from weft.ir.program import Contract
 from weft.ir.scalar import Index, Load
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import Contraction, ContractOperand, guarded, sum_order
+from weft.kernels.build.contraction import ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
@@ -35,21 +36,26 @@ _FEW = 4  # rows or columns so few that the products are bound by memory
 
 
 def contract_work(
-    given: Contraction,
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
     result: Tensor,
     epilogue: Epilogue | None,
     target: VectorTarget,
     *,
+    constant_left: Array | None = None,
+    constant_right: Array | None = None,
     unsigned: int | None = None,
 ) -> Work:
-    """Operands are left, right, then those of the epilogue.
+    """Operands are left, right, then those of the epilogue; constants are given with the logical shape.
 
     With `unsigned` elements are words of four bytes, and those of that operand unsigned.
     """
-    one, other, output = given.left, given.right, given.output
+    one = ContractOperand(0, left, primitive.left, constant_left)
+    other = ContractOperand(1, right, primitive.right, constant_right)
     plans = [
-        _Plan(one, other, output, result, epilogue, target, unsigned),
-        _Plan(other, one, output, result, epilogue, target, unsigned),
+        _Plan(one, other, primitive.output, result, epilogue, target, unsigned),
+        _Plan(other, one, primitive.output, result, epilogue, target, unsigned),
     ]
     return min(plans, key=_Plan.cost).work()
 

@@ -17,12 +17,13 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
+from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
-from weft.kernels.build.windows import Convolution, Phase, Window, distances, needed, phases
+from weft.kernels.build.windows import Phase, Window, distances, needed, phases
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import depthwise_launch
@@ -34,13 +35,24 @@ Array = np.ndarray[Any, Any]
 
 
 def convolve_work(
-    given: Convolution, result: Tensor, epilogue: Epilogue | None, target: VectorTarget, *, words: bool = False
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: VectorTarget,
+    *,
+    constant_w: Array | None = None,
+    words: bool = False,
+    order: Dim | None = None,
 ) -> Work:
-    """Operands are x, w, then those of the epilogue.
+    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
+
+    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
 
     With `words` elements are words of four bytes, unsigned in x and signed in w.
     """
-    return _Builder(given, result, epilogue, target, words=words).work()
+    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words, order=order).work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +66,23 @@ class Source:
 
 class _Builder:
     def __init__(
-        self, given: Convolution, result: Tensor, epilogue: Epilogue | None, target: VectorTarget, *, words: bool
+        self,
+        primitive: Convolve,
+        x: Tensor,
+        w: Tensor,
+        result: Tensor,
+        epilogue: Epilogue | None,
+        target: VectorTarget,
+        constant: Array | None,
+        *,
+        words: bool = False,
+        order: Dim | None = None,
     ) -> None:
-        primitive, x, w = given.primitive, given.x, given.w
         self.unsigned = "left" if words else ""
         self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
-        self.constant, self.transposed = given.constant, primitive.transposed
-        self.groups, self.order = primitive.groups, given.order
-        channels = w.shape[1] * self.groups if given.order is not None else x.shape[1]
+        self.constant, self.transposed = constant, primitive.transposed
+        self.groups, self.order = primitive.groups, order
+        channels = w.shape[1] * self.groups if order is not None else x.shape[1]
         self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
         self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
         self.phases = phases(primitive, w.shape[2:], result.shape[2:])

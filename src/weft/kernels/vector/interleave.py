@@ -20,7 +20,6 @@ from weft.ir.scalar import AT_HAND, Index, Load, Scalar, computed_dtypes, rebuil
 from weft.ir.target import VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
-from weft.kernels.build.windows import Convolution
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.maps import map_launch
@@ -39,7 +38,7 @@ def interleave_work(
     weights = np.moveaxis(w, (0, 1), (-1, -2)).reshape(-1, w.shape[0], *(1,) * (rank - 2))
     pixels = Tensor(x.dtype, (x.shape[0], len(weights), *x.shape[2:]), channels_last(rank))
     right = Tensor(x.dtype, weights.shape, row_major(rank))
-    work = convolve_work(Convolution(plain, x, right, constant=np.ascontiguousarray(weights)), pixels, None, target)
+    work = convolve_work(plain, x, right, pixels, None, target, constant_w=np.ascontiguousarray(weights))
     space = Reference("workspace", len(work.workspaces))
     launches = [launch.rebound({Reference("result", 0): space}) for launch in work.launches]
     # the map's operands are the pixels and the epilogue's, which come after x and w

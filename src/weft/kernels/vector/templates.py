@@ -5,9 +5,7 @@ from __future__ import annotations
 from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import contraction
 from weft.kernels.build.templates import Request, Template, Templates
-from weft.kernels.build.windows import Convolution
 from weft.kernels.common import templates as common
 from weft.kernels.common.templates import (
     building_attention,
@@ -42,12 +40,14 @@ def _contract(request: Heavy) -> Work:
     assert isinstance(request.group.heavy.primitive, Contract)
     build = contract_work if left.dtype is right.dtype else dot_product_work
     return build(
-        contraction(
-            request.group.heavy.primitive, left, right, constant_left=constant_left, constant_right=constant_right
-        ),
+        request.group.heavy.primitive,
+        left,
+        right,
         request.result,
         request.epilogue(request.group.epilogue),
         request.target,
+        constant_left=constant_left,
+        constant_right=constant_right,
     )
 
 
@@ -86,7 +86,7 @@ def _convolve(request: Heavy) -> Work:
     _, weights = request.constants_of(request.group.sources)
     ends = request.result, request.epilogue(request.group.epilogue), request.target
     order = request.group.channel_order
-    return convolve_work(Convolution(request.group.heavy.primitive, x, w, constant=weights, order=order), *ends)
+    return convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights, order=order)
 
 
 _SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
