@@ -20,6 +20,9 @@ from models.catalog import load_catalog
 
 LLVM_NAME = re.compile(r'([%@])("[^"]*"|[\w.$-]+)|^("[^"]*"|[\w.$-]+):', re.M)
 WGSL_DECLARED = re.compile(r"(?:\b(?:let|var(?:<[^>]*>)?|fn|struct|const|override|alias)\s+(\w+))|(\b\w+)\s*:")
+WGSL_NAME = re.compile(
+    r'(?P<declares>\b(?:let|var(?:<[^>]*>)?|fn|struct|const)\s+|\[")?\b(?P<name>[A-Za-z_]\w*)\b(?P<ends>\s*:)?'
+)
 
 
 def canonical_llvm(text: str) -> str:
@@ -37,14 +40,23 @@ def canonical_llvm(text: str) -> str:
 
 
 def canonical_wgsl(text: str) -> str:
+    """Every declaration has a name of its own: two scopes may use one name, or two."""
     declared = {first or second for first, second in WGSL_DECLARED.findall(text)}
+    declared.update(re.findall(r"\bP\.(\w+)", text))  # parameters, whose struct is made elsewhere
     names: dict[str, str] = {}
+    count = 0
 
     def rename(match: re.Match[str]) -> str:
-        name = match.group()
-        return names.setdefault(name, f"n{len(names)}") if name in declared else name
+        nonlocal count
+        declares, name, ends = match.group("declares") or "", match.group("name"), match.group("ends") or ""
+        if name not in declared:
+            return match.group()
+        if declares or ends or name not in names:
+            names[name] = f"n{count}"
+            count += 1
+        return f"{declares}{names[name]}{ends}"
 
-    return re.sub(r"\b[A-Za-z_]\w*\b", rename, text)
+    return WGSL_NAME.sub(rename, text)
 
 
 def programs(file: str) -> Any:

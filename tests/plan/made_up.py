@@ -135,11 +135,12 @@ def make_up(seed: int, tasks: int = 25) -> MadeUp:
 
 def launch(
     name: str, reads: Sequence[Reference], writes: Sequence[Reference], parameters: tuple[int, ...] = ()
-) -> tuple[Launch, tuple[Reference, ...]]:
+) -> Launch:
     buffers = [Buffer(f"in{n}", BYTE, False) for n in range(len(reads))]
     buffers += [Buffer(f"out{n}", BYTE, True) for n in range(len(writes))]
     names = tuple(f"p{n}" for n in range(len(parameters)))
-    return Launch(Kernel(name, tuple(buffers), names, 1, ()), 1, parameters), (*reads, *writes)
+    bound = tuple((buffer.name, reference) for buffer, reference in zip(buffers, (*reads, *writes)))
+    return Launch(Kernel(name, tuple(buffers), names, 1, ()), 1, tuple(zip(names, parameters)), bound)
 
 
 def size_of(value: Value) -> int:
@@ -199,17 +200,17 @@ def expected_outputs(made: MadeUp, given: Sequence[Array]) -> list[Array]:
         operands = [memory[_root(value, section.aliases)] for value in task.operands]
         results = [np.full(size_of(value), 0x5A, np.uint8) for value in task.results]
         spaces = [np.zeros(int(space.size), np.uint8) for space in task.work.workspaces]  # type: ignore[arg-type]
-        for one, references in task.work.launches:
+        for one in task.work.launches:
             found = {"operand": operands, "result": results, "workspace": spaces}
-            arrays = [found[reference.kind][reference.number] for reference in references]
-            _compute(one.kernel, [int(p) for p in one.parameters], arrays)  # type: ignore[arg-type]
+            arrays = [found[reference.kind][reference.number] for reference in one.references]
+            _compute(one.kernel, [int(p) for p in one.values], arrays)  # type: ignore[arg-type]
         memory.update(zip(task.results, results))
     return [memory[value] for value in section.outputs]
 
 
 def _number_of(work: Work, planned: PlannedLaunch) -> int:
-    for number, (one, _) in enumerate(work.launches):
-        if one.kernel == planned.kernel and one.parameters == planned.parameters:
+    for number, one in enumerate(work.launches):
+        if one.kernel == planned.kernel and one.values == planned.parameters:
             return number
     raise AssertionError(f"{planned.kernel.name} is no launch of {planned.origin}")
 
@@ -234,9 +235,8 @@ def _run_launch(
     made: MadeUp,
     sizes: Mapping[tuple[int, str, int], int],
 ) -> None:
-    _, references = task.work.launches[number]
     arrays = []
-    for reference, place in zip(references, planned.buffers):
+    for reference, place in zip(task.work.launches[number].references, planned.buffers):
         size = sizes[planned.task, reference.kind, reference.number]
         arrays.append(_memory(place, size, regions, made))
     _compute(planned.kernel, list(planned.parameters), arrays)

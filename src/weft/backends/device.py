@@ -15,12 +15,13 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from weft.cost.roofline import Peak
 from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 from weft.plan.program import ProgramPlan

@@ -19,7 +19,7 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
     found: list[Launch] = []
     for section in sections:
         if isinstance(section, NativeSection):
-            found += [launch for work in all_works(section) for launch, _ in work.launches]
+            found += [launch for work in all_works(section) for launch in work.launches]
         else:
             found += [launch for body in section.bodies for launch in _launches(body)]
     return found
@@ -52,7 +52,7 @@ def named_sections(sections: Sequence[Section], kernels: Mapping[int, Kernel]) -
 
     def renamed(launch: Launch) -> Launch:
         kernel = kernels[id(launch.kernel)]
-        given = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
-        return replace(launch, kernel=kernel, parameters=tuple(given[name] for name in kernel.parameters))
+        kept = tuple((name, value) for name, value in launch.parameters if name in kernel.parameters)
+        return replace(launch, kernel=kernel, parameters=kept)
 
     return map_launches(sections, renamed)

@@ -1,1 +1,9 @@
-"""What work costs on a target, and what it costs at least: operations, bytes, launches."""
+"""What work costs: all guesses of it, in one room.
+
+- `effort`, `programs`: what steps and programs cost at least, operations and bytes as expressions over sizes
+- `expressions`, `sizes`: what an element costs, and what an unknown size is taken for
+- `profiles`: rates of classes of devices, which targets carry
+- `blocks`, `occupancy`, `tile_times`: what is worth a block, what keeps a device busy, how long tiles take, all from
+  such a profile: these choose kernels, and so decide bits, and never read a measurement
+- `roofline`, `launches`: how long work takes at least, and about, at a measured peak: these decide what runs where
+"""

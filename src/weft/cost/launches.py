@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from weft.ir.target import Peak
+from weft.cost.roofline import Peak
 from weft.ir.work import PlannedLaunch, Repeated
 
 EFFICIENCY = 0.6  # of the arithmetic that a device can do, about what kernels reach

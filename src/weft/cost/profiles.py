@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2
 
-from weft.ir.target import Peak, Rates
+from weft.cost.roofline import Peak
+from weft.ir.target import Rates
 
 CORE = Rates(  # of a CPU with 512-bit vectors; others are taken for it, so that all cut work into the same blocks
     compute_units=1,

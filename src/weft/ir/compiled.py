@@ -96,7 +96,7 @@ def read_operands(task: Task | ScanTask) -> list[Value]:
     """The operands that a task reads from memory."""
     if isinstance(task, ScanTask):
         return list(task.operands)
-    used = {r.number for _, references in task.work.launches for r in references if r.kind == "operand"}
+    used = {r.number for launch in task.work.launches for r in launch.references if r.kind == "operand"}
     return [task.operands[number] for number in sorted(used)]
 
 
@@ -130,9 +130,9 @@ def _symbols(section: NativeSection) -> set[str]:
             found.add(task.primitive.length)
             inner |= _symbols(task.body) - _bound_inside(task)
             continue
-        for launch, _ in task.work.launches:
+        for launch in task.work.launches:
             found.add(launch.blocks)
-            found.update(launch.parameters)
+            found.update(launch.values)
         found.update(workspace.size for workspace in task.work.workspaces)
         found.update((task.effort.flops, task.effort.bytes))
     found.update(dim for value in section.outputs for dim in _shape(value))

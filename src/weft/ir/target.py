@@ -3,7 +3,8 @@
 Lanes are the elements of vectors (`VectorTarget`) or threads of their own (`ThreadTarget`). Limits must be kept; rates
 say what work costs. A target's rates are a static profile of a class of devices: which kernels are chosen follows from
 them, and with that the bits of results and the names of cache entries, so they never come from a measurement that
-another run would not repeat. What was measured is a `Peak`: it decides when and where work runs, not what is computed.
+another run would not repeat. What was measured is a `Peak` (cost/roofline.py): it decides when and where work runs,
+not what is computed.
 """
 
 from __future__ import annotations
@@ -63,19 +64,3 @@ class ThreadTarget(Target):
     most_block_threads: int
     shared_bytes: int  # that the threads of a block can share
     sharing_pays: bool  # whether threads gain by sharing memory and waiting for each other
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """What a device was measured to do at most, with all its threads: float32 operations and bytes read, per second."""
-
-    flops: float
-    bandwidth: float
-
-    def roofline(self, flops: float, bytes: float) -> float:
-        """The fewest seconds that so much work can take."""
-        return max(flops / self.flops, bytes / self.bandwidth)
-
-    def bound(self, flops: float, bytes: float) -> str:
-        """What keeps so much work from taking less: "arithmetic" or "memory"."""
-        return "arithmetic" if flops / self.flops >= bytes / self.bandwidth else "memory"

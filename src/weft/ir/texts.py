@@ -98,16 +98,14 @@ def _task_lines(task: Task | ScanTask, indent: str) -> Iterator[str]:
 def _work_lines(work: Work, indent: str) -> Iterator[str]:
     for number, workspace in enumerate(work.workspaces):
         yield f"{indent}workspace {number}: {workspace.size} of {workspace.dtype}"
-    for launch, references in work.launches:
+    for launch in work.launches:
         yield f"{indent}{launch.kernel.name} on {_short(launch.blocks)} blocks of {launch.kernel.lanes} lanes"
-        yield f"{indent}  {_bound(launch, references)}"
+        yield f"{indent}  {_bound(launch)}"
 
 
-def _bound(launch: Launch, references: Sequence[Reference]) -> str:
-    names = [buffer.name for buffer in launch.kernel.buffers if buffer.local_size is None]
-    memory = [f"{name} = {_memory(reference)}" for name, reference in zip(names, references)]
-    values = zip(launch.kernel.parameters, launch.parameters)
-    return ", ".join([*memory, *(f"{name} = {_short(value)}" for name, value in values)])
+def _bound(launch: Launch) -> str:
+    memory = [f"{name} = {_memory(reference)}" for name, reference in launch.buffers]
+    return ", ".join([*memory, *(f"{name} = {_short(value)}" for name, value in launch.parameters)])
 
 
 def _short(value: Dim) -> str:

@@ -29,7 +29,7 @@ def verified(sections: tuple[Section, ...]) -> tuple[Section, ...]:
                 for body in section.bodies:
                     verified(body)
                 continue
-            kernels = {id(launch.kernel): launch.kernel for work in all_works(section) for launch, _ in work.launches}
+            kernels = {id(launch.kernel): launch.kernel for work in all_works(section) for launch in work.launches}
             for kernel in kernels.values():
                 verify_kernel(kernel)
     return sections

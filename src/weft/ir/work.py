@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Union
+from typing import Literal, TypeVar, Union
 
+from weft.errors import InternalError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
 from weft.ir.packing import Constant
 from weft.ir.program import Scan, Step, TensorProgram, Value
 
+Bound = TypeVar("Bound")
+
 # -- without memory --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel with what it is launched on: the number of blocks and the values of its parameters."""
-
-    kernel: Kernel
-    blocks: Dim
-    parameters: tuple[Dim, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +31,51 @@ class Reference:
 
     kind: Literal["operand", "result", "workspace", "constant", "errors"]
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with what it is launched on: so many blocks, and by name its parameters' values and buffers' memory.
+
+    Exactly the kernel's parameters and those of its buffers that are not local are bound; here in the kernel's order,
+    in whatever order they were given.
+    """
+
+    kernel: Kernel
+    blocks: Dim
+    parameters: tuple[tuple[str, Dim], ...]
+    buffers: tuple[tuple[str, Reference], ...]
+
+    def __post_init__(self) -> None:
+        names = tuple(buffer.name for buffer in self.kernel.buffers if buffer.local_size is None)
+        object.__setattr__(self, "parameters", _bound(self.kernel.name, self.kernel.parameters, self.parameters))
+        object.__setattr__(self, "buffers", _bound(self.kernel.name, names, self.buffers))
+
+    @property
+    def values(self) -> tuple[Dim, ...]:
+        """Of the parameters, in the kernel's order."""
+        return tuple([value for _, value in self.parameters])
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """The memory of the buffers, in the kernel's order."""
+        return tuple([reference for _, reference in self.buffers])
+
+    def rebound(self, references: Mapping[Reference, Reference]) -> Launch:
+        """The same launch on other memory, where that is given for what it is on now."""
+        moved = tuple((name, references.get(reference, reference)) for name, reference in self.buffers)
+        return self if moved == self.buffers else replace(self, buffers=moved)
+
+
+def _bound(kernel: str, names: tuple[str, ...], given: tuple[tuple[str, Bound], ...]) -> tuple[tuple[str, Bound], ...]:
+    if tuple([name for name, _ in given]) == names:
+        return given
+    found = dict(given)
+    if len(found) != len(given) or found.keys() != set(names):
+        raise InternalError(
+            f"{kernel} takes {', '.join(names) or 'nothing'}, given {', '.join(name for name, _ in given)}"
+        )
+    return tuple((name, found[name]) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +103,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Kernels that together do one step: run in order, each with memory for its buffers (those that are not local).
+    """Kernels that together do one step: launches, run in order.
 
     The only result may take the memory of an operand that is `overwritable`: each of its elements is read for nothing
     but what is written in its place, and that is written once.
     """
 
-    launches: tuple[tuple[Launch, tuple[Reference, ...]], ...]
+    launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...] = ()
     constants: tuple[Constant, ...] = ()
     overwritable: tuple[int, ...] = ()
@@ -155,7 +194,7 @@ def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launc
 
     def changed(work: Work) -> Work:
         if id(work) not in works:
-            launches = tuple((function(launch), references) for launch, references in work.launches)
+            launches = tuple(map(function, work.launches))
             works[id(work)] = replace(work, launches=launches)
         return works[id(work)]
 

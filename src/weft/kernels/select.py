@@ -76,10 +76,8 @@ def _renumber(work: Work, group: KernelGroup) -> Work:
     operands: Sequence[Value] = group.inputs
     places = [group.operands.index(value) if value in group.operands else -1 for value in operands]
 
-    def moved(reference: Reference) -> Reference:
-        return Reference("operand", places[reference.number]) if reference.kind == "operand" else reference
-
-    launches = tuple((launch, tuple(map(moved, references))) for launch, references in work.launches)
+    moved = {Reference("operand", number): Reference("operand", place) for number, place in enumerate(places)}
+    launches = tuple(launch.rebound(moved) for launch in work.launches)
     kept = {place for number, place in enumerate(places) if number not in work.overwritable}
     free = tuple(sorted({places[number] for number in work.overwritable} - kept))
     copies = tuple(replace(copy, operand=places[copy.operand]) for copy in work.copies)

@@ -158,7 +158,7 @@ def local_bytes(program: CompiledProgram) -> int:
 def _local_bytes(section: Section) -> int:
     if not isinstance(section, NativeSection):
         return max((_local_bytes(part) for body in section.bodies for part in body), default=0)
-    kernels = [launch.kernel for work in all_works(section) for launch, _ in work.launches]
+    kernels = [launch.kernel for work in all_works(section) for launch in work.launches]
     return max(
         (
             sum(b.local_size * b.dtype.numpy.itemsize for b in kernel.buffers if b.local_size is not None)

@@ -14,10 +14,10 @@ from heapq import heapify, heapreplace
 from math import inf
 
 from weft.cost.launches import seconds
+from weft.cost.roofline import Peak
 from weft.ir.compiled import read_operands
 from weft.ir.dims import Dim
 from weft.ir.program import Value
-from weft.ir.target import Peak
 from weft.ir.work import NativeSection, ScanTask, Task
 
 AHEAD = 16  # tasks of the order that are looked at for company
@@ -70,7 +70,7 @@ def _gain(steps: Sequence[Sequence[int]], loads: Sequence[TaskTime], threads: in
 def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> TaskTime:
     if isinstance(task, ScanTask):
         return TaskTime(0.0, 1, alone=True)
-    parts = max((number(launch.blocks) for launch, _ in task.work.launches), default=1)
+    parts = max((number(launch.blocks) for launch in task.work.launches), default=1)
     return TaskTime(seconds(number(task.effort.flops), number(task.effort.bytes), peak), max(parts, 1))
 
 

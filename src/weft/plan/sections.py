@@ -255,13 +255,14 @@ class _Planner:
     def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
         work = task.work
         own = self.tasks.setdefault(id(work), len(self.tasks))
-        all_blocks = [self.number(launch.blocks) for launch, _ in work.launches]
+        all_blocks = [self.number(launch.blocks) for launch in work.launches]
         count = max(sum(1 for number, blocks in enumerate(all_blocks) if blocks and number not in skipped), 1)
         share = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
-        for number, ((launch, references), blocks) in enumerate(zip(work.launches, all_blocks)):
+        for number, (launch, blocks) in enumerate(zip(work.launches, all_blocks)):
             if number not in skipped:
+                references = launch.references
                 buffers = tuple(self.locate(reference, work, memory) for reference in references)
-                parameters = self.number.parameters(launch.parameters, blocks)
+                parameters = self.number.parameters(launch.values, blocks)
                 flops, moved = share if blocks else (0.0, 0.0)
                 sizes = tuple(
                     self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0

@@ -173,9 +173,9 @@ class _Arrangement:
             return list(range(len(task.operands)))
         used = {
             reference.number
-            for launch, (_, references) in enumerate(task.work.launches)
-            if (number, launch) not in self.skipped
-            for reference in references
+            for index, launch in enumerate(task.work.launches)
+            if (number, index) not in self.skipped
+            for _, reference in launch.buffers
             if reference.kind == "operand"
         }
         return sorted(used)

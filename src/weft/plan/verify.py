@@ -164,10 +164,10 @@ class _Replay:
     def replay_work(self, running: _Running) -> None:
         work = running.task.work
         copies = {copy.launch: copy for copy in work.copies if self.number(copy.pieces) == 1}
-        for number, (launch, references) in enumerate(work.launches):
+        for number, launch in enumerate(work.launches):
             planned = self.next_launch(launch, running.number)
             if planned is not None:
-                self.replay_launch(running, planned, references, copies.get(number))
+                self.replay_launch(running, planned, launch.references, copies.get(number))
             elif number not in copies:
                 raise PlanError(f"launch {number} of {running.task.origin} is missing")
 
@@ -179,7 +179,7 @@ class _Replay:
         same = planned.kernel is launch.kernel or planned.kernel == launch.kernel
         if not same or (task is not None and planned.task != task) or planned.blocks != self.number(launch.blocks):
             return None
-        if planned.parameters != self.number.parameters(launch.parameters, planned.blocks):
+        if planned.parameters != self.number.parameters(launch.values, planned.blocks):
             return None
         self.running = number
         return self.pending.pop()[1]
@@ -306,9 +306,9 @@ class _Replay:
         contents.update(zip(task.results, results))
 
     def next_is(self, work: Work) -> bool:
-        (_, planned), (launch, _) = self.pending[-1], work.launches[0]
+        (_, planned), launch = self.pending[-1], work.launches[0]
         return planned.kernel == launch.kernel and planned.parameters == self.number.parameters(
-            launch.parameters, planned.blocks
+            launch.values, planned.blocks
         )
 
     def relabel(self, fresh: Mapping[Value, tuple[Content, ...]], made: Mapping[Value, tuple[Content, ...]]) -> None:

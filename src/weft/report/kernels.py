@@ -70,9 +70,9 @@ def _launches(sections: Sequence[Section]) -> Iterator[tuple[Task | None, Launch
                 for task in tasks:
                     if isinstance(task, ScanTask):
                         yield from _launches((task.body,))
-                        yield from ((None, launch) for work in task.copies for launch, _ in work.launches)
+                        yield from ((None, launch) for work in task.copies for launch in work.launches)
                     else:
-                        yield from ((task, launch) for launch, _ in task.work.launches)
+                        yield from ((task, launch) for launch in task.work.launches)
             case HostSection(_, bodies):
                 for body in bodies:
                     yield from _launches(body)

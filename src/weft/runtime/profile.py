@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.roofline import Peak
 from weft.ir.program import ORIGINS
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
-from weft.ir.target import Peak
 
 Array = np.ndarray[Any, Any]
 HOST = -1  # the thread of what runs in Python

@@ -29,10 +29,11 @@ from weft.backends.device import (
 from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor, host_tensor
 from weft.ir.work import Section
 from weft.threads import usable_cores

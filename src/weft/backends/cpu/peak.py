@@ -22,7 +22,8 @@ from weft.backends.cpu.machine import CACHE_LINE, Machine, host
 from weft.backends.llvm.compilation import compile_module
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.ir.target import Peak, VectorTarget
+from weft.cost.roofline import Peak
+from weft.ir.target import VectorTarget
 from weft.threads import Team, once, usable_cores
 
 ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is

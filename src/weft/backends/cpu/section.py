@@ -17,10 +17,10 @@ from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.planned import PlannedSection
 from weft.backends.reference.interpret import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
+from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
-from weft.ir.target import Peak
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
 from weft.plan.plan import FIRST_FREE, Plan

@@ -14,10 +14,11 @@ from weft.backends.webgpu.calibration import rates_of
 from weft.backends.webgpu.compile import compile_program, wgsl_text
 from weft.backends.webgpu.launches import gpu_launches
 from weft.backends.webgpu.peak import known_peak
+from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 

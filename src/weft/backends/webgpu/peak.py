@@ -5,7 +5,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from weft.backends.webgpu.gpu import READ, WRITE, Dispatch, Gpu, Recording, ShaderSource
-from weft.ir.target import Peak
+from weft.cost.roofline import Peak
 from weft.threads import lock
 
 ROUNDS = 5  # of which the best counts

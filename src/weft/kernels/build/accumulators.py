@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Assign, Call, Code, Define, Number, Register, Statement, is_varying, lane
+from weft.ir.kernel import Across, Call, Code, Number, Statement, lane
 from weft.ir.scalar import Scalar
 from weft.kernels.build.positions import as_position
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
 
 COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
@@ -54,38 +55,38 @@ class Accumulators:
     A lane that has a row for itself adds up stretches of it first, and then those: as many lanes together would.
     """
 
-    def __init__(self, fold: Fold, name: str, lanes: int | None) -> None:
+    def __init__(self, fold: Fold, builder: KernelBuilder, lanes: int | None) -> None:
         self.fold = fold
+        self.builder = builder
         element = fold.element.dtype
         kind = fold.kind
         if element is DType.bool and kind in ("sum", "product"):
             kind = "maximum" if kind == "sum" else "minimum"
         self.kind = kind
         self.lanes = lanes
-        self.total = Register(name, wide_dtype(kind, element), True)
-        self.place = Register(f"{name}_place", fold.positions, True)
+        self.total = builder.register("total", wide_dtype(kind, element))
+        self.place = builder.register("place", fold.positions)
         alone = lanes is None and kind == "sum" and self.total.dtype.is_float
-        self.taking = Register(f"{name}_stretch", self.total.dtype, True) if alone else self.total
-        self.taken = 0
+        self.taking = builder.register("stretch", self.total.dtype) if alone else self.total
 
     @property
     def has_stretches(self) -> bool:
         return self.taking is not self.total
 
     def start_stretch(self) -> list[Statement]:
-        return [Define(self.taking.name, neutral(self.kind, self.taking.dtype), True)] if self.has_stretches else []
+        return [define(self.taking, neutral(self.kind, self.taking.dtype))] if self.has_stretches else []
 
     def finish_stretch(self) -> list[Statement]:
         total = Call(COMBINE["sum"], (self.total, self.taking), self.total.dtype)
-        return [Assign(self.total.name, total)] if self.has_stretches else []
+        return [assign(self.total, total)] if self.has_stretches else []
 
     def start(self) -> list[Statement]:
-        begin: list[Statement] = [Define(self.total.name, neutral(self.kind, self.total.dtype), True)]
+        begin: list[Statement] = [define(self.total, neutral(self.kind, self.total.dtype))]
         if self.fold.position is not None:
             first: Code = Number(0 if self.fold.position == "first" else -1, self.place.dtype)
             if self.fold.position == "first" and self.lanes is not None:
                 first = as_position(self.member(), self.place.dtype)
-            begin.append(Define(self.place.name, first, True))
+            begin.append(define(self.place, first))
         return begin
 
     def member(self) -> Dim:
@@ -105,18 +106,16 @@ class Accumulators:
         if mask is not None:
             value = Call("select", (mask, value, neutral(self.kind, dtype)), dtype)
         if self.fold.position is None:
-            return [Assign(self.taking.name, Call(COMBINE[self.kind], (self.taking, value), dtype))]
+            return [assign(self.taking, Call(COMBINE[self.kind], (self.taking, value), dtype))]
         better = self._better(value)
         if mask is not None:
             better = Call("logical_and", (mask, better), DType.bool)
         here = as_position(reduced[-1] if reduced else 0, self.place.dtype)
-        name = f"{self.total.name}_better{self.taken}"
-        self.taken += 1
-        register = Register(name, DType.bool, True)
+        defined, wins = self.builder.keep("better", better, varying=True)
         return [
-            Define(name, better, True),
-            Assign(self.place.name, Call("select", (register, here, self.place), here.dtype)),
-            Assign(self.total.name, Call("select", (register, value, self.total), dtype)),
+            defined,
+            assign(self.place, Call("select", (wins, here, self.place), here.dtype)),
+            assign(self.total, Call("select", (wins, value, self.total), dtype)),
         ]
 
     def _better(self, value: Code) -> Code:
@@ -145,16 +144,15 @@ class Accumulators:
             value = self.combined(self.kind, self.total, statements)
         if value.dtype is not self.fold.dtype:
             value = Call("cast", (value,), self.fold.dtype)
-        result = Register(f"{self.total.name}_end", self.fold.dtype, is_varying(value))
-        statements.append(Define(result.name, value, result.varying))
-        return statements, result
+        defined, result = self.builder.keep("row", value)
+        return [*statements, defined], result
 
     def _best_place(self, statements: list[Statement]) -> Code:
         """The first (or last) place among the lanes that have the best value."""
         dtype = self.total.dtype
         found = self.combined(self.kind, self.total, statements)
-        best = Register(f"{self.total.name}_best", dtype, is_varying(found))
-        statements.append(Define(best.name, found, best.varying))
+        defined, best = self.builder.keep("best", found)
+        statements.append(defined)
         has: Code = Call("equal", (self.total, best), DType.bool)
         if dtype.is_float:
             nan = Call("is_nan", (best,), DType.bool)

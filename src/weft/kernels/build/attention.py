@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from weft.ir.attention import AT_HAND
 from weft.ir.scalar import Load, Scalar, loads, rebuild
-from weft.kernels.lower.tensors import Launch, Reference, Work
 
 
 def used_operands(*expressions: Scalar) -> tuple[int, ...]:
@@ -22,8 +21,3 @@ def with_operands(expression: Scalar, used: Sequence[int], first: int = 0) -> Sc
         return Load(number, load.indices, load.dtype)
 
     return rebuild(expression, renumber)
-
-
-def single_work(launch: Launch, operands: int) -> Work:
-    """A launch on the first so many operands and the result."""
-    return Work(((launch, (*(Reference("operand", number) for number in range(operands)), Reference("result", 0))),))

@@ -8,35 +8,25 @@ from weft.cost.expressions import cost
 from weft.ir.access import stride_along
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import LANE, Buffer, Call, Code, Put, PutRun, Statement, dims_vary, is_varying, variable
+from weft.ir.kernel import LANE, Call, Code, Statement, dims_vary, is_varying, variable
 from weft.ir.layout import offset
 from weft.ir.scalar import Index, loads
 from weft.kernels.lower.expressions import LITERAL_STRIDES, Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
-from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor
 
 LONG = 12  # instructions of an epilogue that should be in the code only once
 
 
-class EpilogueWriter:
-    """The epilogue's operands are in buffers in1, in2, ..., the result in out."""
+class EpilogueAccess:
+    """What an epilogue reads and writes, by the axes of the result."""
 
-    def __init__(self, result: Tensor, epilogue: Epilogue | None, parameters: Parameters) -> None:
+    def __init__(self, result: Tensor, epilogue: Epilogue | None) -> None:
         self.result = result
-        self.parameters = parameters
         self.operands = (result, *(epilogue.operands if epilogue else ()))
         self.count = len(self.operands)
         self.expression = None if epilogue is None else flatten_loads(epilogue.expression, self.operands)
-
-    @property
-    def is_long(self) -> bool:
-        return self.expression is not None and cost(self.expression) > LONG
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        inputs = [Buffer(f"in{number}", t.dtype, False) for number, t in enumerate(self.operands) if number]
-        return [*inputs, Buffer("out", self.result.dtype, True)]
 
     def steps_alike(self, outer: tuple[int, Dim], inner: tuple[int, Dim], size: Dim) -> bool:
         """Whether one step along the outer axis is `size` steps along the inner one, for all that is read or written.
@@ -53,47 +43,58 @@ class EpilogueWriter:
             strides += [(stride_along(place, far), stride_along(place, near)) for place in places]
         return all(a * far_factor == b * near_factor * size for a, b in strides)
 
-    def write(
-        self, value: Code, axes: Mapping[int, Dim], mask: Code | None = None, prefix: str = "t"
-    ) -> tuple[Statement, ...]:
+
+class EpilogueWriter(EpilogueAccess):
+    """The epilogue's operands are those of the launch from number `first` on."""
+
+    def __init__(self, result: Tensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
+        super().__init__(result, epilogue)
+        self.builder = builder
+        self.inputs = {
+            number: builder.input(f"in{number}", tensor.dtype, Reference("operand", first + number - 1))
+            for number, tensor in enumerate(self.operands)
+            if number
+        }
+        self.out = builder.output("out", result.dtype, Reference("result", 0))
+
+    @property
+    def is_long(self) -> bool:
+        return self.expression is not None and cost(self.expression) > LONG
+
+    def write(self, value: Code, axes: Mapping[int, Dim], mask: Code | None = None) -> tuple[Statement, ...]:
         """Write what becomes of a value at the given places of the result's axes (those not given are 0).
 
         A varying value needs a varying place: where no axis varies, the mask leaves one lane, and lanes are told apart.
         """
         statements: list[Statement] = []
-        value = self.finished(value, axes, mask, prefix, statements)
+        value = self.finished(value, axes, mask, statements)
         place = self.place(axes)
         if is_varying(value) and not dims_vary(place):
             place = place + variable(LANE)
-        return (*statements, Put("out", place, value, mask=mask))
+        return (*statements, put(self.out, place, value, mask=mask))
 
     def write_run(
-        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None, prefix: str = "t"
+        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None
     ) -> tuple[Statement, ...]:
         """Write what becomes of neighbours along an axis, from a multiple of their number on."""
         if len(values) == 1:
-            return self.write(values[0], axes, mask, prefix)
+            return self.write(values[0], axes, mask)
         statements: list[Statement] = []
         places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
-        ended = tuple(
-            self.finished(value, at, mask, f"{prefix}{number}_", statements)
-            for number, (value, at) in enumerate(zip(values, places))
-        )
+        ended = tuple(self.finished(value, at, mask, statements) for value, at in zip(values, places))
         if self.result.strides[axis] == 1:
-            return (*statements, PutRun("out", self.place(axes), ended, mask))
-        return (*statements, *(Put("out", self.place(at), value, mask=mask) for value, at in zip(ended, places)))
+            return (*statements, put_run(self.out, self.place(axes), ended, mask))
+        return (*statements, *(put(self.out, self.place(at), value, mask=mask) for value, at in zip(ended, places)))
 
-    def finished(
-        self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str, statements: list[Statement]
-    ) -> Code:
+    def finished(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, statements: list[Statement]) -> Code:
         """What becomes of a value at given places; `statements` takes what has to be computed for it."""
         value = self._narrowed(value)
         if self.expression is None:
             return value
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
-        views = operand_views(self.operands, self.parameters)
+        views = operand_views(self.operands, self.inputs, self.builder)
         replace = {0: value, self.count: value}
-        return Lowering(views, places, self.parameters, replace, mask, statements, prefix).code(self.expression)
+        return Lowering(views, places, self.builder, replace, mask, statements).code(self.expression)
 
     def place(self, axes: Mapping[int, Dim]) -> Dim:
         """Where the element at given places is written."""
@@ -102,7 +103,7 @@ class EpilogueWriter:
 
     def _stride(self, axis: int) -> Dim:
         stride = self.result.strides[axis]
-        return stride if stride in LITERAL_STRIDES else self.parameters.named(f"out{axis}", stride)
+        return stride if stride in LITERAL_STRIDES else self.builder.named(f"out{axis}", stride)
 
     def _narrowed(self, value: Code) -> Code:
         """A sum as the element that the epilogue, or the result, takes."""
@@ -111,9 +112,3 @@ class EpilogueWriter:
             own = (0, self.count)
             dtype = next((load.dtype for load in loads(self.expression) if load.operand in own), value.dtype)
         return value if value.dtype is dtype else Call("cast", (value,), dtype)
-
-
-def epilogue_references(epilogue: Epilogue | None) -> tuple[Reference, ...]:
-    """Memory for the buffers of an ending, where two operands of the step come before the epilogue's."""
-    count = len(epilogue.operands) if epilogue else 0
-    return (*(Reference("operand", 2 + number) for number in range(count)), Reference("result", 0))

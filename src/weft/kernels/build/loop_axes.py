@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.epilogue import EpilogueAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,13 @@ def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
     return places
 
 
-def merge_loop_axes(
-    loop_axes: Sequence[LoopAxis], epilogue_writer: EpilogueWriter | None = None
-) -> tuple[LoopAxis, ...]:
+def merge_loop_axes(loop_axes: Sequence[LoopAxis], epilogue: EpilogueAccess | None = None) -> tuple[LoopAxis, ...]:
     """Neighbouring walks that everything steps through alike as one."""
     merged: list[LoopAxis] = []
     for loop_axis in loop_axes:
         if loop_axis.size == 1:
             continue
-        if merged and _alike(merged[-1], loop_axis, epilogue_writer):
+        if merged and _alike(merged[-1], loop_axis, epilogue):
             merged[-1] = LoopAxis(
                 merged[-1].size * loop_axis.size, loop_axis.left, loop_axis.right, loop_axis.axis, loop_axis.factor
             )
@@ -47,9 +45,9 @@ def merge_loop_axes(
     return tuple(merged)
 
 
-def _alike(outer: LoopAxis, inner: LoopAxis, epilogue_writer: EpilogueWriter | None) -> bool:
+def _alike(outer: LoopAxis, inner: LoopAxis, epilogue: EpilogueAccess | None) -> bool:
     if outer.left != inner.left * inner.size or outer.right != inner.right * inner.size:
         return False
-    if outer.axis is None or inner.axis is None or epilogue_writer is None:
+    if outer.axis is None or inner.axis is None or epilogue is None:
         return outer.axis is inner.axis
-    return epilogue_writer.steps_alike((outer.axis, outer.factor), (inner.axis, inner.factor), inner.size)
+    return epilogue.steps_alike((outer.axis, outer.factor), (inner.axis, inner.factor), inner.size)

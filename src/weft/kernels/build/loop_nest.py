@@ -14,9 +14,9 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Integer, Let, Register, Repeat, Statement, block, lane, variable
+from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.target import VectorTarget
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 
 LARGE = 4  # pieces in one, where only a run will tell whether that is many
 
@@ -32,7 +32,7 @@ class Span:
 
 
 def spread(
-    sizes: Sequence[Dim], parameters: Parameters, weight: int = 1, step: int = 1, piece: int = BLOCK_ELEMENTS
+    sizes: Sequence[Dim], builder: KernelBuilder, weight: int = 1, step: int = 1, piece: int = BLOCK_ELEMENTS
 ) -> tuple[Dim, list[Span]]:
     """(number of blocks, what each does along every axis), for axes from the outermost in.
 
@@ -50,16 +50,16 @@ def spread(
     units = dims.maximum(dims.ceildiv(dims.ceildiv(size, pieces), factor), 1)  # as many for each block as possible
     count = dims.ceildiv(size, units * factor)
     rest: Dim = block()
-    own = Span(0, parameters.size(size))
+    own = Span(0, builder.size(size))
     if count != 1:
-        number_of = parameters.size(count)
-        length = parameters.size(units) * factor  # in the open, so that starts are seen to be multiples of it
+        number_of = builder.size(count)
+        length = builder.size(units) * factor  # in the open, so that starts are seen to be multiples of it
         start = (dims.mod(rest, number_of) if split else rest) * length
-        own = Span(start, dims.minimum(start + length, parameters.size(size)))
+        own = Span(start, dims.minimum(start + length, builder.size(size)))
         rest = dims.floordiv(rest, number_of)
-    spans = [own, *(Span(0, parameters.size(size)) for size in sizes[split + 1 :])]
+    spans = [own, *(Span(0, builder.size(size)) for size in sizes[split + 1 :])]
     for number in reversed(range(split)):
-        whole = parameters.size(sizes[number])
+        whole = builder.size(sizes[number])
         spans.insert(0, Span(dims.mod(rest, whole) if number else rest))
         rest = dims.floordiv(rest, whole)
     return dims.product(sizes[:split]) * count, spans
@@ -76,23 +76,31 @@ def _where_to_split(sizes: Sequence[Dim], weight: int, piece: int) -> int:
     return 1 if lone else 0  # of two unknown sizes the first one, a batch mostly, may well be 1
 
 
-def loops(spans: Sequence[Span], name: str, body: Callable[[list[Dim]], Body]) -> Body:
+def loops(builder: KernelBuilder, hint: str, spans: Sequence[Span], body: Callable[[list[Dim]], Body]) -> Body:
     """Nested loops over the spans around a body, which is given the positions."""
     single = [span.stop is None and isinstance(span.start, int) for span in spans]
     positions = [
-        span.start if alone else variable(f"{name}{number}") for number, (span, alone) in enumerate(zip(spans, single))
+        span.start if alone else builder.variable(f"{hint}{number}")
+        for number, (span, alone) in enumerate(zip(spans, single))
     ]
     inner = body(positions)
     for number, span in reversed(list(enumerate(spans))):
         if span.stop is not None:
-            inner = (Repeat(f"{name}{number}", span.start, span.stop, 1, inner),)
+            inner = (repeat(positions[number], span.start, span.stop, 1, inner),)
         elif not single[number]:
-            inner = (Let(f"{name}{number}", span.start), *inner)
+            inner = (let(positions[number], span.start), *inner)
     return inner
 
 
 def lane_loop(
-    name: str, span: Span, lanes: int, body: Callable[[Dim, Code | None], Body], *, exact: bool = False, unroll: int = 1
+    builder: KernelBuilder,
+    hint: str,
+    span: Span,
+    lanes: int,
+    body: Callable[[Dim, Code | None], Body],
+    *,
+    exact: bool = False,
+    unroll: int = 1,
 ) -> Body:
     """Vectors along a span: whole ones, then one that a mask cuts off, unless the length is `exact`ly whole.
 
@@ -103,19 +111,21 @@ def lane_loop(
     start, stop = span.start, span.stop
     unit = lanes if dims.mod(start, lanes) == 0 else 1
     first, step = dims.floordiv(start, unit), lanes // unit
-    position = variable(name) * unit + lane(lanes)
+    counter = builder.variable(hint)
+    position = counter * unit + lane(lanes)
     whole = first + dims.floordiv(stop - start, lanes) * step
-    loop = Repeat(name, first, whole, step, body(position, None), unroll)
+    loop = repeat(counter, first, whole, step, body(position, None), unroll)
     if exact:
         return (loop,)
-    rest = masked(position, stop, lambda mask: body(position, mask))
-    return loop, Repeat(name, whole, first + dims.ceildiv(stop - start, lanes) * step, step, rest)
+    rest = masked(builder, position, stop, lambda mask: body(position, mask))
+    return loop, repeat(counter, whole, first + dims.ceildiv(stop - start, lanes) * step, step, rest)
 
 
-def masked(position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
+def masked(builder: KernelBuilder, position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:
     """The body for those lanes whose position is below `stop`."""
-    inside = Call("less", (Integer(position), Integer(stop)), DType.bool)
-    return Define("inside", inside, True), *body(Register("inside", DType.bool, True))
+    test = Call("less", (Integer(position), Integer(stop)), DType.bool)
+    defined, inside = builder.keep("inside", test, varying=True)
+    return defined, *body(inside)
 
 
 def choose_lanes(target: VectorTarget, dtypes: Iterable[DType], widest: int = 4) -> int:

@@ -85,9 +85,8 @@ class Sweep:
     results: tuple[Result, ...]
 
 
-def sweep_buffers(sweep: Sweep) -> tuple[list[int], list[int]]:
-    """The operands that a launch reads, and the results that it needs memory for."""
+def read_operands(sweep: Sweep) -> list[int]:
+    """The operands that a launch reads."""
     expressions = [expression for part in sweep.passes for expression in part.expressions]
     read = {load.operand for expression in expressions for load in loads(expression)}
-    operands = [number for number in range(len(sweep.operands)) if number in read]
-    return operands, [number for number, result in enumerate(sweep.results) if result.strides is not None]
+    return [number for number in range(len(sweep.operands)) if number in read]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from weft.ir.groups import FusedMap, KernelGroup
-from weft.ir.program import Step, Value
+from weft.ir.program import Value
 from weft.ir.target import Target
 from weft.kernels.build.in_place import overwritable
 from weft.kernels.lower.tensors import Epilogue, Tensor, Work
@@ -30,17 +30,15 @@ class Request(Generic[AnyGroup, AnyTarget]):
     tile: int | None = None
 
     @property
-    def step(self) -> Step:
-        """The only step of the group."""
-        (step,) = self.group.steps
-        return step
-
-    @property
     def result(self) -> Tensor:
         return self.tensors[self.group.results[0]]
 
     def take(self, values: Sequence[Value]) -> list[Tensor]:
         return [self.tensors[value] for value in values]
+
+    def constants_of(self, values: Sequence[Value]) -> list[Any]:
+        """The arrays of values that are constant, None for others."""
+        return [self.constants.get(value) for value in values]
 
     def epilogue(self, fused: FusedMap | None) -> Epilogue | None:
         return None if fused is None else Epilogue(fused.expression, tuple(self.take(fused.operands)))

@@ -22,7 +22,7 @@ def concat_work(
     primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: AnyTarget, map_launch: MapLaunch[AnyTarget]
 ) -> Work:
     """One kernel for each operand that has elements; `map_launch` builds the family's."""
-    launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+    launches: list[Launch] = []
     copies: list[Copy] = []
     start: list[Dim] = [0] * len(result.shape)
     for number, operand in enumerate(operands):
@@ -35,7 +35,7 @@ def concat_work(
                 place = offset(result.strides, start)
                 pieces = dims.product(result.shape[axis] for axis in _outside(primitive.axis, result))
                 copies.append(Copy(len(launches), number, 0, place, dims.product(operand.shape), pieces))
-            launches.append((launch, (Reference("operand", number), Reference("result", 0))))
+            launches.append(launch.rebound({Reference("operand", 0): Reference("operand", number)}))
         start[primitive.axis] = start[primitive.axis] + operand.shape[primitive.axis]
     return Work(tuple(launches), copies=tuple(copies))
 

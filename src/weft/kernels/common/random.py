@@ -11,27 +11,12 @@ from math import pi
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Integer,
-    Kernel,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Number, Statement, block, lane
 from weft.ir.program import Random
 from weft.ir.target import ThreadTarget, VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+from weft.kernels.lower.kernel_builder import KernelBuilder, put, repeat
+from weft.kernels.lower.tensors import Reference, Tensor, Work
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -45,7 +30,7 @@ _QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
 def random_work(primitive: Random, result: Tensor, target: VectorTarget | ThreadTarget) -> Work:
     """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
     assert primitive.seed is not None
-    parameters = Parameters()
+    builder = KernelBuilder("random")
     match target:
         case VectorTarget():
             lanes, each = choose_lanes(target, [DType.uint64], widest=8), _EACH
@@ -53,10 +38,12 @@ def random_work(primitive: Random, result: Tensor, target: VectorTarget | Thread
             lanes = each = target.block_threads
     size = dims.product(result.shape)
     counters = dims.ceildiv(size, _WORDS)
-    count, last = parameters.named("count", size), parameters.named("counters", counters)
-    seed = [parameters.named(f"seed{n}", (primitive.seed >> 16 * n) & _QUARTER) for n in range(4)]
-    counter = variable("first") + lane(lanes)
-    lines = _Lines()
+    count, last = builder.named("count", size), builder.named("counters", counters)
+    seed = [builder.named(f"seed{n}", (primitive.seed >> 16 * n) & _QUARTER) for n in range(4)]
+    out = builder.output("out", result.dtype, Reference("result", 0))
+    first = builder.variable("first")
+    counter = first + lane(lanes)
+    lines = _Lines(builder)
     words = lines.philox(Call("cast", (Integer(counter),), DType.uint64), [_word(*seed[:2]), _word(*seed[2:])])
     numbers = [lines.uniform(word) for word in words]
     if primitive.kind == "normal":
@@ -66,24 +53,23 @@ def random_work(primitive: Random, result: Tensor, target: VectorTarget | Thread
         index = counter * _WORDS + place
         inside = Call("less", (Integer(index), Integer(count)), DType.bool)
         value = number if number.dtype is result.dtype else Call("cast", (number,), result.dtype)
-        puts.append(Put("out", index, value, mask=inside))
+        puts.append(put(out, index, value, mask=inside))
     stop = dims.minimum((block() + 1) * each, last)
-    body = (Repeat("first", block() * each, stop, lanes, (*lines.statements, *puts)),)
-    kernel = Kernel("random", (Buffer("out", result.dtype, True),), tuple(parameters.values), lanes, body)
-    launch = Launch(kernel, dims.ceildiv(counters, each), tuple(parameters.values.values()))
-    return Work(((launch, (Reference("result", 0),)),))
+    body = repeat(first, block() * each, stop, lanes, (*lines.statements, *puts))
+    return Work((builder.launch(lanes, [body], dims.ceildiv(counters, each)),))
 
 
 class _Lines:
     """Statements, each with its value in a register of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, builder: KernelBuilder) -> None:
+        self.builder = builder
         self.statements: list[Statement] = []
 
     def keep(self, value: Code) -> Code:
-        name = f"v{len(self.statements)}"
-        self.statements.append(Define(name, value, True))
-        return Register(name, value.dtype, True)
+        defined, register = self.builder.keep("v", value, varying=True)
+        self.statements.append(defined)
+        return register
 
     def word(self, function: str, left: Code, right: Code) -> Code:
         return self.keep(Call(function, (left, right), DType.uint64))

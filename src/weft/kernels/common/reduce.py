@@ -20,9 +20,8 @@ from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, wide_dtype
-from weft.kernels.build.checks import is_checked
 from weft.kernels.build.positions import position_dtype
-from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Sweep, Write, sweep_buffers
+from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Sweep, Write
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 
@@ -98,16 +97,6 @@ def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> 
 # -- works -----------------------------------------------------------------------------------------------------------
 
 
-def sweep_references(sweep: Sweep) -> tuple[Reference, ...]:
-    operands, results = sweep_buffers(sweep)
-    checked = is_checked(*(expression for part in sweep.passes for expression in part.expressions))
-    return (
-        *(Reference("operand", number) for number in operands),
-        *(Reference("result", number) for number in results),
-        *((Reference("errors", 0),) if checked else ()),
-    )
-
-
 def is_lone(sweep: Sweep) -> bool:
     """Whether there is one reduction to one number a row, and nothing else."""
     folds = [fold for part in sweep.passes for fold in part.folds]
@@ -137,12 +126,9 @@ def pieces_work(
     )
     second = _combining(sweep, replace(part, folds=(_fold_of_pieces(sweep, fold, stacked, kept),)), number, stacked)
     workspace = Reference("workspace", 0)
-    firstsweep_references = tuple(workspace if r.kind == "result" else r for r in sweep_references(first))
-    added = Reference("operand", len(sweep.operands))
-    secondsweep_references = tuple(workspace if r == added else r for r in sweep_references(second))
     launches = (
-        (first_launch(first), firstsweep_references),
-        (second_launch(second), secondsweep_references),
+        first_launch(first).rebound({Reference("result", 0): workspace}),
+        second_launch(second).rebound({Reference("operand", len(sweep.operands)): workspace}),
     )
     return Work(launches, (Workspace(wide, rows * pieces),))
 

@@ -10,11 +10,10 @@ from weft.ir.program import Scatter
 from weft.ir.scalar import Apply, Index, Load, Scalar
 from weft.kernels.build.accumulators import wide_dtype
 from weft.kernels.common.concat import AnyTarget, MapLaunch
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import RESULT, Launch, Reference, Tensor, Work, Workspace
 
-Launched = tuple[Launch, tuple[Reference, ...]]
 Updates = Callable[
-    [Scatter, Sequence[Tensor], Tensor, AnyTarget, Reference, int], tuple[list[Launched], tuple[Workspace, ...]]
+    [Scatter, Sequence[Tensor], Tensor, AnyTarget, Reference, int], tuple[list[Launch], tuple[Workspace, ...]]
 ]
 
 
@@ -36,13 +35,13 @@ def scatter_launches(
     copied = Tensor(wide, result.shape, result.layout)
     narrow = wide is not result.dtype
     spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
-    place = Reference("workspace", 0) if narrow else Reference("result", 0)
+    place = Reference("workspace", 0) if narrow else RESULT
     copy = map_launch(_cast(Load(0, plain, result.dtype), wide), operands[:1], copied, target, None)
     changes, more = updates(primitive, operands, copied, target, place, len(spaces))
-    launches: list[Launched] = [(copy, (Reference("operand", 0), place)), *changes]
+    launches = [copy.rebound({RESULT: place}), *changes]
     if narrow:
         back = map_launch(_cast(Load(0, plain, wide), result.dtype), [copied], result, target, None)
-        launches.append((back, (place, Reference("result", 0))))
+        launches.append(back.rebound({Reference("operand", 0): place}))
     return Work(tuple(launches), (*spaces, *more))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Integer, Kernel, Put
+from weft.ir.kernel import Call, Code, Integer
 from weft.ir.program import Dims
 from weft.ir.target import Target
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
 
 _PART_BITS = (0, 31, 62)  # where parts start
@@ -24,29 +24,29 @@ def sizes_work(primitive: Dims, result: Tensor, target: Target) -> Work:
     values = list(enumerate(primitive.values))
     each = _MOST_ELEMENTS if target.parameter_bits < 64 else max(len(values), 1)
     pieces = [values[first : first + each] for first in range(0, max(len(values), 1), each)]
-    return Work(tuple((_launch(piece, result, target), (Reference("result", 0),)) for piece in pieces))
+    return Work(tuple(_launch(piece, result, target) for piece in pieces))
 
 
 def _launch(values: list[tuple[int, Dim]], result: Tensor, target: Target) -> Launch:
-    parameters = Parameters()
+    builder = KernelBuilder("sizes")
+    out = builder.output("out", result.dtype, Reference("result", 0))
     body = []
     for number, value in values:
-        code: Code = Integer(_element(value, parameters, target))
+        code: Code = Integer(_element(value, builder, target))
         if result.dtype is not DType.int64:
             code = Call("cast", (code,), result.dtype)
-        body.append(Put("out", number, code))
-    kernel = Kernel("sizes", (Buffer("out", result.dtype, True),), tuple(parameters.values), 1, tuple(body))
-    return Launch(kernel, 1, tuple(parameters.values.values()))
+        body.append(put(out, number, code))
+    return builder.launch(1, body, 1)
 
 
-def _element(value: Dim, parameters: Parameters, target: Target) -> Dim:
+def _element(value: Dim, builder: KernelBuilder, target: Target) -> Dim:
     if isinstance(value, int):
         return value
     low, high = dims.bounds(value)
     if target.parameter_bits == 64 or (low is not None and low >= 0 and high is not None and high <= LARGEST_POSITION):
-        return parameters.size(value)
+        return builder.size(value)
     found: Dim = 0
     for start in _PART_BITS:
         part = dims.mod(dims.floordiv(value, 1 << start), _PART if start < _PART_BITS[-1] else 4)
-        found = found + parameters.size(part) * (1 << start)
+        found = found + builder.size(part) * (1 << start)
     return found

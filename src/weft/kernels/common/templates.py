@@ -1,27 +1,100 @@
-"""The templates whose kernels suit both families."""
+"""How requests become calls of builders, for both families, and the templates whose kernels suit both."""
 
 from __future__ import annotations
 
-from weft.ir.groups import StepGroup
-from weft.ir.program import Dims, Random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.ir.groups import AttentionGroup, HeavyGroup, MapGroup, ReduceGroup, RowGroup, StepGroup
+from weft.ir.program import Dims, Map, Random
 from weft.ir.target import ThreadTarget, VectorTarget
-from weft.kernels.build.templates import Request, Template, Templates
+from weft.kernels.build.row_passes import Sweep
+from weft.kernels.build.templates import Built, Part, Request, Template, Templates, overwriting
+from weft.kernels.common.concat import MapLaunch, concat_work
 from weft.kernels.common.random import random_work
+from weft.kernels.common.reduce import reduce_sweep
+from weft.kernels.common.rows import rows_sweep
 from weft.kernels.common.sizes import sizes_work
-from weft.kernels.lower.tensors import Work
+from weft.kernels.lower.tensors import Tensor, Work
+
+Building = Callable[[Request[Any, Any]], Built | None]
 
 
-def _random(request: Request[StepGroup, VectorTarget | ThreadTarget]) -> Work:
-    assert isinstance(request.step.primitive, Random)
-    return random_work(request.step.primitive, request.result, request.target)
+def building_maps(build: Callable[..., Work]) -> Building:
+    def work(request: Request[MapGroup, Any]) -> Work:
+        (step,) = request.group.steps
+        assert isinstance(step.primitive, Map)
+        return build(step.primitive.expression, request.take(step.operands), request.result, request.target)
+
+    return work
 
 
-def _sizes(request: Request[StepGroup, VectorTarget | ThreadTarget]) -> Work:
-    assert isinstance(request.step.primitive, Dims)
-    return sizes_work(request.step.primitive, request.result, request.target)
+def building_steps(build: Callable[[Any, list[Tensor], list[Tensor], Any], Work]) -> Building:
+    """`build` takes the primitive of the group's only step, its operands and its results."""
+
+    def work(request: Request[StepGroup, Any]) -> Work:
+        (step,) = request.group.steps
+        return build(step.primitive, request.take(step.operands), request.take(step.results), request.target)
+
+    return work
+
+
+def building_concats(build: MapLaunch[Any]) -> Building:
+    return building_steps(lambda primitive, given, made, target: concat_work(primitive, given, made[0], target, build))
+
+
+def building_reductions(build: Callable[[Sweep, Any], Work]) -> Building:
+    def work(request: Request[ReduceGroup, Any]) -> Work:
+        return build(reduce_sweep(request), request.target)
+
+    return work
+
+
+def building_rows(build: Callable[[Sweep, Any], Work], *, keeps: bool) -> Building:
+    """`keeps`: costly full values stay in memory for later passes."""
+
+    def work(request: Request[RowGroup, Any]) -> Work:
+        return build(rows_sweep(request, keeps=keeps), request.target)
+
+    return work
+
+
+def building_heavy(build: Callable[[Request[HeavyGroup, Any]], Work | None]) -> Building:
+    """Products, which may be written where an epilogue reads."""
+
+    def work(request: Request[HeavyGroup, Any]) -> Work | None:
+        made = build(request)
+        return None if made is None else overwriting(made, request.epilogue(request.group.epilogue), request.result)
+
+    return work
+
+
+def building_pools(build: Callable[..., Work]) -> Building:
+    def work(request: Request[HeavyGroup, Any]) -> Work:
+        group = request.group
+        source, epilogue = request.tensors[group.sources[0]], request.epilogue(group.epilogue)
+        return build(group.heavy.primitive, source, request.result, request.target, epilogue)
+
+    return work
+
+
+def building_attention(build: Callable[..., tuple[Part, ...]]) -> Building:
+    def parts(request: Request[AttentionGroup, Any]) -> tuple[Part, ...]:
+        group = request.group
+        return build(group.attention, request.take(group.operands), request.result, request.target)
+
+    return parts
+
+
+def _random(primitive: Any, _: object, results: Sequence[Tensor], target: VectorTarget | ThreadTarget) -> Work:
+    return random_work(primitive, results[0], target)
+
+
+def _sizes(primitive: Any, _: object, results: Sequence[Tensor], target: VectorTarget | ThreadTarget) -> Work:
+    return sizes_work(primitive, results[0], target)
 
 
 TEMPLATES: Templates = {
-    Dims: (Template("sizes", "each element is a parameter of the kernel", _sizes),),
-    Random: (Template("random", "a lane for each counter", _random),),
+    Dims: (Template("sizes", "each element is a parameter of the kernel", building_steps(_sizes)),),
+    Random: (Template("random", "a lane for each counter", building_steps(_random)),),
 }

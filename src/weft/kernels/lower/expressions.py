@@ -8,18 +8,18 @@ in several places is computed once, in a register.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.access import compared_indices
 from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Fetch, Integer, Number, Register, Statement, dims_vary, is_varying
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, dims_vary, is_varying
 from weft.ir.layout import offset
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch
 
 LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
 
@@ -31,8 +31,7 @@ class Operand:
     A flat one is read at offsets that are known to lie inside.
     """
 
-    buffer: str
-    dtype: DType
+    buffer: Buffer
     shape: Shape
     strides: tuple[Dim, ...]
     flat: bool = False
@@ -73,35 +72,32 @@ class Lowering:
     """One or more expressions in the making, for one vector of elements.
 
     `replace` gives operands whose element is at hand already, `mask` the lanes that are inside the domain. With
-    `statements`, definitions of shared subexpressions are added there, under names that start with `prefix`. Strides
-    are parameters unless they are to be `literal`.
+    `statements`, definitions of shared subexpressions are added there. Strides are parameters unless they are to be
+    `literal`.
     `checks` gathers the conditions under which the data is at fault.
     """
 
     def __init__(
         self,
-        operands: Sequence[Operand],
+        operands: Mapping[int, Operand],
         axes: Mapping[int, Dim],
-        parameters: Parameters,
+        builder: KernelBuilder,
         replace: Mapping[int, Code] | None = None,
         mask: Code | None = None,
         statements: list[Statement] | None = None,
-        prefix: str = "t",
         literal: bool = False,
     ) -> None:
         self.operands = operands
         self.axes = axes
-        self.parameters = parameters
+        self.builder = builder
         self.replace = {} if replace is None else replace  # it may grow
         self.mask = mask
         self.statements = statements
-        self.prefix = prefix
         self.literal = literal
         self.checks: list[Code] = []
         self._shared = _Sharing()
         self._done: dict[tuple[int, int], Code] = {}
         self._facts: list[Facts] = []  # keeps alive what _done names by identity
-        self._count = 0
 
     def code(self, scalar: Scalar, facts: Facts = NO_FACTS) -> Code:
         """The value of an expression."""
@@ -133,10 +129,9 @@ class Lowering:
         """A value in a register of its own, where statements are collected."""
         if self.statements is None:
             return value
-        name = f"{self.prefix}{self._count}"
-        self._count += 1
-        self.statements.append(Define(name, value, is_varying(value)))
-        return Register(name, value.dtype, is_varying(value))
+        defined, register = self.builder.keep("t", value)
+        self.statements.append(defined)
+        return register
 
     def _build(self, scalar: Scalar, facts: Facts) -> Code:
         match scalar:
@@ -156,7 +151,7 @@ class Lowering:
 
     def index(self, value: Dim) -> Dim:
         """Index arithmetic over the kernel's variables."""
-        return dims.substitute(self.parameters.symbols(value), self._atom)
+        return dims.substitute(self.builder.symbols(value), self._atom)
 
     def _atom(self, atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
@@ -218,7 +213,7 @@ class Lowering:
         varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
         if varies:
             mask = both(self.mask, mask)
-        return Fetch(operand.buffer, place, operand.dtype, indirect, mask)
+        return fetch(operand.buffer, place, indirect, mask)
 
     def flat_offset(self, value: Dim) -> Dim:
         """An offset with the strides of the axes as parameters."""
@@ -226,7 +221,7 @@ class Lowering:
         total = self.index(rest)
         for position, stride in strides.items():
             literal = self.literal or stride in LITERAL_STRIDES
-            factor = self.parameters.symbols(stride) if literal else self.parameters.size(stride)
+            factor = self.builder.symbols(stride) if literal else self.builder.size(stride)
             total = total + factor * self.axes[position]
         return total
 

@@ -6,18 +6,19 @@ offsets where their indices are certain to lie inside, and a list of merged axes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.access import axes_of, nonlinear_axes, stride_along
 from weft.ir.dims import Axis, Dim
+from weft.ir.kernel import Buffer
 from weft.ir.layout import offset
 from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape
 from weft.kernels.lower.expressions import Operand
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.kernel_builder import KernelBuilder
+from weft.kernels.lower.tensors import Reference, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,26 @@ def merge_axes(
     return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes))
 
 
-def operand_views(operands: Sequence[Tensor], parameters: Parameters) -> list[Operand]:
-    """The operands by index, then the same flat, in buffers in0, in1, ..."""
-    indexed = [
-        Operand(f"in{number}", operand.dtype, operand.shape, tuple(parameters.size(s) for s in operand.strides))
-        for number, operand in enumerate(operands)
-    ]
-    return indexed + [Operand(f"in{number}", t.dtype, (), (), flat=True) for number, t in enumerate(operands)]
+def operand_inputs(
+    operands: Sequence[Tensor], builder: KernelBuilder, numbers: Iterable[int] | None = None
+) -> dict[int, Buffer]:
+    """Buffers for the operands of a launch, or for some of them, by their numbers."""
+    chosen = range(len(operands)) if numbers is None else numbers
+    return {n: builder.input(f"in{n}", operands[n].dtype, Reference("operand", n)) for n in chosen}
+
+
+def operand_views(
+    operands: Sequence[Tensor], buffers: Mapping[int, Buffer], builder: KernelBuilder
+) -> dict[int, Operand]:
+    """The operands that have buffers, by index and, under numbers after those of all operands, flat."""
+    count = len(operands)
+    views: dict[int, Operand] = {}
+    for number, operand in enumerate(operands):
+        strides = tuple(builder.size(stride) for stride in operand.strides)
+        if number in buffers:
+            views[number] = Operand(buffers[number], operand.shape, strides)
+            views[count + number] = Operand(buffers[number], (), (), flat=True)
+    return views
 
 
 def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:

@@ -11,7 +11,10 @@ from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
 from weft.ir.work import Copy, Launch, Reference, Work, Workspace
 
-__all__ = ["Copy", "Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
+__all__ = ["LEFT", "RESULT", "RIGHT", "Copy", "Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
+
+LEFT, RIGHT = Reference("operand", 0), Reference("operand", 1)  # of a product
+RESULT = Reference("result", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,33 +14,16 @@ from weft.ir.access import axes_of_shape, nonlinear_axes, stride_along, without_
 from weft.ir.attention import AT_HAND, Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Across,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    FetchRun,
-    Integer,
-    Kernel,
-    Let,
-    Number,
-    Register,
-    Repeat,
-    Statement,
-    When,
-    block,
-    variable,
-)
+from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, When, block
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
-from weft.kernels.lower.expressions import Lowering, Operand
-from weft.kernels.lower.merge_axes import flatten_loads
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, repeat
+from weft.kernels.lower.merge_axes import flatten_loads, operand_views
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
 
 FLOAT = DType.float32
 RUN = 4  # numbers of a query, key or value that are read at once
@@ -58,25 +41,30 @@ def ending_operands(attention: Attention) -> tuple[int, ...]:
 
 
 class Streaming:
-    """Buffers: the operands that are streamed, those of the ending, the result. `height` rows belong to a block."""
+    """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block."""
 
     def __init__(
         self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, height: int
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
-        self.parameters = Parameters()
+        self.builder = KernelBuilder("attention")
         used = streamed_operands(attention)
         self.operands = [operands[number] for number in used]
         self.query, self.key, self.value, self.score = (
             flatten_loads(with_operands(expression, used), self.operands)
             for expression in (attention.query, attention.key, attention.value, attention.score)
         )
-        self.epilogue_writer = EpilogueWriter(result, _epilogue(attention, operands, result), self.parameters)
+        self.sources = [
+            self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
+            for n, tensor in enumerate(self.operands)
+        ]
+        epilogue = _epilogue(attention, operands, result)
+        self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, len(used))
         self.last = len(attention.shape) - 1
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
         self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
         self.count = dims.product(attention.shape[axis] for axis in self.rows)
-        named = self.parameters.named
+        named = self.builder.named
         self.row_sizes = [named(f"rows{axis}", dims.maximum(attention.shape[axis], 1)) for axis in self.rows]
         self.is_whole = dims.mod(self.count, height) == 0
         self.keys = named("keys", attention.shape[-1])
@@ -84,88 +72,73 @@ class Streaming:
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def launch(self, lanes: int, body: Sequence[Statement], local: Sequence[Buffer] = ()) -> Launch:
+    def launch(self, lanes: int, body: Sequence[Statement]) -> Launch:
         """The kernel around the body for one block."""
-        shared = [Buffer(f"from{n}", tensor.dtype, False) for n, tensor in enumerate(self.operands)]
-        buffers = (*shared, *self.epilogue_writer.buffers, *local)
-        kernel = Kernel("attention", buffers, tuple(self.parameters.values), lanes, tuple(body))
         heads = dims.product(self.attention.shape[axis] for axis in self.grid)
-        return Launch(kernel, heads * dims.ceildiv(self.count, self.height), tuple(self.parameters.values.values()))
+        return self.builder.launch(lanes, body, heads * dims.ceildiv(self.count, self.height))
 
     def decode(self) -> list[Statement]:
         """Which rows a block has, from `first` on, of which head."""
-        named = self.parameters.named
+        named = self.builder.named
         chunks = named("chunks", dims.maximum(dims.ceildiv(self.count, self.height), 1))
-        statements: list[Statement] = [
-            Let("first", dims.mod(block(), chunks) * self.height),
-            Let("head", dims.floordiv(block(), chunks)),
-        ]
-        rest: Dim = variable("head")
+        first, self.first = self.builder.let("first", dims.mod(block(), chunks) * self.height)
+        second, head = self.builder.let("head", dims.floordiv(block(), chunks))
+        statements: list[Statement] = [first, second]
+        rest: Dim = head
         for axis in reversed(self.grid):
             size = named(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
             outermost = axis == self.grid[0]
-            statements.append(Let(f"g{axis}", rest if outermost else dims.mod(rest, size)))
+            defined, self.places[axis] = self.builder.let(f"g{axis}", rest if outermost else dims.mod(rest, size))
+            statements.append(defined)
             if not outermost:
-                statements.append(Let(f"g{axis}_rest", dims.floordiv(rest, size)))
-                rest = variable(f"g{axis}_rest")
-            self.places[axis] = variable(f"g{axis}")
+                defined, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
+                statements.append(defined)
         return statements
 
     def at_row(self, row: Dim) -> dict[int, Dim]:
         """Places along all axes but the last, of a row of the block; one beyond the end stands at the last one."""
-        position = variable("first") + row
+        position = self.first + row
         if not self.is_whole:
-            position = dims.minimum(position, self.parameters.named("last_row", dims.maximum(self.count - 1, 0)))
+            position = dims.minimum(position, self.builder.named("last_row", dims.maximum(self.count - 1, 0)))
         return {**self.places, **dict(zip(self.rows, split_index(position, self.row_sizes)))}
 
     def has_row(self, row: Dim) -> Code | None:
         """Whether a row of the block is there."""
         if self.is_whole:
             return None
-        end = self.parameters.named("rows", self.count)
-        return Call("less", (Integer(variable("first") + row), Integer(end)), DType.bool)
+        end = self.builder.named("rows", self.count)
+        return Call("less", (Integer(self.first + row), Integer(end)), DType.bool)
 
     # -- elements ----------------------------------------------------------------------------------------------------
 
-    def lowering(
-        self, places: Mapping[int, Dim], statements: list[Statement], prefix: str, mask: Code | None = None
-    ) -> Lowering:
-        size = self.parameters.size
-        indexed = [
-            Operand(f"from{number}", tensor.dtype, tensor.shape, tuple(size(stride) for stride in tensor.strides))
-            for number, tensor in enumerate(self.operands)
-        ]
-        flat = [Operand(f"from{number}", t.dtype, (), (), flat=True) for number, t in enumerate(self.operands)]
-        return Lowering([*indexed, *flat], places, self.parameters, None, mask, statements, prefix)
+    def lowering(self, places: Mapping[int, Dim], statements: list[Statement], mask: Code | None = None) -> Lowering:
+        views = operand_views(self.operands, dict(enumerate(self.sources)), self.builder)
+        return Lowering(views, places, self.builder, None, mask, statements)
 
     def take_run(
         self,
         element: Scalar,
         places: Mapping[int, Dim],
         statements: list[Statement],
-        prefix: str,
         mask: Code | None = None,
         count: int = RUN,
     ) -> list[Code]:
         """Neighbours of a query, key or value, from a place (a multiple of their number) on; 0 where masked."""
         deep = self.last + 1
-        names: dict[int, list[str]] = {}
-        for number, load in enumerate(dict.fromkeys(loads(element))):
+        runs: dict[int, list[Register]] = {}
+        for load in dict.fromkeys(loads(element)):
             alone = sum(other.operand == load.operand for other in set(loads(element))) == 1
             if count == RUN and alone and self._is_run(load):
                 assert isinstance(load.indices[0], Index)
-                own = [f"{prefix}run{number}_{part}" for part in range(RUN)]
-                lowering = self.lowering(places, statements, prefix)
+                lowering = self.lowering(places, statements)
                 place = lowering.flat_offset(load.indices[0].value)
-                statements.append(FetchRun(tuple(own), lowering.operands[load.operand].buffer, place, load.dtype, mask))
-                names[load.operand] = own
+                own = runs[load.operand] = self.builder.registers("run", RUN, load.dtype)
+                statements.append(fetch_run(own, lowering.operands[load.operand].buffer, place, mask))
         values: list[Code] = []
         for part in range(count):
             at = {**places, deep: places[deep] + part}
-            lowering = self.lowering(at, statements, f"{prefix}{part}_", mask)
-            lowering.replace = {
-                operand: Register(own[part], lowering.operands[operand].dtype, True) for operand, own in names.items()
-            }
+            lowering = self.lowering(at, statements, mask)
+            lowering.replace = {operand: own[part] for operand, own in runs.items()}
             value = lowering.code(element)
             if mask is not None and not isinstance(element, Load):
                 value = call("select", mask, value, number_of(0.0))
@@ -181,13 +154,11 @@ class Streaming:
             return False
         return dims.mod(without_axis(place, deep), RUN) == 0
 
-    def score_at(
-        self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement], prefix: str
-    ) -> Code:
+    def score_at(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
         """The score that a product becomes, for a row and a key that are there."""
         if isinstance(self.score, Load):
             return product
-        lowering = self.lowering({**places, self.last: key}, statements, prefix)
+        lowering = self.lowering({**places, self.last: key}, statements)
         lowering.replace = {len(self.operands) + AT_HAND: product}
         return lowering.keep(lowering.code(self.score))
 
@@ -199,38 +170,27 @@ class Streaming:
         A finite score hides a key only from rows that see another. So those beyond an end with such a score come in a
         second part, and only if there is a row whose `largest` score so far is as low.
         """
-        index = self.lowering(self.at_row(self.height - 1), [], "t").index
+        index = self.lowering(self.at_row(self.height - 1), []).index
         certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
         likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
         stop = dims.maximum(_least(self.keys, *certain), 0)
+        to_stop, end_of_all = self.builder.let("stop", stop)
         if not likely:
-            return (Let("stop", stop), *pieces(0, variable("stop")))
+            return (to_stop, *pieces(0, end_of_all))
         near = dims.ceildiv(dims.maximum(_least(*likely), 0), size) * size
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         least: Code = largest[0]
         for other in largest[1:]:
             least = smaller(least, other)
-        hidden = Call("less_equal", (Across("minimum", least), number_of(low / 2)), DType.bool)
-        first = Call("equal", (Integer(variable("pass")), Integer(0)), DType.bool)
-        middle = variable("middle")
-        begin, end = variable("pass") * middle, middle + variable("pass") * (variable("stop") - middle)
-        return (
-            Let("stop", stop),
-            Let("middle", dims.minimum(near, variable("stop"))),
-            Repeat(
-                "pass",
-                0,
-                2,
-                1,
-                (
-                    Define("hidden", hidden, False),
-                    When(
-                        Call("logical_or", (first, Register("hidden", DType.bool, False)), DType.bool),
-                        (Let("begin", begin), Let("end", end), *pieces(variable("begin"), variable("end"))),
-                    ),
-                ),
-            ),
-        )
+        test = Call("less_equal", (Across("minimum", least), number_of(low / 2)), DType.bool)
+        to_middle, middle = self.builder.let("middle", dims.minimum(near, end_of_all))
+        part = self.builder.variable("pass")
+        first = Call("equal", (Integer(part), Integer(0)), DType.bool)
+        to_hidden, hidden = self.builder.keep("hidden", test, varying=False)
+        to_begin, begin = self.builder.let("begin", part * middle)
+        to_end, end = self.builder.let("end", middle + part * (end_of_all - middle))
+        seen = When(Call("logical_or", (first, hidden), DType.bool), (to_begin, to_end, *pieces(begin, end)))
+        return to_stop, to_middle, repeat(part, 0, 2, 1, (to_hidden, seen))
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +199,7 @@ class Streaming:
         unseen = Call("equal", (now, number_of(-inf)), DType.bool)
         return call("select", unseen, number_of(0.0), now)
 
-    def inverse(self, total: Code, largest: Code, statements: list[Statement], prefix: str) -> Code:
+    def inverse(self, total: Code, largest: Code, statements: list[Statement]) -> Code:
         """What sums of a row are multiplied by at the end.
 
         Rows without a visible key have a total of 0 here; it is NaN where the program lets -inf - -inf happen.
@@ -247,22 +207,20 @@ class Streaming:
         if not self.attention.shifts_nothing:
             hidden = Call("equal", (largest, number_of(-inf)), DType.bool)
             total = call("select", hidden, number_of(nan), total)
-        whole = Register(f"{prefix}whole", FLOAT, True)
-        statements.append(Define(whole.name, total, True))
-        lowering = Lowering([], {}, self.parameters, {AT_HAND: whole}, None, statements, prefix)
+        defined, whole = self.builder.keep("whole", total, varying=True)
+        statements.append(defined)
+        lowering = Lowering({}, {}, self.builder, {AT_HAND: whole}, None, statements)
         inverse: Code = call("divide", number_of(1.0), lowering.code(self.attention.divisor))
         if self.attention.drops_nan:
             inverse = call("select", Call("is_nan", (whole,), DType.bool), number_of(0.0), inverse)
         if not dims.is_at_least(self.attention.shape[-1], 1):
             empty = Call("equal", (Integer(self.keys), Integer(0)), DType.bool)
             inverse = call("select", empty, number_of(0.0), inverse)
-        register = Register(f"{prefix}inverse", FLOAT, True)
-        statements.append(Define(register.name, inverse, True))
+        defined, register = self.builder.keep("inverse", inverse, varying=True)
+        statements.append(defined)
         return register
 
-    def write(
-        self, sums: Sequence[Code], inverse: Code, row: Dim, column: Dim, mask: Code | None, prefix: str
-    ) -> list[Statement]:
+    def write(self, sums: Sequence[Code], inverse: Code, row: Dim, column: Dim, mask: Code | None) -> list[Statement]:
         """Neighbouring columns of a row, from `column` on, ended and written."""
         values = [call("multiply", each, inverse) for each in sums]
         if self.attention.drops_nan:
@@ -273,11 +231,11 @@ class Streaming:
         along = self.attention.axes.index(self.last + 1)
         aligned = all(dims.mod(s, RUN) == 0 for axis, s in enumerate(self.result.strides) if axis != along)
         if aligned and len(values) == RUN:
-            return list(self.epilogue_writer.write_run(values, axes, along, mask, prefix))
+            return list(self.epilogue_writer.write_run(values, axes, along, mask))
         statements: list[Statement] = []
         for number, value in enumerate(values):
             place = {**axes, along: axes[along] + number}
-            statements += self.epilogue_writer.write(value, place, mask, f"{prefix}{number}_")
+            statements += self.epilogue_writer.write(value, place, mask)
         return statements
 
 

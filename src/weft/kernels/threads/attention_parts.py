@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from weft.ir.attention import Attention
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.attention import single_work
 from weft.kernels.build.templates import Part
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.threads.attention import ending_operands, streamed_operands
 from weft.kernels.threads.attention_tiles import attention_on_tiles
 
@@ -19,4 +18,4 @@ def attention_parts(
     """The attention alone."""
     launch = attention_on_tiles(attention, tuple(operands), result, target)
     every = (*streamed_operands(attention), *ending_operands(attention))
-    return (Part(single_work(launch, len(every)), every, result),)
+    return (Part(Work((launch,)), every, result),)

@@ -18,25 +18,11 @@ from weft.ir import dims
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Barrier,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    FetchRun,
-    Integer,
-    PutRun,
-    Register,
-    Repeat,
-    Statement,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Barrier, Buffer, Call, Code, Integer, Register, Statement, lane
 from weft.ir.scalar import Scalar
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.kernel_builder import assign, define, fetch_run, put_run, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, Tensor
 from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, call, larger, number_of
@@ -126,7 +112,7 @@ def choose_shape(attention: Attention, target: ThreadTarget) -> Shape:
 def attention_on_tiles(
     attention: Attention, operands: tuple[Tensor, ...], result: Tensor, target: ThreadTarget
 ) -> Launch:
-    """Buffers as those of `Streaming`."""
+    """Operands as those of `Streaming`."""
     return Tiles(attention, operands, result, target, choose_shape(attention, target)).build()
 
 
@@ -144,27 +130,34 @@ class Tiles(Streaming):
         self.own = range(shape.rows)
         self.deep = shape.lanes // shape.keys  # runs of every key in a buffer
         self.is_exact = dims.mod(attention.shape[-1], shape.keys) == 0
+        self.add_local_memory()
+        self.largest = self.builder.registers("largest", shape.rows, FLOAT)
+        self.totals = self.builder.registers("total", shape.rows, FLOAT)
+        self.sums = [self.builder.registers(f"sum{row}_", self.columns * RUN, FLOAT) for row in self.own]
 
     def build(self) -> Launch:
-        largest = [Register(f"largest{row}", FLOAT, True) for row in self.own]
         statements: list[Statement] = self.decode()
         statements += self.keep_queries() if self.shape.keeps_queries else []
         for row in self.own:
-            statements += [Define(f"largest{row}", number_of(-inf), True), Define(f"total{row}", number_of(0.0), True)]
-            statements += [Define(f"sum{row}_{n}", number_of(0.0), True) for n in range(self.columns * RUN)]
-        statements += self.each_piece(self.shape.keys, self.pieces, largest)
+            statements += [define(self.largest[row], number_of(-inf)), define(self.totals[row], number_of(0.0))]
+            statements += [define(total, number_of(0.0)) for total in self.sums[row]]
+        statements += self.each_piece(self.shape.keys, self.pieces, self.largest)
         statements += self.finish()
-        return self.launch(self.shape.lanes, statements, self.local_buffers())
+        return self.launch(self.shape.lanes, statements)
 
-    def local_buffers(self) -> list[Buffer]:
+    def add_local_memory(self) -> None:
+        """Of keys and then values, of weights and what lanes of a row tell each other, and of queries."""
         shape = self.shape
+
+        def several(hint: str, count: int, size: int) -> list[Buffer]:
+            return [self.builder.local(f"{hint}{number}", FLOAT, size) for number in range(count)]
+
         pieces = max(shape.key_buffers(self.depth), shape.value_buffers(self.width))
-        sizes = {f"piece{number}": shape.lanes * RUN for number in range(pieces)}
-        sizes |= {f"weights{row}": shape.high * (shape.wide + 1) * RUN for row in self.own}
-        sizes["meeting"] = shape.high * (shape.wide + 1) * shape.rows
+        self.piece_buffers = several("piece", pieces, shape.lanes * RUN)
+        self.weights = several("weights", shape.rows, shape.high * (shape.wide + 1) * RUN)
+        self.meetings = self.builder.local("meeting", FLOAT, shape.high * (shape.wide + 1) * shape.rows)
         if shape.keeps_queries:
-            sizes |= {f"queries{row}": shape.high * odd(self.depth) * RUN for row in self.own}
-        return [Buffer(name, FLOAT, True, size) for name, size in sizes.items()]
+            self.queries = several("queries", shape.rows, shape.high * odd(self.depth) * RUN)
 
     def row(self, number: int) -> Dim:
         return self.high * self.shape.rows + number
@@ -178,21 +171,27 @@ class Tiles(Streaming):
             run = self.wide + number * self.shape.wide
             inside = None if (number + 1) * self.shape.wide <= self.depth else below(run, self.depth)
             for row in self.own:
-                places, prefix = self.at_row(self.row(row)), f"query{row}_{number}_"
-                values = self.take(self.query, places, run, self.attention.depth, inside, statements, prefix)
+                places = self.at_row(self.row(row))
+                values = self.take(self.query, places, run, self.attention.depth, inside, statements)
                 place = (self.high * odd(self.depth) + run) * RUN
-                statements.append(PutRun(f"queries{row}", place, tuple(values), inside))
+                statements.append(put_run(self.queries[row], place, values, inside))
         return statements
 
-    def query_run(self, row: int, run: Dim, statements: list[Statement], prefix: str) -> list[Code]:
+    def query_run(self, row: int, run: Dim, statements: list[Statement]) -> Sequence[Code]:
         """A run of a row's query."""
         if not self.shape.keeps_queries:
             places = self.at_row(self.row(row))
-            return self.take(self.query, places, run, self.attention.depth, None, statements, prefix)
+            return self.take(self.query, places, run, self.attention.depth, None, statements)
         place = (self.high * odd(self.depth) + run) * RUN
-        return fetched(prefix, f"queries{row}", place, statements)
+        return self.fetched(self.queries[row], place, statements)
 
-    def fetch_keys(self, statements: list[Statement]) -> list[list[Code]]:
+    def fetched(self, buffer: Buffer, place: Dim, statements: list[Statement]) -> list[Register]:
+        """A run from shared memory."""
+        registers = self.builder.registers("four", RUN, FLOAT)
+        statements.append(fetch_run(registers, buffer, place))
+        return registers
+
+    def fetch_keys(self, start: Dim, statements: list[Statement]) -> list[list[Code]]:
         """What a lane brings of a piece's keys: for each buffer a run of one key.
 
         Key 4 * w + n of a piece lies at w + n * wide, so that lanes beside each other read neighbours. A key beyond
@@ -200,27 +199,25 @@ class Tiles(Streaming):
         """
         here, shape = lane(self.shape.lanes), self.shape
         slot = dims.mod(here, shape.keys)
-        key = self.inside(dims.mod(slot, shape.wide) * RUN + dims.floordiv(slot, shape.wide))
+        key = self.inside(start, dims.mod(slot, shape.wide) * RUN + dims.floordiv(slot, shape.wide))
         found = []
         for number in range(shape.key_buffers(self.depth)):
             run = dims.floordiv(here, shape.keys) + number * self.deep
             mask = None if (number + 1) * self.deep <= self.depth else below(run, self.depth)
             places = {**self.places, self.last: key}
-            prefix = f"key{number}_"
-            found.append(self.take(self.key, places, run, self.attention.depth, mask, statements, prefix))
+            found.append(self.take(self.key, places, run, self.attention.depth, mask, statements))
         return found
 
-    def fetch_values(self, statements: list[Statement]) -> list[list[Code]]:
+    def fetch_values(self, start: Dim, statements: list[Statement]) -> list[list[Code]]:
         """What a lane brings of a piece's values; those beyond the end are 0."""
         here = lane(self.shape.lanes)
         found = []
         for number in range(self.shape.value_buffers(self.width)):
-            key = variable("start") + dims.floordiv(here, self.width) + number * self.each
+            key = start + dims.floordiv(here, self.width) + number * self.each
             idle = self.each * self.width < self.shape.lanes
             mask = below(key, self.keys) if idle or not self.is_exact else None
             places, run = {**self.places, self.last: key}, dims.mod(here, self.width)
-            prefix = f"value{number}_"
-            found.append(self.take(self.value, places, run, self.attention.width, mask, statements, prefix))
+            found.append(self.take(self.value, places, run, self.attention.width, mask, statements))
         return found
 
     def take(
@@ -231,140 +228,132 @@ class Tiles(Streaming):
         extent: int,
         mask: Code | None,
         statements: list[Statement],
-        prefix: str,
     ) -> list[Code]:
         """A run of a query, key or value with `extent` numbers; 0 beyond these, and where a mask says so."""
         if extent % RUN == 0:
-            return self.take_run(element, {**places, self.last + 1: run * RUN}, statements, prefix, mask)
+            return self.take_run(element, {**places, self.last + 1: run * RUN}, statements, mask)
         values: list[Code] = []
         for part in range(RUN):
             test = below(run * RUN + part, extent)
             test = test if mask is None else Call("logical_and", (mask, test), DType.bool)
             at = {**places, self.last + 1: run * RUN + part}
-            values += self.take_run(element, at, statements, f"{prefix}{part}_", test, 1)
+            values += self.take_run(element, at, statements, test, 1)
         return values
 
-    def inside(self, key: Dim) -> Dim:
+    def inside(self, start: Dim, key: Dim) -> Dim:
         """The place of a key of the piece among all, of the last one for those that are not there."""
-        position = variable("start") + key
+        position = start + key
         if self.is_exact:
             return position
-        return dims.minimum(position, self.parameters.named("last_key", dims.maximum(self.attention.shape[-1] - 1, 0)))
+        return dims.minimum(position, self.builder.named("last_key", dims.maximum(self.attention.shape[-1] - 1, 0)))
 
     # -- a piece of the keys -----------------------------------------------------------------------------------------
 
     def pieces(self, begin: Dim, end: Dim) -> Body:
-        return (Repeat("start", begin, end, self.shape.keys, self.piece()),)
+        start = self.builder.variable("start")
+        return (repeat(start, begin, end, self.shape.keys, self.piece(start)),)
 
-    def piece(self) -> Body:
+    def piece(self, start: Dim) -> Body:
+        """The keys from `start` on."""
         statements: list[Statement] = []
-        keys = self.fetch_keys(statements)
-        values = self.fetch_values(statements)
+        keys = self.fetch_keys(start, statements)
+        values = self.fetch_values(start, statements)
         place = lane(self.shape.lanes) * RUN
-        statements += [PutRun(f"piece{number}", place, tuple(run)) for number, run in enumerate(keys)]
-        statements += [Barrier(), *self.products(), *self.scores()]
+        statements += [put_run(buffer, place, run) for buffer, run in zip(self.piece_buffers, keys)]
+        scores = [self.builder.registers(f"s{row}_", RUN, FLOAT) for row in self.own]
+        statements += [Barrier(), *self.products(scores), *self.find_scores(start, scores)]
         idle = self.each * self.width < self.shape.lanes
         mask = below(lane(self.shape.lanes), self.each * self.width) if idle else None
-        statements += [PutRun(f"piece{number}", place, tuple(run), mask) for number, run in enumerate(values)]
-        return *statements, *self.weigh(), Barrier(), *self.sum_up()
+        statements += [put_run(buffer, place, run, mask) for buffer, run in zip(self.piece_buffers, values)]
+        return *statements, *self.weigh(scores), Barrier(), *self.sum_up()
 
-    def products(self) -> list[Statement]:
+    def products(self, scores: Sequence[Sequence[Register]]) -> list[Statement]:
         """Products of a lane's rows with its four keys."""
-        statements: list[Statement] = [
-            Define(f"s{row}_{key}", number_of(0.0), True) for row in self.own for key in range(RUN)
-        ]
+        statements: list[Statement] = [define(score, number_of(0.0)) for row in scores for score in row]
         for number in range(self.shape.key_buffers(self.depth)):
             count = min(self.deep, self.depth - number * self.deep)
-            step = variable("d") if count > 1 else 0
+            step = self.builder.variable("d") if count > 1 else 0
             body: list[Statement] = []
-            queries = [self.query_run(row, number * self.deep + step, body, f"q{number}_{row}_") for row in self.own]
+            queries = [self.query_run(row, number * self.deep + step, body) for row in self.own]
             for key in range(RUN):
                 at = (step * self.shape.keys + key * self.shape.wide + self.wide) * RUN
-                found = fetched(f"k{number}_{key}_", f"piece{number}", at, body)
+                found = self.fetched(self.piece_buffers[number], at, body)
                 for part, right in enumerate(found):
-                    for row in self.own:
-                        total = Register(f"s{row}_{key}", FLOAT, True)
-                        body.append(Assign(total.name, multiply_add(self.target, queries[row][part], right, total)))
-            statements += [Repeat("d", 0, count, 1, tuple(body))] if count > 1 else body
+                    for query, score in zip(queries, scores):
+                        body.append(assign(score[key], multiply_add(self.target, query[part], right, score[key])))
+            statements += [repeat(step, 0, count, 1, body)] if count > 1 else body
         return statements
 
-    def scores(self) -> list[Statement]:
+    def find_scores(self, start: Dim, scores: Sequence[Sequence[Register]]) -> list[Statement]:
         """Scores of the products, and the largest of each row, for its other lanes to see."""
         statements: list[Statement] = []
         most: list[Code] = []
         for row in self.own:
             places = self.at_row(self.row(row))
-            largest = Register(f"m{row}", FLOAT, True)
-            statements.append(Define(largest.name, number_of(-inf), True))
-            for number in range(RUN):
+            defined, largest = self.builder.keep("m", number_of(-inf), varying=True)
+            statements.append(defined)
+            for number, own in enumerate(scores[row]):
                 key = self.wide * RUN + number
-                own = Register(f"s{row}_{number}", FLOAT, True)
-                score = self.score_at(own, places, self.inside(key), statements, f"score{row}_{number}_")
+                score = self.score_at(own, places, self.inside(start, key), statements)
                 if not self.is_exact:
-                    score = call("select", below(variable("start") + key, self.keys), score, number_of(-inf))
+                    score = call("select", below(start + key, self.keys), score, number_of(-inf))
                 if score is not own:
-                    statements.append(Assign(own.name, score))
-                statements.append(Assign(largest.name, larger(largest, own)))
+                    statements.append(assign(own, score))
+                statements.append(assign(largest, larger(largest, own)))
             most.append(largest)
-        return [*statements, PutRun("meeting", self.meeting(self.wide), tuple(most))]
+        return [*statements, put_run(self.meetings, self.meeting(self.wide), most)]
 
     def meeting(self, number: Dim) -> Dim:
         """Where lane number `number` of the lane's group leaves what it has for each row."""
         return (self.high * (self.shape.wide + 1) + number) * self.shape.rows
 
-    def met(self, name: str, statements: list[Statement]) -> list[list[Code]]:
+    def met(self, hint: str, statements: list[Statement]) -> list[list[Code]]:
         """What all lanes of the group left, for each row."""
         found = []
         for number in range(self.shape.wide):
-            names = tuple(f"{name}{number}_{row}" for row in self.own)
-            statements.append(FetchRun(names, "meeting", self.meeting(number), FLOAT))
-            found.append([Register(each, FLOAT, True) for each in names])
+            registers = self.builder.registers(hint, self.shape.rows, FLOAT)
+            statements.append(fetch_run(registers, self.meetings, self.meeting(number)))
+            found.append(registers)
         return [list(row) for row in zip(*found)]
 
-    def weigh(self) -> list[Statement]:
+    def weigh(self, scores: Sequence[Sequence[Register]]) -> list[Statement]:
         """Scores as weights, for the lanes of a row to read; what was summed up so far scaled."""
         statements: list[Statement] = []
         for row, others in zip(self.own, self.met("most", statements)):
-            before, now, by = (Register(f"{name}{row}", FLOAT, True) for name in ("largest", "now", "by"))
-            statements.append(Define(now.name, before, True))
-            statements += [Assign(now.name, larger(now, other)) for other in others]
-            statements.append(Define(by.name, self.shift(now), True))
-            factor = Register(f"factor{row}", FLOAT, True)
-            statements.append(Define(factor.name, call("exp", call("subtract", before, by)), True))
-            statements.append(Assign(before.name, now))
-            total: Code = call("multiply", Register(f"total{row}", FLOAT, True), factor)
-            for key in range(RUN):
-                own = Register(f"s{row}_{key}", FLOAT, True)
-                statements.append(Assign(own.name, call("exp", call("subtract", own, by))))
+            before = self.largest[row]
+            defined, now = self.builder.keep("now", before)
+            statements.append(defined)
+            statements += [assign(now, larger(now, other)) for other in others]
+            first, by = self.builder.keep("by", self.shift(now), varying=True)
+            second, factor = self.builder.keep("factor", call("exp", call("subtract", before, by)), varying=True)
+            statements += [first, second, assign(before, now)]
+            total: Code = call("multiply", self.totals[row], factor)
+            for own in scores[row]:
+                statements.append(assign(own, call("exp", call("subtract", own, by))))
                 total = call("add", total, own)
-            statements.append(Assign(f"total{row}", total))
-            for number in range(self.columns * RUN):
-                own = Register(f"sum{row}_{number}", FLOAT, True)
-                statements.append(Assign(own.name, call("multiply", own, factor)))
-        for row in self.own:
-            weights = tuple(Register(f"s{row}_{key}", FLOAT, True) for key in range(RUN))
-            place = (self.high * (self.shape.wide + 1) + self.wide) * RUN
-            statements.append(PutRun(f"weights{row}", place, weights))
-        return statements
+            statements.append(assign(self.totals[row], total))
+            statements += [assign(own, call("multiply", own, factor)) for own in self.sums[row]]
+        place = (self.high * (self.shape.wide + 1) + self.wide) * RUN
+        return [*statements, *(put_run(buffer, place, row) for buffer, row in zip(self.weights, scores))]
 
     def sum_up(self) -> list[Statement]:
         """The piece's values by their weights."""
         statements: list[Statement] = []
         count = self.each // RUN
         for number in range(self.shape.value_buffers(self.width)):
-            step = variable("k") if count > 1 else 0
+            step = self.builder.variable("k") if count > 1 else 0
             body: list[Statement] = []
             at = (self.high * (self.shape.wide + 1) + number * count + step) * RUN
-            weights = [fetched(f"p{number}_{row}_", f"weights{row}", at, body) for row in self.own]
+            weights = [self.fetched(buffer, at, body) for buffer in self.weights]
             for key in range(RUN):
                 for column in range(self.columns):
                     place = ((step * RUN + key) * self.width + self.column(column)) * RUN
-                    found = fetched(f"v{number}_{key}_{column}_", f"piece{number}", place, body)
-                    for row in self.own:
+                    found = self.fetched(self.piece_buffers[number], place, body)
+                    for row, weight in zip(self.sums, weights):
                         for part, value in enumerate(found):
-                            total = Register(f"sum{row}_{column * RUN + part}", FLOAT, True)
-                            body.append(Assign(total.name, multiply_add(self.target, weights[row][key], value, total)))
-            statements += [Repeat("k", 0, count, 1, tuple(body))] if count > 1 else body
+                            total = row[column * RUN + part]
+                            body.append(assign(total, multiply_add(self.target, weight[key], value, total)))
+            statements += [repeat(step, 0, count, 1, body)] if count > 1 else body
         return statements
 
     def column(self, number: int) -> Dim:
@@ -376,13 +365,12 @@ class Tiles(Streaming):
 
     def finish(self) -> list[Statement]:
         """Results divided by their totals, ended and written."""
-        totals = tuple(Register(f"total{row}", FLOAT, True) for row in self.own)
-        statements: list[Statement] = [PutRun("meeting", self.meeting(self.wide), totals)]
+        statements: list[Statement] = [put_run(self.meetings, self.meeting(self.wide), self.totals)]
         for row, parts in zip(self.own, self.met("part", statements)):
             total = parts[0]
             for part in parts[1:]:
                 total = call("add", total, part)
-            inverse = self.inverse(total, Register(f"largest{row}", FLOAT, True), statements, f"end{row}_")
+            inverse = self.inverse(total, self.largest[row], statements)
             there = self.has_row(self.row(row))
             for column in range(self.columns):
                 statements += self.write_run(row, column, inverse, there)
@@ -390,26 +378,18 @@ class Tiles(Streaming):
 
     def write_run(self, row: int, column: int, inverse: Code, there: Code | None) -> list[Statement]:
         run = self.wide + column * self.shape.wide
-        sums = [Register(f"sum{row}_{column * RUN + part}", FLOAT, True) for part in range(RUN)]
-        prefix = f"w{row}_{column}_"
+        sums = self.sums[row][column * RUN : (column + 1) * RUN]
         if self.attention.width % RUN == 0:
             whole = (column + 1) * self.shape.wide <= self.width
             mask = all_of([test for test in (there, None if whole else below(run, self.width)) if test is not None])
-            return self.write(sums, inverse, self.row(row), run * RUN, mask, prefix)
+            return self.write(sums, inverse, self.row(row), run * RUN, mask)
         statements: list[Statement] = []
         for part, own in enumerate(sums):
             inside = below(run * RUN + part, self.attention.width)
             mask = all_of([test for test in (there, inside) if test is not None])
-            statements += self.write([own], inverse, self.row(row), run * RUN + part, mask, f"{prefix}{part}_")
+            statements += self.write([own], inverse, self.row(row), run * RUN + part, mask)
         return statements
 
 
 def below(value: Dim, limit: Dim) -> Code:
     return Call("less", (Integer(value), Integer(limit)), DType.bool)
-
-
-def fetched(name: str, buffer: str, place: Dim, statements: list[Statement]) -> list[Code]:
-    """A run from shared memory."""
-    names = tuple(f"{name}{part}" for part in range(RUN))
-    statements.append(FetchRun(names, buffer, place, FLOAT))
-    return [Register(each, FLOAT, True) for each in names]

@@ -22,9 +22,8 @@ from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.contraction import ContractOperand, sum_order
-from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_choice import product_work
@@ -164,7 +163,7 @@ class _Plan:
         for label in reversed(labels):
             loop_axes.insert(0, LoopAxis(self.size(label), step, step, self.output.index(label)))
             step = step * self.size(label)
-        return len(merge_loop_axes(loop_axes, EpilogueWriter(self.result, self.epilogue, Parameters()))) <= 1
+        return len(merge_loop_axes(loop_axes, EpilogueAccess(self.result, self.epilogue))) <= 1
 
     def is_ready(self, side: ContractOperand, across: Sequence[int]) -> bool:
         """Whether four neighbours across can be read at once where they are."""

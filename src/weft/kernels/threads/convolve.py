@@ -176,10 +176,7 @@ class _Builder:
                 value = Apply("select", (test, value, Literal(0, self.x.dtype)), self.x.dtype)
         space = Reference("workspace", 0)
         launches = map_work(value, [self.x], made, self.target).launches
-        moved = tuple(
-            (launch, tuple(space if reference.kind == "result" else reference for reference in references))
-            for launch, references in launches
-        )
+        moved = tuple(launch.rebound({Reference("result", 0): space}) for launch in launches)
         return made, space, Work(moved, (Workspace(self.x.dtype, dims.product(shape)),))
 
 

@@ -7,22 +7,31 @@ piece is a stretch of all walks together, and every element finds its place alon
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer, Let, Repeat, Statement, variable
+from weft.ir.kernel import Call, Code, Integer, Statement
 from weft.kernels.build.loop_axes import LoopAxis, split_index
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 
 _LONG = 8  # pieces of a walk from which on one that is not full does not matter
 
 
-class Depth:
-    """Pieces of `depth` sums; `pieces` is their number. Names of the pieces at hand are given by who asks."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a piece is: its number, along the innermost walk or all of them, and its places along the others."""
 
-    def __init__(self, loop_axes: Sequence[LoopAxis], parameters: Parameters, depth: int) -> None:
-        self.depth, self.parameters = depth, parameters
+    number: Dim
+    sums: tuple[Dim, ...]
+
+
+class Depth:
+    """Pieces of `depth` sums; `pieces` is their number."""
+
+    def __init__(self, loop_axes: Sequence[LoopAxis], builder: KernelBuilder, depth: int) -> None:
+        self.depth, self.builder = depth, builder
         sizes = [loop_axis.size for loop_axis in loop_axes]
         self.nested = len(sizes) > 1 and _suits(sizes[-1], depth)
         whole = sizes[-1] if self.nested else dims.product(sizes)
@@ -30,52 +39,53 @@ class Depth:
         outer = sizes[:-1] if self.nested else []
         self.pieces = dims.product(outer) * each
         self.is_exact = dims.mod(whole, depth) == 0 and dims.is_at_least(dims.product(sizes), 1)
-        self._whole = whole if self.is_exact else parameters.named("depth", whole)
-        self._each = parameters.named("pieces_each", dims.maximum(each, 1)) if self.nested else 1
+        self._whole = whole if self.is_exact else builder.named("depth", whole)
+        self._each = builder.named("pieces_each", dims.maximum(each, 1)) if self.nested else 1
         inner = outer if self.nested else sizes
-        named = [parameters.named(f"sums{n}", dims.maximum(size, 1)) if n else size for n, size in enumerate(inner)]
+        named = [builder.named(f"sums{n}", dims.maximum(size, 1)) if n else size for n, size in enumerate(inner)]
         self._sizes = [1 if n == 0 else size for n, size in enumerate(named)]  # the first one is never divided by
-        self._loops = [parameters.named(f"loop{n}", size) for n, size in enumerate(outer)]
+        self._loops = [builder.named(f"loop{n}", size) for n, size in enumerate(outer)]
 
-    def begin(self, piece: Dim, name: str) -> list[Statement]:
-        """Names for where a piece is."""
+    def piece(self, hint: str) -> Piece:
+        """Variables for a piece, which `begin` or `loops` introduces."""
+        number = self.builder.variable(f"{hint}_piece")
+        return Piece(number, tuple(self.builder.variables(f"{hint}_sum", len(self._sizes) if self.nested else 0)))
+
+    def begin(self, piece: Piece, number: Dim) -> list[Statement]:
+        """Where the piece of a number among all is."""
         if not self.nested:
-            return [Let(f"{name}piece", piece)]
-        statements: list[Statement] = [Let(f"{name}piece", dims.mod(piece, self._each))]
-        rest = dims.floordiv(piece, self._each)
-        for number, place in enumerate(split_index(rest, self._sizes)):
-            statements.append(Let(f"{name}sum{number}", place))
-        return statements
+            return [let(piece.number, number)]
+        places = split_index(dims.floordiv(number, self._each), self._sizes)
+        lets = [let(name, place) for name, place in zip(piece.sums, places)]
+        return [let(piece.number, dims.mod(number, self._each)), *lets]
 
-    def loops(self, name: str, before: Sequence[Statement], body: Sequence[Statement]) -> list[Statement]:
+    def loops(self, piece: Piece, before: Sequence[Statement], body: Sequence[Statement]) -> list[Statement]:
         """All pieces, one after the other; `before` each stretch of them that has the outer places in common."""
-        stop = self._each if self.nested else self.parameters.named("pieces", self.pieces)
-        found: list[Statement] = [*before, Repeat(f"{name}piece", 0, stop, 1, tuple(body))]
-        for number, size in reversed(list(enumerate(self._loops))):
-            found = [Repeat(f"{name}sum{number}", 0, size, 1, tuple(found))]
+        stop = self._each if self.nested else self.builder.named("pieces", self.pieces)
+        found: list[Statement] = [*before, repeat(piece.number, 0, stop, 1, body)]
+        for place, size in reversed(list(zip(piece.sums, self._loops))):
+            found = [repeat(place, 0, size, 1, found)]
         return found
 
-    def outer(self, name: str) -> list[Dim]:
+    def outer(self, piece: Piece) -> list[Dim]:
         """Where all elements of a piece are along each walk; 0 along those that they differ in."""
-        if not self.nested:
-            return [0] * len(self._sizes)
-        return [*(variable(f"{name}sum{number}") for number in range(len(self._sizes))), 0]
+        return [*piece.sums, 0] if self.nested else [0] * len(self._sizes)
 
-    def inner(self, name: str, within: Dim) -> list[Dim]:
+    def inner(self, piece: Piece, within: Dim) -> list[Dim]:
         """Where an element of a piece is besides."""
-        index = self._index(name, within)
+        index = self._index(piece, within)
         if self.nested:
             return [*(0 for _ in self._sizes), index]
         return split_index(index, self._sizes) if self._sizes else []
 
-    def test(self, name: str, within: Dim) -> list[Code]:
+    def test(self, piece: Piece, within: Dim) -> list[Code]:
         """The condition under which there is such an element."""
         if self.is_exact:
             return []
-        return [Call("less", (Integer(self._index(name, within)), Integer(self._whole)), DType.bool)]
+        return [Call("less", (Integer(self._index(piece, within)), Integer(self._whole)), DType.bool)]
 
-    def _index(self, name: str, within: Dim) -> Dim:
-        return self.depth * variable(f"{name}piece") + within
+    def _index(self, piece: Piece, within: Dim) -> Dim:
+        return self.depth * piece.number + within
 
 
 def _suits(size: Dim, depth: int) -> bool:

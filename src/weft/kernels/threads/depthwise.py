@@ -20,33 +20,19 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    FetchRun,
-    Integer,
-    Kernel,
-    Number,
-    Register,
-    Repeat,
-    Statement,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Number, Register, Statement
 from weft.ir.layout import offset, row_major
 from weft.ir.packing import Constant, Packing
 from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load
 from weft.ir.target import ThreadTarget
 from weft.ir.types import Shape
-from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
+from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
 from weft.kernels.build.windows import Phase, Window, distances, phases
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.points import all_of, points
 
@@ -85,7 +71,7 @@ def depthwise_work(
         dims.floordiv(result.shape[1], primitive.groups),
         primitive.transposed,
     )
-    steps: list[tuple[Launch, tuple[Reference, ...]]] = []
+    launches: list[Launch] = []
     constants: list[Constant] = []
     spaces: list[Workspace] = []
     for phase in phases(primitive, w.shape[2:], result.shape[2:]):
@@ -98,10 +84,10 @@ def depthwise_work(
             weights = Reference("workspace", len(spaces))
             launch, space = pack_weights(w, phase, groups, target)
             spaces.append(space)
-            steps.append((launch, (Reference("operand", 1), weights)))
+            launches.append(launch.rebound({Reference("operand", 0): RIGHT, RESULT: weights}))
         launch = depthwise_launch(phase, groups, x, result, epilogue, target)
-        steps.append((launch, (Reference("operand", 0), weights, *epilogue_references(epilogue))))
-    return Work(tuple(steps), tuple(spaces), tuple(constants))
+        launches.append(launch.rebound({RIGHT: weights}))
+    return Work(tuple(launches), tuple(spaces), tuple(constants))
 
 
 # -- weights ---------------------------------------------------------------------------------------------------------
@@ -168,7 +154,7 @@ def depthwise_launch(
     epilogue: Epilogue | None,
     target: ThreadTarget,
 ) -> Launch:
-    """Buffers: x, the weights (of its type), the epilogue's operands, and the result."""
+    """Operands are x, the weights (of its type), and the epilogue's."""
     return _Direct(phase, groups, x, result, epilogue, target).launch()
 
 
@@ -184,8 +170,10 @@ class _Direct:
     ) -> None:
         self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
         self.type = accumulator_type(x.dtype)
-        self.parameters = Parameters()
-        self.epilogue_writer = EpilogueWriter(result, epilogue, self.parameters)
+        self.builder = KernelBuilder("depthwise")
+        self.source = self.builder.input("x", x.dtype, LEFT)
+        self.weights = self.builder.input("w", x.dtype, RIGHT)
+        self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 2)
         self.alone = groups.channels == 1 and groups.features == 1
         neighbours = x.strides[CHANNEL] == 1
         shared = dims.mod(groups.features, RUN) == 0
@@ -193,7 +181,7 @@ class _Direct:
         self.run = RUN if fits else 1  # features of a thread
         self.deep = RUN if not self.alone and neighbours and dims.mod(groups.channels, RUN) == 0 else 1
         self.pixels = self.choose_pixels()
-        named = self.parameters.named
+        named = self.builder.named
         self.strides = [s if s in (0, 1) else named(f"x_{axis}", s) for axis, s in enumerate(x.strides)]
         self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(x.shape[2:])]
         self.bases = [named(f"base{axis}", window.base) for axis, window in enumerate(phase)]
@@ -202,7 +190,7 @@ class _Direct:
         self.last = len(phase) - 1
 
     def number(self, name: str, value: Dim) -> Dim:
-        return value if isinstance(value, int) else self.parameters.named(name, value)
+        return value if isinstance(value, int) else self.builder.named(name, value)
 
     def choose_pixels(self) -> int:
         """Several a thread share what they read; but a GPU needs many threads to be busy."""
@@ -221,21 +209,19 @@ class _Direct:
         parts = [window.count for window in self.phase]
         parts[-1] = dims.ceildiv(parts[-1], self.pixels)
         sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
-        here = points(sizes, self.parameters, self.target.block_threads)
+        here = points(sizes, self.builder, self.target.block_threads)
         self.image, *self.places, feature = here.places
         self.places[-1] = self.places[-1] * self.pixels
         self.feature = feature * self.run
         self.columns: dict[Dim, tuple[Code | None, list[Statement]]] = {}
-        sums = [Define(name, Number(0, self.type), True) for name in self.sums()]
+        self.sums = [self.builder.registers(f"sum{n}_", self.run, self.type) for n in range(self.pixels)]
+        self.outer_taps = self.builder.variables("t", self.last)
+        self.channel = 0 if self.channels == 1 else self.builder.variable("c")  # of the group
+        sums = [define(total, Number(0, self.type)) for pixel in self.sums for total in pixel]
         products = self.products()
         masks = [statement for _, made in self.columns.values() for statement in made]
         statements = (*masks, *sums, *products, *self.end(here.mask))
-        buffers = (Buffer("x", self.x.dtype, False), Buffer("w", self.x.dtype, False), *self.epilogue_writer.buffers)
-        kernel = Kernel("depthwise", buffers, tuple(self.parameters.values), self.target.block_threads, statements)
-        return Launch(kernel, here.blocks, tuple(self.parameters.values.values()))
-
-    def sums(self) -> list[str]:
-        return [f"sum{pixel}_{number}" for pixel in range(self.pixels) for number in range(self.run)]
+        return self.builder.launch(self.target.block_threads, statements, here.blocks)
 
     def end(self, mask: Code | None) -> list[Statement]:
         """Every pixel's sums finished and written."""
@@ -245,13 +231,12 @@ class _Direct:
             place = self.places[-1] + pixel
             tests = [] if mask is None else [mask]
             if dims.mod(count, self.pixels) != 0:
-                limit = Integer(self.parameters.named("count", count))
+                limit = Integer(self.builder.named("count", count))
                 tests.append(Call("less", (Integer(place), limit), DType.bool))
             axes = {0: self.image, CHANNEL: self.feature}
             for axis, (window, at) in enumerate(zip(self.phase, (*self.places[:-1], place))):
                 axes[2 + axis] = window.first + at * window.step
-            values = [Register(f"sum{pixel}_{number}", self.type, True) for number in range(self.run)]
-            statements += self.epilogue_writer.write_run(values, axes, CHANNEL, all_of(tests), f"e{pixel}_")
+            statements += self.epilogue_writer.write_run(self.sums[pixel], axes, CHANNEL, all_of(tests))
         return statements
 
     # -- sums --------------------------------------------------------------------------------------------------------
@@ -262,22 +247,22 @@ class _Direct:
         masks: list[Code] = []
         for axis in range(self.last):
             row: list[Statement] = []
-            test = self.inside(axis, variable(f"t{axis}"), f"row{axis}", row)
+            test = self.inside(axis, self.outer_taps[axis], row)
             rows.append(row)
             masks += [] if test is None else [test]
         body: tuple[Statement, ...] = tuple(self.line(all_of(masks)))
         if self.channels != 1:
-            body = (Repeat("c", 0, self.channels, self.deep, body),)
-        for axis in reversed(range(self.last)):
-            body = (Repeat(f"t{axis}", 0, self.taps[axis], 1, (*rows[axis], *body)),)
+            body = (repeat(self.channel, 0, self.channels, self.deep, body),)
+        for tap, count, row in reversed(list(zip(self.outer_taps, self.taps, rows))):
+            body = (repeat(tap, 0, count, 1, (*row, *body)),)
         return body
 
     def line(self, row: Code | None) -> list[Statement]:
         """The taps of the last axis."""
         taps = self.taps[-1]
         if not isinstance(taps, int) or taps > WRITTEN_OUT:
-            tap = variable(f"t{self.last}")
-            return [Repeat(f"t{self.last}", 0, taps, 1, tuple(self.some_taps([tap], row)))]
+            tap = self.builder.variable(f"t{self.last}")
+            return [repeat(tap, 0, taps, 1, self.some_taps([tap], row))]
         if self.deep == 1:
             return self.some_taps(list(range(taps)), row)
         return [statement for tap in range(taps) for statement in self.some_taps([tap], row)]
@@ -285,54 +270,53 @@ class _Direct:
     def some_taps(self, taps: Sequence[Dim], row: Code | None) -> list[Statement]:
         """Weights of some taps, and every column of the input that one of them meets for some pixel."""
         statements: list[Statement] = []
-        met: dict[Dim, list[tuple[int, Dim]]] = {}
+        met: dict[Dim, list[tuple[int, list[list[Register]]]]] = {}
         for tap in taps:
-            for deep in range(self.deep):
-                names = tuple(f"w{tap}_{deep}_{number}" for number in range(self.run))
-                statements.append(FetchRun(names, "w", self.weight_place(tap, deep), self.x.dtype))
+            weights = [self.builder.registers("w", self.run, self.x.dtype) for _ in range(self.deep)]
+            for deep, run in enumerate(weights):
+                statements.append(fetch_run(run, self.weights, self.weight_place(tap, deep)))
             for pixel in range(self.pixels):
                 window = self.phase[-1]
-                met.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, tap))
-        for number, (column, pairs) in enumerate(met.items()):
+                met.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, weights))
+        for column, pairs in met.items():
             inside = self.column(column, statements)
             mask = all_of([test for test in (row, inside) if test is not None])
-            name = f"x{taps[0]}_{number}"
-            width = self.run if self.alone else self.deep
-            names = tuple(f"{name}_{part}" for part in range(width))
-            statements.append(FetchRun(names, "x", self.element_place(column), self.x.dtype, mask))
-            for pixel, tap in pairs:
-                statements += self.multiply(name, pixel, tap)
+            elements = self.builder.registers("x", self.run if self.alone else self.deep, self.x.dtype)
+            statements.append(fetch_run(elements, self.source, self.element_place(column), mask))
+            for pixel, weights in pairs:
+                statements += self.multiply(elements, weights, self.sums[pixel])
         return statements
 
-    def multiply(self, name: str, pixel: int, tap: Dim) -> list[Statement]:
+    def multiply(
+        self, elements: Sequence[Register], weights: Sequence[Sequence[Register]], sums: Sequence[Register]
+    ) -> list[Statement]:
+        """What a pixel meets at a tap, by the tap's weights, added to its sums."""
         statements: list[Statement] = []
         for deep in range(self.deep):
-            for number in range(self.run):
-                element = Register(f"{name}_{number if self.alone else deep}", self.x.dtype, True)
-                weight = Register(f"w{tap}_{deep}_{number}", self.x.dtype, True)
-                total = Register(f"sum{pixel}_{number}", self.type, True)
+            for number, total in enumerate(sums):
+                element, weight = elements[number if self.alone else deep], weights[deep][number]
                 left, right = widened(element, self.type), widened(weight, self.type)
-                statements.append(Assign(total.name, multiply_add(self.target, left, right, total)))
+                statements.append(assign(total, multiply_add(self.target, left, right, total)))
         return statements
 
     # -- places ------------------------------------------------------------------------------------------------------
 
     def weight_place(self, tap: Dim, deep: int) -> Dim:
         place: Dim = 0
-        for size, at in zip(self.taps, (*(variable(f"t{axis}") for axis in range(self.last)), tap)):
+        for size, at in zip(self.taps, (*self.outer_taps, tap)):
             place = place * size + at
-        channel = 0 if self.channels == 1 else variable("c") + deep
-        features = self.parameters.named("features", self.result.shape[CHANNEL])
+        channel = 0 if self.channels == 1 else self.channel + deep
+        features = self.builder.named("features", self.result.shape[CHANNEL])
         return (place * self.channels + channel) * features + self.feature
 
     def element_place(self, column: Dim) -> Dim:
         """Where the element of x is for the loops' taps, at a column from the first one of the thread on."""
-        positions = [self.position(axis, variable(f"t{axis}") * self.phase[axis].dilation) for axis in range(self.last)]
+        positions = [self.position(n, tap * self.phase[n].dilation) for n, tap in enumerate(self.outer_taps)]
         positions.append(self.position(self.last, column))
         channel = self.feature
         if not self.alone:
             group = dims.floordiv(self.feature, self.number("features_each", self.groups.features))
-            channel = group * self.channels + (0 if self.channels == 1 else variable("c"))
+            channel = group * self.channels + self.channel
         return offset(self.strides, [self.image, channel, *positions])
 
     def position(self, axis: int, further: Dim) -> Dim:
@@ -341,15 +325,13 @@ class _Direct:
     def column(self, column: Dim, statements: list[Statement]) -> Code | None:
         """Whether a column is inside: found out once where it is known beforehand, else here."""
         if not isinstance(column, int):
-            return self.inside(self.last, column, f"column_{len(statements)}", statements, whole=True)
+            return self.inside(self.last, column, statements, whole=True)
         if column not in self.columns:
             made: list[Statement] = []
-            self.columns[column] = self.inside(self.last, column, f"column{column}", made, whole=True), made
+            self.columns[column] = self.inside(self.last, column, made, whole=True), made
         return self.columns[column][0]
 
-    def inside(
-        self, axis: int, step: Dim, name: str, statements: list[Statement], *, whole: bool = False
-    ) -> Code | None:
+    def inside(self, axis: int, step: Dim, statements: list[Statement], *, whole: bool = False) -> Code | None:
         """Whether a tap (`whole`: a column) meets the input, in a register; None where it certainly does."""
         window, size = self.phase[axis], self.x.shape[2 + axis]
         further = step if whole else step * window.dilation
@@ -368,5 +350,6 @@ class _Direct:
         test = all_of(tests)
         if test is None:
             return None
-        statements.append(Define(name, test, True))
-        return Register(name, DType.bool, True)
+        defined, inside = self.builder.keep("column" if whole else "row", test, varying=True)
+        statements.append(defined)
+        return inside

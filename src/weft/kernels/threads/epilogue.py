@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from weft.ir import dims
 from weft.ir.access import nonlinear_axes, stride_along, without_axis
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
-from weft.ir.kernel import LANE, Code, FetchRun, Put, PutRun, Register, Statement, dims_vary, variable
+from weft.ir.kernel import LANE, Buffer, Code, Register, Statement, dims_vary, variable
 from weft.ir.scalar import Index, loads
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, put, put_run
 from weft.kernels.lower.merge_axes import operand_views
-from weft.kernels.lower.parameters import Parameters
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.threads.product_operands import RUN
 
@@ -25,9 +24,9 @@ from weft.kernels.threads.product_operands import RUN
 class RunEpilogueWriter(EpilogueWriter):
     """`columns` are the walks along which neighbours are written."""
 
-    def __init__(self, result: Tensor, epilogue: Epilogue | None, parameters: Parameters) -> None:
-        super().__init__(result, epilogue, parameters)
-        self._fetched: dict[tuple[str, Dim], tuple[str, ...]] = {}
+    def __init__(self, result: Tensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
+        super().__init__(result, epilogue, builder, first)
+        self._fetched: dict[tuple[Buffer, Dim], list[Register]] = {}
 
     def has_runs(self, columns: Sequence[LoopAxis], starts: Mapping[int, Dim]) -> bool:
         """Whether four neighbouring columns are four neighbours of the result, from a multiple of four on."""
@@ -44,56 +43,49 @@ class RunEpilogueWriter(EpilogueWriter):
         )
 
     def write_four(
-        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None, prefix: str
+        self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None
     ) -> list[Statement]:
         """Write what becomes of four neighbours along an axis."""
         statements: list[Statement] = []
-        known = self._runs(axes, axis, prefix, statements)
+        known = self._runs(axes, axis, statements)
         ended = []
         for number, value in enumerate(values):
             at = {**axes, axis: axes[axis] + number}
             elements = {operand: registers[number] for operand, registers in known.items()}
-            ended.append(self._finish(value, at, elements, f"{prefix}{number}_", statements))
-        return [*statements, PutRun("out", self.place(axes), tuple(ended), mask)]
+            ended.append(self._finish(value, at, elements, statements))
+        return [*statements, put_run(self.out, self.place(axes), ended, mask)]
 
-    def write_one(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, prefix: str) -> list[Statement]:
+    def write_one(self, value: Code, axes: Mapping[int, Dim], mask: Code | None) -> list[Statement]:
         """Write what becomes of one element; where all lanes have the same place, only the first is in the mask."""
         statements: list[Statement] = []
-        ended = self._finish(value, axes, {}, prefix, statements)
+        ended = self._finish(value, axes, {}, statements)
         place = self.place(axes)
         place = place if dims_vary(place) else place + variable(LANE)
-        return [*statements, Put("out", place, ended, mask=mask)]
+        return [*statements, put(self.out, place, ended, mask=mask)]
 
     def _finish(
-        self, value: Code, axes: Mapping[int, Dim], known: Mapping[int, Code], prefix: str, statements: list[Statement]
+        self, value: Code, axes: Mapping[int, Dim], known: Mapping[int, Code], statements: list[Statement]
     ) -> Code:
         value = self._narrowed(value)
         if self.expression is None:
             return value
-        return self._lowering(axes, {0: value, self.count: value, **known}, prefix, statements).code(self.expression)
+        return self._lowering(axes, {0: value, self.count: value, **known}, statements).code(self.expression)
 
-    def _lowering(
-        self, axes: Mapping[int, Dim], known: Mapping[int, Code], prefix: str, statements: list[Statement]
-    ) -> Lowering:
+    def _lowering(self, axes: Mapping[int, Dim], known: Mapping[int, Code], statements: list[Statement]) -> Lowering:
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
-        views = operand_views(self.operands, self.parameters)
-        return Lowering(views, places, self.parameters, known, None, statements, prefix)
+        views = operand_views(self.operands, self.inputs, self.builder)
+        return Lowering(views, places, self.builder, known, None, statements)
 
-    def _runs(
-        self, axes: Mapping[int, Dim], axis: int, prefix: str, statements: list[Statement]
-    ) -> dict[int, list[Register]]:
+    def _runs(self, axes: Mapping[int, Dim], axis: int, statements: list[Statement]) -> dict[int, list[Register]]:
         """Operands of the epilogue of which four neighbours are read at once, each once for the same place."""
         found: dict[int, list[Register]] = {}
         for operand, place in self._neighbours(axis).items():
-            buffer = f"in{operand - self.count}"
-            offset = self._lowering(axes, {}, prefix, statements).flat_offset(place)
-            names = self._fetched.get((buffer, offset))
-            dtype: DType = self.operands[operand - self.count].dtype
-            if names is None:
-                names = tuple(f"{prefix}{buffer}_{number}" for number in range(RUN))
-                self._fetched[buffer, offset] = names
-                statements.append(FetchRun(names, buffer, offset, dtype))
-            found[operand] = [Register(name, dtype, True) for name in names]
+            buffer = self.inputs[operand - self.count]
+            offset = self._lowering(axes, {}, statements).flat_offset(place)
+            if (buffer, offset) not in self._fetched:
+                registers = self._fetched[buffer, offset] = self.builder.registers("four", RUN, buffer.dtype)
+                statements.append(fetch_run(registers, buffer, offset))
+            found[operand] = self._fetched[buffer, offset]
         return found
 
     def _neighbours(self, axis: int) -> dict[int, Dim]:

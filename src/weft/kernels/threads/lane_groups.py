@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Assign, Buffer, Call, Code, Define, Fetch, Put, Register, Statement, lane
+from weft.ir.kernel import Across, Buffer, Call, Code, Statement, lane
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, Accumulators, Fold
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,9 @@ class Exchange:
     """Memory through which the members of teams meet: two buffers of a type take turns, which saves half the waits."""
 
     lane_group: LaneGroup
+    builder: KernelBuilder
     used: dict[DType, int] = field(default_factory=dict)
-    count: int = 0
-
-    def buffers(self) -> list[Buffer]:
-        return [
-            Buffer(f"team_{dtype.name}{number}", dtype, True, self.lane_group.lanes)
-            for dtype in self.used
-            for number in range(2)
-        ]
+    buffers: dict[DType, list[Buffer]] = field(default_factory=dict)
 
     def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
         """What all members of a team have, as one: in every lane of it the same."""
@@ -73,16 +68,19 @@ class Exchange:
         if self.lane_group.rows == 1:
             return Across(kind, value)
         dtype = value.dtype
-        register = Register(f"team{self.count}", dtype, True)
-        self.count += 1
-        statements.append(Define(register.name, value, True))
+        if dtype not in self.buffers:
+            self.buffers[dtype] = [
+                self.builder.local(f"team_{dtype.name}{number}", dtype, self.lane_group.lanes) for number in range(2)
+            ]
+        defined, register = self.builder.keep("team", value, varying=True)
+        statements.append(defined)
         distance = 1
         while distance < self.lane_group.members:
             turn = self.used[dtype] = self.used.get(dtype, 0) + 1
-            name = f"team_{dtype.name}{turn % 2}"
-            other = Fetch(name, self.lane_group.partner(distance), dtype)
-            statements.append(Put(name, lane(self.lane_group.lanes), register))
-            statements.append(Assign(register.name, Call(COMBINE[kind], (register, other), dtype)))
+            buffer = self.buffers[dtype][turn % 2]
+            other = fetch(buffer, self.lane_group.partner(distance))
+            statements.append(put(buffer, lane(self.lane_group.lanes), register))
+            statements.append(assign(register, Call(COMBINE[kind], (register, other), dtype)))
             distance *= 2
         return register
 
@@ -90,9 +88,9 @@ class Exchange:
 class LaneGroupFolding(Accumulators):
     """A fold by the members of a team."""
 
-    def __init__(self, fold: Fold, name: str, exchange: Exchange) -> None:
+    def __init__(self, fold: Fold, exchange: Exchange) -> None:
         lane_group = exchange.lane_group
-        super().__init__(fold, name, None if lane_group.members == 1 else lane_group.lanes)
+        super().__init__(fold, exchange.builder, None if lane_group.members == 1 else lane_group.lanes)
         self.exchange = exchange
 
     def member(self) -> Dim:

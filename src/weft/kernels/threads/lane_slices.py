@@ -11,19 +11,8 @@ from collections.abc import Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Barrier,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    FetchRun,
-    Integer,
-    PutRun,
-    Register,
-    Statement,
-    lane,
-)
+from weft.ir.kernel import Barrier, Call, Code, Integer, Register, Statement, lane
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, put_run
 from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.tile import Tile
 
@@ -34,13 +23,12 @@ class Slices:
     Where not all lanes keep something, `tests` are the conditions.
     """
 
-    def __init__(self, tile: Tile, rows: Sequence[Sequence[Code]], dtype: DType) -> None:
-        self.tile, self.type = tile, dtype
+    def __init__(self, tile: Tile, rows: Sequence[Sequence[Code]], dtype: DType, builder: KernelBuilder) -> None:
+        self.tile, self.type, self.builder = tile, dtype, builder
         self.rows = [list(row) for row in rows]
         self.first: Dim = 0
         self.tests: list[Code] = []
         self.statements: list[Statement] = []
-        self.buffers: list[Buffer] = []
         distance = tile.slices // 2
         while distance:
             self._round(distance)
@@ -48,8 +36,9 @@ class Slices:
 
     def _round(self, distance: int) -> None:
         side = dims.mod(dims.floordiv(self.tile.slice, distance), 2)
-        is_low = Register(f"low{distance}", DType.bool, True)
-        self.statements.append(Define(is_low.name, Call("equal", (Integer(side), Integer(0)), DType.bool), True))
+        test = Call("equal", (Integer(side), Integer(0)), DType.bool)
+        defined, is_low = self.builder.keep("low", test, varying=True)
+        self.statements.append(defined)
         here, step = lane(self.tile.lanes), distance * self.tile.between
         partner = here + step - 2 * step * side
         if len(self.rows) == 1:
@@ -61,20 +50,21 @@ class Slices:
             sent, kept = self._chosen(is_low, high, low), self._chosen(is_low, low, high)
             self.first = self.first + side * half
         places = [(row, column) for row in range(len(sent)) for column in range(0, self.tile.columns, RUN)]
-        for row, column in places:
-            name = f"slices{distance}_{row}_{column}"
-            self.buffers.append(Buffer(name, self.type, True, self.tile.lanes * RUN))
-            self.statements.append(PutRun(name, here * RUN, tuple(sent[row][column : column + RUN])))
+        buffers = [
+            self.builder.local(f"slices{distance}_{row}_{column}", self.type, self.tile.lanes * RUN)
+            for row, column in places
+        ]
+        for (row, column), buffer in zip(places, buffers):
+            self.statements.append(put_run(buffer, here * RUN, sent[row][column : column + RUN]))
         self.statements.append(Barrier())
         self.rows = [[] for _ in kept]
-        for row, column in places:
-            name = f"slices{distance}_{row}_{column}"
-            names = tuple(f"{name}_{part}" for part in range(RUN))
-            self.statements.append(FetchRun(names, name, partner * RUN, self.type))
-            for part, other in enumerate(names):
-                total = Register(f"{other}_sum", self.type, True)
-                value = Call("add", (kept[row][column + part], Register(other, self.type, True)), self.type)
-                self.statements.append(Define(total.name, value, True))
+        for (row, column), buffer in zip(places, buffers):
+            others = self.builder.registers("slice", RUN, self.type)
+            self.statements.append(fetch_run(others, buffer, partner * RUN))
+            for part, other in enumerate(others):
+                value = Call("add", (kept[row][column + part], other), self.type)
+                defined, total = self.builder.keep("slice_sum", value, varying=True)
+                self.statements.append(defined)
                 self.rows[row].append(total)
 
     def _chosen(

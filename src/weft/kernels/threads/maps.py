@@ -52,12 +52,12 @@ def _scattered(writer: MapWriter, lanes: int) -> tuple[Body, Dim]:
     in_order = True  # whether the result's elements follow each other
     for size, stride in zip(reversed(merged.sizes), reversed(writer.strides)):
         in_order, step = in_order and stride == step, step * size
-        divisor = writer.parameters.size(dims.maximum(size, 1))  # a block has no work where it would be 0
+        divisor = writer.builder.size(dims.maximum(size, 1))  # a block has no work where it would be 0
         digits.insert(0, dims.mod(rest, divisor) if len(digits) < len(merged.sizes) - 1 else rest)
         rest = dims.floordiv(rest, divisor)
     place = writer.base + position if in_order else None
     blocks = dims.ceildiv(total, lanes)
     if isinstance(total, int) and total % lanes == 0:
         return writer.element(digits, None, place), blocks
-    end = writer.parameters.size(total)
-    return masked(position, end, lambda mask: writer.element(digits, mask, place)), blocks
+    end = writer.builder.size(total)
+    return masked(writer.builder, position, end, lambda mask: writer.element(digits, mask, place)), blocks

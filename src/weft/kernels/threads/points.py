@@ -9,7 +9,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, block, lane
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,21 @@ class Points:
     blocks: Dim
 
 
-def points(sizes: Sequence[Dim], parameters: Parameters, lanes: int) -> Points:
+def points(sizes: Sequence[Dim], builder: KernelBuilder, lanes: int) -> Points:
     """A point for each lane of each block, for axes from the outermost in."""
     total = dims.product(sizes)
     position: Dim = block() * lanes + lane(lanes)
     mask: Code | None = None
     if not isinstance(total, int) or total % lanes:
-        mask = Call("less", (Integer(position), Integer(parameters.named("points", total))), DType.bool)
-        position = dims.minimum(position, parameters.named("last", dims.maximum(total - 1, 0)))
+        mask = Call("less", (Integer(position), Integer(builder.named("points", total))), DType.bool)
+        position = dims.minimum(position, builder.named("last", dims.maximum(total - 1, 0)))
     places: list[Dim] = [0] * len(sizes)
     real = [axis for axis, size in enumerate(sizes) if size != 1]
     for axis in reversed(real):
         if axis == real[0]:
             places[axis] = position
             break
-        size = parameters.named(f"points{axis}", dims.maximum(sizes[axis], 1))
+        size = builder.named(f"points{axis}", dims.maximum(sizes[axis], 1))
         places[axis] = dims.mod(position, size)
         position = dims.floordiv(position, size)
     return Points(tuple(places), mask, dims.ceildiv(total, lanes))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.kernels.build.epilogue import EpilogueWriter
+from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.lower.tensors import Epilogue, Tensor
@@ -69,16 +69,17 @@ class Product:
         return grid, rows, columns, sums
 
 
-def merged(product: Product, epilogue_writer: EpilogueWriter) -> Product:
+def merged(product: Product) -> Product:
     """The product with as few walks as possible, and without tests that always hold."""
+    epilogue = EpilogueAccess(product.result, product.epilogue)
     inside = tuple(test for test in product.inside if not _is_certain(test, product))
-    rows, row_steps = _merge(product.rows, [test.rows for test in inside], epilogue_writer)
+    rows, row_steps = _merge(product.rows, [test.rows for test in inside], epilogue)
     sums, sum_steps = _merge(product.sums, [test.sums for test in inside], None, apart=product.order is not None)
     tests = tuple(
         replace(test, rows=along_rows, sums=along_sums)
         for test, along_rows, along_sums in zip(inside, row_steps, sum_steps)
     )
-    grid, columns = merge_loop_axes(product.grid, epilogue_writer), merge_loop_axes(product.columns, epilogue_writer)
+    grid, columns = merge_loop_axes(product.grid, epilogue), merge_loop_axes(product.columns, epilogue)
     return replace(product, grid=grid, rows=rows, columns=columns, sums=sums, inside=tests)
 
 
@@ -93,7 +94,7 @@ def _is_certain(test: Inside, product: Product) -> bool:
 def _merge(
     loop_axes: Sequence[LoopAxis],
     steps: Sequence[Sequence[Dim]],
-    epilogue_writer: EpilogueWriter | None,
+    epilogue: EpilogueAccess | None,
     *,
     apart: bool = False,
 ) -> tuple[tuple[LoopAxis, ...], list[tuple[Dim, ...]]]:
@@ -103,7 +104,7 @@ def _merge(
     pending: list[LoopAxis] = []
 
     def flush() -> None:
-        made = merge_loop_axes(pending, epilogue_writer)
+        made = merge_loop_axes(pending, epilogue)
         found.extend(made)
         for kept in moved:
             kept.extend([0] * len(made))

@@ -16,9 +16,9 @@ from weft.cost.tile_times import FEW, Array, direct_time, row_time, tile_time
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.epilogue import LONG, epilogue_references
+from weft.kernels.build.epilogue import LONG
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import Launch, Reference, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Launch, Reference, Work, Workspace
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.size_ranges import ranges, sample
@@ -62,15 +62,18 @@ def _with_variant(
 ) -> Work:
     parts, active = variant.parts, variant.active
     launch = _only(tile_product(name, product, variant.tile, parts, target), active)
-    epilogue_writer = epilogue_references(product.epilogue)
     if parts == 1:
-        return replace(before, launches=(*before.launches, (launch, (left, right, *epilogue_writer))))
+        return replace(before, launches=(*before.launches, launch.rebound({LEFT: left, RIGHT: right})))
     grid, rows, columns, _ = product.extents()
     space = Reference("workspace", len(before.workspaces))
     adding = _only(adding_launch(name, product, parts, target), active)
     return replace(
         before,
-        launches=(*before.launches, (launch, (left, right, space)), (adding, (space, *epilogue_writer))),
+        launches=(
+            *before.launches,
+            launch.rebound({LEFT: left, RIGHT: right, RESULT: space}),
+            adding.rebound({Reference("operand", 0): space}),
+        ),
         workspaces=(*before.workspaces, Workspace(product.type, active * (parts * grid * rows * columns))),
     )
 

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer, Let, Statement, variable
+from weft.ir.kernel import Call, Code, Integer, Statement
 from weft.ir.layout import offset
 from weft.kernels.build.loop_axes import LoopAxis
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, let
+from weft.kernels.lower.tensors import LEFT, RIGHT
 from weft.kernels.threads.product import Inside, Product
 
 RUN = 4  # neighbouring elements that are read or written at once
 
 
+@dataclass(frozen=True, slots=True)
+class PieceOfOperand:
+    """What all elements of a piece have in common: where it starts, and how far each test has come."""
+
+    base: Dim
+    firsts: tuple[Dim, ...]
+
+
 class ProductOperand:
     """The left operand, whose places across are rows, or the right one, for which they are columns."""
 
-    def __init__(self, product: Product, parameters: Parameters, *, is_left: bool) -> None:
+    def __init__(self, product: Product, builder: KernelBuilder, *, is_left: bool) -> None:
         self.name = "left" if is_left else "right"
         self.is_left = is_left
-        self.parameters = parameters
-        self.dtype = product.left if is_left else product.right
+        self.builder = builder
+        dtype, reference = (product.left, LEFT) if is_left else (product.right, RIGHT)
+        self.buffer = builder.input(self.name, dtype, reference)
         self.across = product.rows if is_left else product.columns
         self.grid, self.sums = product.grid, product.sums
         self.order = product.order if is_left else None
@@ -57,32 +68,31 @@ class ProductOperand:
         """Whether there are tests, and they are the same all along the last sum."""
         return bool(self.inside) and all(test.sums[-1] == 0 for test in self.inside)
 
-    def begin(self, name: str, grid: Sequence[Dim], outer: Sequence[Dim]) -> list[Statement]:
-        """What all elements of a piece have in common, under names that begin with `name`.
+    def begin(self, hint: str, grid: Sequence[Dim], outer: Sequence[Dim]) -> tuple[list[Statement], PieceOfOperand]:
+        """What all elements of a piece have in common.
 
         `outer` are the places along the sums that are the same for all of them, 0 for others.
         """
         base = self._start + offset(self._strides["sums"], outer)
         base = base if self.order is not None else base + offset(self._strides["grid"], grid)
-        statements: list[Statement] = [Let(f"{name}{self.name}", base)]
-        for number, test in enumerate(self._tests):
-            statements.append(Let(f"{name}inside{number}", test.first + offset(test.sums, outer)))
-        return statements
+        first, start = self.builder.let(f"{hint}_{self.name}", base, None)
+        firsts = self.builder.variables(f"{hint}_inside", len(self._tests), None)
+        lets = [let(name, test.first + offset(test.sums, outer)) for name, test in zip(firsts, self._tests)]
+        return [first, *lets], PieceOfOperand(start, tuple(firsts))
 
-    def offset(self, name: str, grid: Sequence[Dim], across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
-        """Where an element lies, in the piece that began under a name; `inner` are its other places along the sums."""
+    def offset(self, piece: PieceOfOperand, grid: Sequence[Dim], across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
+        """Where an element of a piece lies; `inner` are its other places along the sums."""
         strides = self._strides
-        place = variable(f"{name}{self.name}", None) + offset(strides["across"], across)
+        place = piece.base + offset(strides["across"], across)
         if self.order is None:
             return place + offset(strides["sums"], inner)
         index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], inner[-1:])
         return place + offset(strides["sums"][:-1], inner[:-1]) + dims.substitute(self.order, lambda _: index)
 
-    def tests(self, name: str, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
+    def tests(self, piece: PieceOfOperand, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
         """The conditions under which there is such an element."""
         found: list[Code] = []
-        for number, test in enumerate(self._tests):
-            first = variable(f"{name}inside{number}", None)
+        for first, test in zip(piece.firsts, self._tests):
             place = Integer(first + offset(test.rows, across) + offset(test.sums, inner))
             found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
             found.append(Call("less", (place, Integer(test.size)), DType.bool))
@@ -105,11 +115,11 @@ class ProductOperand:
         if value in (0, 1):
             return value
         if self._run == 1:
-            return self.parameters.named(f"{self.name}_{name}", value)
-        return self._run * self.parameters.named(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
+            return self.builder.named(f"{self.name}_{name}", value)
+        return self._run * self.builder.named(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
 
     def _test(self, number: int, test: Inside) -> Inside:
-        named = self.parameters.named
+        named = self.builder.named
 
         def step(name: str, value: Dim) -> Dim:
             return 0 if value == 0 else named(f"step{number}_{name}", value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.row_passes import Sweep
-from weft.kernels.common.reduce import is_lone, pieces_work, sweep_references
+from weft.kernels.common.reduce import is_lone, pieces_work
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.row_passes import Pieces, sweep_launch
 from weft.kernels.threads.row_pieces import piece_length
@@ -15,7 +15,7 @@ def sweep_work(sweep: Sweep, target: ThreadTarget) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces."""
     length = piece_length(sweep, target) if is_lone(sweep) else None
     if length is None:
-        return Work(((sweep_launch(sweep, target), sweep_references(sweep)),))
+        return Work((sweep_launch(sweep, target),))
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
     rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
     return pieces_work(

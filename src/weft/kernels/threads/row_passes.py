@@ -14,34 +14,17 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Integer,
-    Kernel,
-    Let,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    When,
-    block,
-    dims_vary,
-    is_varying,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Register, Statement, When, block, dims_vary
 from weft.ir.scalar import walk
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
-from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, sweep_buffers
+from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering, both
+from weft.kernels.lower.kernel_builder import KernelBuilder, let, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.merge_axes import merge_axes, operand_views
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch
+from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
+from weft.kernels.lower.tensors import Launch, Reference
 from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
 from weft.kernels.threads.thread_points import digits, divisor
 
@@ -65,7 +48,7 @@ class Pieces:
 
 @memoized
 def sweep_launch(sweep: Sweep, target: ThreadTarget, pieces: Pieces | None = None) -> Launch:
-    """Buffers: `sweep_buffers`, and the errors where indices are checked. No pass reads what another has written."""
+    """Operands and results are those of the sweep. No pass reads what another has written."""
     return _Builder(sweep, target, pieces).launch()
 
 
@@ -125,11 +108,17 @@ class _Builder:
     def __init__(self, sweep: Sweep, target: ThreadTarget, pieces: Pieces | None) -> None:
         self.sweep = sweep
         self.pieces = pieces
-        self.parameters = Parameters()
+        self.builder = KernelBuilder("rows")
         expressions = [expression for part in sweep.passes for expression in part.expressions]
         strides = [result.strides for result in sweep.results if result.strides is not None]
         self.merged = merge_axes(expressions, sweep.operands, sweep.domain, sweep.order, strides, sweep.reduced)
-        self.views = operand_views(sweep.operands, self.parameters)
+        inputs = operand_inputs(sweep.operands, self.builder, read_operands(sweep))
+        self.views = operand_views(sweep.operands, inputs, self.builder)
+        self.outs = [
+            self.builder.output(f"out{number}", result.dtype, Reference("result", number))
+            for number, result in enumerate(sweep.results)
+        ]
+        self.faults = FaultReport(self.builder)
         self.checked = is_checked(*expressions)
         self.moved = dict(zip(map(id, expressions), self.merged.expressions, strict=True))
         groups = range(len(self.merged.axes))
@@ -149,23 +138,16 @@ class _Builder:
         about = estimate(dims.product(self.row_sizes)), estimate(self.number_of_pieces)
         once = sum(bool(part.elements) for part in sweep.passes) <= 1
         self.lane_group = choose_team(*about, self.length, self.along_row, once, self.most_slots, target)
-        self.exchange = Exchange(self.lane_group)
-        self.count = 0
+        self.exchange = Exchange(self.lane_group, self.builder)
 
     # -- the kernel --------------------------------------------------------------------------------------------------
 
     def launch(self) -> Launch:
         body = self.body()
-        read, _ = sweep_buffers(self.sweep)
-        buffers = [Buffer(f"in{number}", self.sweep.operands[number].dtype, False) for number in read]
-        buffers += [Buffer(f"out{number}", result.dtype, True) for number, result in enumerate(self.sweep.results)]
         if self.checked:
-            buffers.append(Buffer("errors", DType.int32, True))
-            body = report_errors(body)
-        buffers += self.exchange.buffers()
-        kernel = Kernel("rows", tuple(buffers), tuple(self.parameters.values), self.lane_group.lanes, body)
+            body = self.faults.around(body)
         blocks = dims.ceildiv(dims.product(self.row_sizes), self.lane_group.rows)
-        return Launch(kernel, blocks * self.number_of_pieces, tuple(self.parameters.values.values()))
+        return self.builder.launch(self.lane_group.lanes, body, blocks * self.number_of_pieces)
 
     def body(self) -> Body:
         """The row of a lane, and all that is done to it."""
@@ -174,18 +156,21 @@ class _Builder:
         start: Dim = block()
         piece: Dim | None = None
         if self.pieces is not None:
-            around = divisor(dims.ceildiv(total, self.lane_group.rows), self.parameters)
-            statements += (Let("piece", dims.floordiv(block(), around)), Let("start", dims.mod(block(), around)))
-            piece, start = variable("piece"), variable("start")
+            around = divisor(dims.ceildiv(total, self.lane_group.rows), self.builder)
+            first, piece = self.builder.let("piece", dims.floordiv(block(), around))
+            second, start = self.builder.let("start", dims.mod(block(), around))
+            statements += (first, second)
         number = start * self.lane_group.rows + self.lane_group.row
-        places = digits(number, self.row_sizes, self.parameters)
+        places = digits(number, self.row_sizes, self.builder)
         if not dims_vary(number):
-            statements += [Let(f"o{place}", value) for place, value in enumerate(places)]
-            places = [variable(f"o{place}") for place in range(len(places))]
+            names = self.builder.variables("o", len(places))
+            statements += [let(name, place) for name, place in zip(names, places)]
+            places = [*names]
         inside: Code | None = None
         if dims_vary(number) and not (isinstance(total, int) and total % self.lane_group.rows == 0):
-            test = Call("less", (Integer(number), Integer(self.parameters.size(total))), DType.bool)
-            inside = _define("has_row", test, statements)
+            test = Call("less", (Integer(number), Integer(self.builder.size(total))), DType.bool)
+            defined, inside = self.builder.keep("has_row", test, varying=True)
+            statements.append(defined)
         return (*statements, *self.row(_Row(tuple(places), piece, inside)))
 
     def row(self, row: _Row) -> Body:
@@ -204,10 +189,10 @@ class _Builder:
 
     def limit(self, row: _Row) -> Dim:
         """The number of elements of a row or its piece."""
-        whole = self.parameters.size(self.row_size)
+        whole = self.builder.size(self.row_size)
         if row.piece is None or self.pieces is None:
             return whole
-        length = self.parameters.size(self.pieces.length)
+        length = self.builder.size(self.pieces.length)
         return dims.minimum(length, whole - row.piece * length)
 
     # -- elements in registers ---------------------------------------------------------------------------------------
@@ -224,13 +209,12 @@ class _Builder:
             exact = isinstance(self.length, int) and (slot + 1) * self.lane_group.members <= self.length
             if not exact or row.piece is not None:
                 test = Call("less", (Integer(position), Integer(self.limit(row))), DType.bool)
-                inside = _define(f"inside{self.count}_{slot}", both(row.inside, test), statements)
+                defined, inside = self.builder.keep("inside", both(row.inside, test) or test, varying=True)
+                statements.append(defined)
             masks.append(inside)
             places = self.merged.places(self.groups(row, self.flat(row, position)))
-            prefix = f"e{self.count}_{slot}_"
-            lowerings.append(Lowering(self.views, places, self.parameters, row.known, inside, statements, prefix))
+            lowerings.append(Lowering(self.views, places, self.builder, row.known, inside, statements))
             lowerings[-1].expect(elements)
-        self.count += 1
         for part in self.sweep.passes:
             if part.elements:
                 statements += self.pass_in_registers(part, row, lowerings, masks, statements)
@@ -253,13 +237,13 @@ class _Builder:
         for slot, (lowering, mask) in enumerate(zip(lowerings, masks)):
             values = [lowering.code(self.moved[id(element)]) for element in part.elements]
             values = [value if isinstance(value, Register) else lowering.keep(value) for value in values]
-            statements += gather_errors(lowering.checks)
+            statements += self.faults.gather(lowering.checks)
             lowering.checks.clear()
             for folding, value in zip(foldings, values):
                 statements += folding.take(value, mask, [])
             groups = self.groups(row, self.flat(row, slot * self.lane_group.members + self.lane_group.member))
             for write, value in zip(part.writes, values[len(foldings) :], strict=True):
-                puts.append(Put(f"out{write.result}", self.offset(write.result, groups, row), value, mask=mask))
+                puts.append(put(self.outs[write.result], self.offset(write.result, groups, row), value, mask=mask))
         return [*puts, *self.finish(foldings, row, in_stretch=True)]
 
     # -- elements read again in each pass ----------------------------------------------------------------------------
@@ -281,23 +265,21 @@ class _Builder:
         sizes = [self.merged.sizes[number] for number in self.reduced]
         nested = len(sizes) > 1 and row.piece is None and estimate(sizes[-1]) >= self.lane_group.members * UNROLLED
         if nested or (len(sizes) > 1 and self.lane_group.members == 1 and row.piece is None):
-            spans = [Span(0, self.parameters.size(size)) for size in sizes[:-1]]
-            limit = self.parameters.size(sizes[-1])
-            return loops(
-                spans,
-                "r",
-                lambda outer: self.in_stretches(
-                    foldings, limit, lambda at, mask, n: self.element(part, foldings, row, [*outer, at], mask, n)
-                ),
-            )
+            spans = [Span(0, self.builder.size(size)) for size in sizes[:-1]]
+            limit = self.builder.size(sizes[-1])
+
+            def along(outer: list[Dim]) -> Body:
+                return self.in_stretches(
+                    foldings, limit, lambda at, mask: self.element(part, foldings, row, [*outer, at], mask)
+                )
+
+            return loops(self.builder, "r", spans, along)
         return self.in_stretches(
-            foldings,
-            self.limit(row),
-            lambda at, mask, n: self.element(part, foldings, row, self.flat(row, at), mask, n),
+            foldings, self.limit(row), lambda at, mask: self.element(part, foldings, row, self.flat(row, at), mask)
         )
 
     def in_stretches(
-        self, foldings: Sequence[LaneGroupFolding], limit: Dim, element: Callable[[Dim, Code | None, int], Body]
+        self, foldings: Sequence[LaneGroupFolding], limit: Dim, element: Callable[[Dim, Code | None], Body]
     ) -> Body:
         """A lane's elements below a limit, a stretch at a time where sums are to be exact."""
         begin = [statement for folding in foldings for statement in folding.start_stretch()]
@@ -306,24 +288,25 @@ class _Builder:
         unroll = min(UNROLLED, self.most_slots)
         if not begin or (isinstance(self.length, int) and self.length <= STRETCH * self.lane_group.members):
             return (*begin, *self.slots(0, slots, limit, unroll, element), *end)
-        first = variable("stretch")
+        first = self.builder.variable("stretch")
         last = dims.minimum(first + STRETCH, slots)
         inner = self.slots(first, last, limit, unroll, element)
-        return (Repeat("stretch", 0, slots, STRETCH, (*begin, *inner, *end)),)
+        return (repeat(first, 0, slots, STRETCH, (*begin, *inner, *end)),)
 
     def slots(
-        self, first: Dim, last: Dim, limit: Dim, unroll: int, element: Callable[[Dim, Code | None, int], Body]
+        self, first: Dim, last: Dim, limit: Dim, unroll: int, element: Callable[[Dim, Code | None], Body]
     ) -> Body:
         """A lane's elements number first..last-1, several at once as long as all are below the limit."""
         members, member = self.lane_group.members, self.lane_group.member
-        rest = variable("j") * members + member
+        several, single = self.builder.variable("i"), self.builder.variable("j")
+        rest = single * members + member
         whole = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
         ahead = first + dims.floordiv(whole - first, unroll) * unroll
-        several: list[Statement] = []
+        body: list[Statement] = []
         for number in range(unroll):
-            several += element((variable("i") + number) * members + member, None, number)
-        loop = Repeat("i", first, ahead, unroll, tuple(several))
-        return loop, Repeat("j", ahead, last, 1, masked(rest, limit, lambda mask: element(rest, mask, 0)))
+            body += element((several + number) * members + member, None)
+        last_ones = masked(self.builder, rest, limit, lambda mask: element(rest, mask))
+        return repeat(several, first, ahead, unroll, body), repeat(single, ahead, last, 1, last_ones)
 
     def element(
         self,
@@ -332,32 +315,28 @@ class _Builder:
         row: _Row,
         reduced: Sequence[Dim],
         mask: Code | None,
-        number: int,
     ) -> Body:
         """One element a lane: what is folded and what is written."""
         groups = self.groups(row, reduced)
         inside = both(row.inside, mask)
         statements: list[Statement] = []
         places = self.merged.places(groups)
-        lowering = Lowering(self.views, places, self.parameters, row.known, inside, statements, f"t{number}_")
+        lowering = Lowering(self.views, places, self.builder, row.known, inside, statements)
         values = [lowering.code(self.moved[id(element)]) for element in part.elements]
         if len(part.writes) > 1:  # one may write where another reads
             values = [lowering.keep(value) for value in values]
-        statements += gather_errors(lowering.checks)
+        statements += self.faults.gather(lowering.checks)
         for folding, value in zip(foldings, values):
             statements += folding.take(value, mask, reduced)
         for write, value in zip(part.writes, values[len(foldings) :], strict=True):
-            statements.append(Put(f"out{write.result}", self.offset(write.result, groups, row), value, mask=inside))
+            place = self.offset(write.result, groups, row)
+            statements.append(put(self.outs[write.result], place, value, mask=inside))
         return tuple(statements)
 
     # -- rows as a whole ---------------------------------------------------------------------------------------------
 
     def foldings(self, part: Pass) -> list[LaneGroupFolding]:
-        found = []
-        for fold in part.folds:
-            found.append(LaneGroupFolding(fold, f"a{self.count}", self.exchange))
-            self.count += 1
-        return found
+        return [LaneGroupFolding(fold, self.exchange) for fold in part.folds]
 
     def finish(self, foldings: Sequence[LaneGroupFolding], row: _Row, *, in_stretch: bool) -> list[Statement]:
         """What folds come to, added to what is known of the row."""
@@ -372,13 +351,11 @@ class _Builder:
         """What is done for a row as a whole: its first lane writes."""
         groups = self.groups(row, [0] * len(self.reduced))
         statements: list[Statement] = []
-        prefix = f"s{self.count}_"
-        self.count += 1
         places = self.merged.places(groups)
-        lowering = Lowering(self.views, places, self.parameters, row.known, row.inside, statements, prefix)
+        lowering = Lowering(self.views, places, self.builder, row.known, row.inside, statements)
         for action in actions:
             value = lowering.code(self.moved[id(action.value)])
-            statements += gather_errors(lowering.checks)
+            statements += self.faults.gather(lowering.checks)
             lowering.checks.clear()
             if isinstance(action, Write):
                 place = self.offset(action.result, groups, row)
@@ -386,11 +363,10 @@ class _Builder:
                 if self.lane_group.rows > 1 and self.lane_group.members > 1:
                     first = Call("equal", (Integer(self.lane_group.member), Integer(0)), DType.bool)
                     mask = both(mask, first)
-                statements.append(Put(f"out{action.result}", place, value, mask=mask))
+                statements.append(put(self.outs[action.result], place, value, mask=mask))
             else:
-                register = Register(f"{prefix}v{action.number}", value.dtype, is_varying(value))
-                statements.append(Define(register.name, value, register.varying))
-                row.known[self.merged.count + action.number] = register
+                defined, row.known[self.merged.count + action.number] = self.builder.keep("v", value)
+                statements.append(defined)
         return statements
 
     # -- places ------------------------------------------------------------------------------------------------------
@@ -398,8 +374,8 @@ class _Builder:
     def flat(self, row: _Row, position: Dim) -> list[Dim]:
         """Positions along the reduced groups, from one in a row or its piece."""
         if row.piece is not None and self.pieces is not None:
-            position = row.piece * self.parameters.size(self.pieces.length) + position
-        return digits(position, [self.merged.sizes[number] for number in self.reduced], self.parameters)
+            position = row.piece * self.builder.size(self.pieces.length) + position
+        return digits(position, [self.merged.sizes[number] for number in self.reduced], self.builder)
 
     def groups(self, row: _Row, reduced: Sequence[Dim]) -> list[Dim]:
         """Positions along all groups, in order."""
@@ -412,13 +388,7 @@ class _Builder:
         assert strides is not None
         place: Dim = 0
         if row.piece is not None and self.pieces is not None:
-            place = row.piece * self.parameters.size(self.pieces.stride)
+            place = row.piece * self.builder.size(self.pieces.stride)
         for stride, position in zip(self.merged.strides(strides), groups, strict=True):
-            place = place + self.parameters.size(stride) * position
+            place = place + self.builder.size(stride) * position
         return place
-
-
-def _define(name: str, value: Code | None, statements: list[Statement]) -> Code:
-    assert value is not None
-    statements.append(Define(name, value, True))
-    return Register(name, value.dtype, True)

@@ -8,26 +8,13 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Number,
-    Put,
-    Register,
-    Statement,
-    is_varying,
-)
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Statement
 from weft.ir.layout import offset
 from weft.ir.program import Sort
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
 from weft.kernels.threads.sorted_runs import Rows, ranked, sorted_runs, workspaces
 from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
@@ -47,13 +34,13 @@ def key_dtype(dtype: DType) -> DType:
     return INT64 if dtype.numpy.itemsize == 8 else INT32
 
 
-def order_key(value: Code, descending: bool, name: str, statements: list[Statement]) -> Code:
+def order_key(value: Code, descending: bool, builder: KernelBuilder, statements: list[Statement]) -> Code:
     """An integer that is less than another's where the value comes before the other one: NaN is the greatest number."""
     dtype = value.dtype
     whole = key_dtype(dtype)
     least = int(whole.limits[0])
     if dtype.is_float:
-        key = _float_key(value, whole, name, statements)
+        key = _float_key(value, whole, builder, statements)
     elif dtype in (DType.uint32, DType.uint64):
         key = Call("bit_xor", (Call("bitcast", (value,), whole), Number(least, whole)), whole)
     else:
@@ -61,18 +48,16 @@ def order_key(value: Code, descending: bool, name: str, statements: list[Stateme
     return Call("bit_not", (key,), whole) if descending else key
 
 
-def _float_key(value: Code, whole: DType, name: str, statements: list[Statement]) -> Code:
+def _float_key(value: Code, whole: DType, builder: KernelBuilder, statements: list[Statement]) -> Code:
     """The bits of a number, those of the magnitude turned over where it is negative; both zeros are one."""
     number = DType.float64 if whole is INT64 else DType.float32
     if value.dtype is not number:
         value = Call("cast", (value,), number)
-    varying = is_varying(value)
-    bits = Register(f"{name}_bits", whole, varying)
-    size = Register(f"{name}_size", whole, varying)
     greatest = int(whole.limits[1])
     infinite = 0x7FF << 52 if whole is INT64 else 0xFF << 23
-    statements.append(Define(bits.name, Call("bitcast", (value,), whole), varying))
-    statements.append(Define(size.name, Call("bit_and", (bits, Number(greatest, whole)), whole), varying))
+    first, bits = builder.keep("bits", Call("bitcast", (value,), whole))
+    second, size = builder.keep("size", Call("bit_and", (bits, Number(greatest, whole)), whole))
+    statements += [first, second]
     positive = Call("greater_equal", (bits, Number(0, whole)), BOOL)
     key = Call("select", (positive, size, Call("negate", (size,), whole)), whole)
     nan = Call("greater", (size, Number(infinite, whole)), BOOL)
@@ -85,7 +70,7 @@ class _Sorting:
     ) -> None:
         self.primitive = primitive
         self.operand = operand
-        self.tensors = {"in0": operand, "values": values, "positions": positions}
+        self.values, self.positions = values, positions
         self.target = target
         self.kept = [axis for axis in values.layout.order if axis != primitive.axis]
         self.sizes = [operand.shape[axis] for axis in self.kept]
@@ -95,138 +80,127 @@ class _Sorting:
 
     def work(self) -> Work:
         if isinstance(self.size, int) and self.size <= SHORT_ROW:
-            given = (Reference("operand", 0), Reference("result", 0), Reference("result", 1))
-            return Work(((self.counting(made=False), given),))
+            return Work((self.counting(None),))
         rows = Rows(self.rows, self.size, self.primitive.count, self.key)
         spaces = [Reference("workspace", number) for number in range(4)]
-        results = (Reference("result", 0), Reference("result", 1))
         if isinstance(self.size, int) and self.size <= LONGEST_COUNTED:
-            keys = (self.keys(), (Reference("operand", 0), spaces[0]))
-            counting = (self.counting(made=True), (Reference("operand", 0), spaces[0], *results))
-            return Work((keys, counting), workspaces(rows)[:1])
+            return Work((self.keys(spaces[0]), self.counting(spaces[0])), workspaces(rows)[:1])
         runs, last = sorted_runs(rows, self.target, spaces)
-        gather = (self.gathering(last), (Reference("operand", 0), spaces[1], spaces[3], *results))
-        return Work(((self.keys(), (Reference("operand", 0), spaces[2])), *runs, gather), workspaces(rows))
+        return Work((self.keys(spaces[2]), *runs, self.gathering(last, spaces[1], spaces[3])), workspaces(rows))
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
-    def keys(self) -> Launch:
+    def source(self, builder: KernelBuilder) -> Buffer:
+        return builder.input("in0", self.operand.dtype, Reference("operand", 0))
+
+    def results(self, builder: KernelBuilder) -> tuple[Buffer, Buffer]:
+        """The sorted values, and where they stood."""
+        values = builder.output("values", self.operand.dtype, Reference("result", 0))
+        return values, builder.output("positions", INT64, Reference("result", 1))
+
+    def keys(self, place: Reference) -> Launch:
         """Every element as a key, rows one after the other."""
-        parameters = Parameters()
+        builder = KernelBuilder("sort_keys")
+        source, keys = self.source(builder), builder.output("keys", self.key, place)
         total = self.rows * self.size
         lanes = lanes_for(total, self.target)
 
         def body(number: Dim, mask: Code | None) -> Body:
-            row, position = self.split(number, parameters)
-            place = self.place("in0", row, position, parameters)
-            statements: list[Statement] = [Define("own", Fetch("in0", place, self.operand.dtype, mask=mask), True)]
-            own = Register("own", self.operand.dtype, True)
-            key = order_key(own, self.primitive.descending, "own", statements)
-            return (*statements, Put("keys", number, key, mask=mask))
+            row, position = self.split(number, builder)
+            element = fetch(source, self.place(self.operand, row, position, builder), mask=mask)
+            defined, own = builder.keep("own", element, varying=True)
+            statements: list[Statement] = [defined]
+            key = order_key(own, self.primitive.descending, builder, statements)
+            return (*statements, put(keys, number, key, mask=mask))
 
-        blocks, statements = each_point(total, lanes, parameters, body)
-        buffers = (Buffer("in0", self.operand.dtype, False), Buffer("keys", self.key, True))
-        kernel = Kernel("sort_keys", buffers, tuple(parameters.values), lanes, statements)
-        return Launch(kernel, blocks, tuple(parameters.values.values()))
+        blocks, statements = each_point(total, lanes, builder, body)
+        return builder.launch(lanes, statements, blocks)
 
-    def counting(self, *, made: bool) -> Launch:
-        """Every element to the place that is the number of those before it. `made`: there are keys already."""
-        parameters = Parameters()
+    def counting(self, made: Reference | None) -> Launch:
+        """Every element to the place that is the number of those before it. `made`: where there are keys already."""
+        builder = KernelBuilder("sort")
+        source = self.source(builder)
+        keys = None if made is None else builder.input("keys", self.key, made)
+        values, positions = self.results(builder)
         total = self.rows * self.size
         lanes = lanes_for(total, self.target)
-        dtype = self.operand.dtype
 
         def body(number: Dim, mask: Code | None) -> Body:
-            row, position = self.split(number, parameters)
+            row, position = self.split(number, builder)
             statements: list[Statement] = []
 
-            def key_at(at: Dim, name: str, to: list[Statement]) -> Code:
-                if made:
-                    return Fetch("keys", number - position + at, self.key, mask=mask)
-                element = Register(f"{name}_element", dtype, True)
-                fetch = Fetch("in0", self.place("in0", row, at, parameters), dtype, mask=mask)
-                to.append(Define(element.name, fetch, True))
-                return order_key(element, self.primitive.descending, name, to)
+            def key_at(at: Dim, to: list[Statement]) -> Code:
+                if keys is not None:
+                    return fetch(keys, number - position + at, mask=mask)
+                found = fetch(source, self.place(self.operand, row, at, builder), mask=mask)
+                defined, element = builder.keep("element", found, varying=True)
+                to.append(defined)
+                return order_key(element, self.primitive.descending, builder, to)
 
-            statements.append(Define("own", key_at(position, "mine", statements), True))
-            own, rank = Register("own", self.key, True), Register("rank", INT32, True)
-            statements += ranked(own, position, parameters.size(self.size), key_at)
-            count = Call("cast", (Integer(parameters.size(self.primitive.count)),), INT32)
+            defined, own = builder.keep("own", key_at(position, statements), varying=True)
+            statements.append(defined)
+            counted, rank = ranked(builder, own, position, builder.size(self.size), key_at)
+            statements += counted
+            count = Call("cast", (Integer(builder.size(self.primitive.count)),), INT32)
             wanted = both(mask, Call("less", (rank, count), BOOL))
-            element = Fetch("in0", self.place("in0", row, position, parameters), dtype, mask=mask)
-            for name, value in (("values", element), ("positions", Integer(position))):
-                place = self.place(name, row, 0, parameters)
-                statements.append(Put(name, place, value, self.along(name, rank, parameters), wanted))
+            element = fetch(source, self.place(self.operand, row, position, builder), mask=mask)
+            results = ((values, self.values, element), (positions, self.positions, Integer(position)))
+            for buffer, tensor, value in results:
+                place = self.place(tensor, row, 0, builder)
+                statements.append(put(buffer, place, value, self.along(tensor, rank, builder), wanted))
             return tuple(statements)
 
-        blocks, statements = each_point(total, lanes, parameters, body)
-        keys = (Buffer("keys", self.key, False),) if made else ()
-        buffers = (Buffer("in0", dtype, False), *keys, *self.results())
-        kernel = Kernel("sort", buffers, tuple(parameters.values), lanes, statements)
-        return Launch(kernel, blocks, tuple(parameters.values.values()))
+        blocks, statements = each_point(total, lanes, builder, body)
+        return builder.launch(lanes, statements, blocks)
 
-    def gathering(self, last: Dim) -> Launch:
-        """The results, from positions in order: those of the first or, where `last` is 1, the second workspace."""
-        parameters = Parameters()
+    def gathering(self, last: Dim, even: Reference, odd: Reference) -> Launch:
+        """The results, from positions in order: the even ones or, where `last` is 1, the odd ones."""
+        builder = KernelBuilder("sorted")
+        source = self.source(builder)
+        ordered = builder.input("even", INT32, even), builder.input("odd", INT32, odd)
+        values, positions = self.results(builder)
         count = self.primitive.count
         total = self.rows * count
         lanes = lanes_for(total, self.target)
-        second = Call("equal", (Integer(parameters.named("last", last)), Integer(1)), BOOL)
+        second = Call("equal", (Integer(builder.named("last", last)), Integer(1)), BOOL)
         first = Call("logical_not", (second,), BOOL)
-        dtype = self.operand.dtype
 
         def body(number: Dim, mask: Code | None) -> Body:
-            size = divisor(count, parameters)
+            size = divisor(count, builder)
             rank = dims.mod(number, size)
             line = dims.floordiv(number, size)
-            row = digits(line, self.sizes, parameters)
-            place = line * parameters.size(self.size) + rank
-            one, other = (
-                Fetch(name, place, INT32, mask=both(mask, test)) for name, test in (("even", first), ("odd", second))
-            )
-            position = Register("position", INT32, True)
-            along = self.along("in0", position, parameters)
-            element = Fetch("in0", self.place("in0", row, 0, parameters), dtype, along, mask)
+            row = digits(line, self.sizes, builder)
+            place = line * builder.size(self.size) + rank
+            one, other = (fetch(buffer, place, mask=both(mask, test)) for buffer, test in zip(ordered, (first, second)))
+            defined, position = builder.keep("position", Call("select", (second, other, one), INT32), varying=True)
+            along = self.along(self.operand, position, builder)
+            element = fetch(source, self.place(self.operand, row, 0, builder), along, mask)
+            stood = Call("cast", (position,), INT64)
             return (
-                Define(position.name, Call("select", (second, other, one), INT32), True),
-                Put("values", self.place("values", row, rank, parameters), element, mask=mask),
-                Put(
-                    "positions",
-                    self.place("positions", row, rank, parameters),
-                    Call("cast", (position,), INT64),
-                    mask=mask,
-                ),
+                defined,
+                put(values, self.place(self.values, row, rank, builder), element, mask=mask),
+                put(positions, self.place(self.positions, row, rank, builder), stood, mask=mask),
             )
 
-        blocks, statements = each_point(total, lanes, parameters, body)
-        buffers = (
-            Buffer("in0", dtype, False),
-            Buffer("even", INT32, False),
-            Buffer("odd", INT32, False),
-            *self.results(),
-        )
-        kernel = Kernel("sorted", buffers, tuple(parameters.values), lanes, statements)
-        return Launch(kernel, blocks, tuple(parameters.values.values()))
+        blocks, statements = each_point(total, lanes, builder, body)
+        return builder.launch(lanes, statements, blocks)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def results(self) -> tuple[Buffer, Buffer]:
-        return Buffer("values", self.operand.dtype, True), Buffer("positions", INT64, True)
-
-    def split(self, number: Dim, parameters: Parameters) -> tuple[list[Dim], Dim]:
+    def split(self, number: Dim, builder: KernelBuilder) -> tuple[list[Dim], Dim]:
         """(the row, the position in it) of an element."""
-        size = divisor(self.size, parameters)
-        return digits(dims.floordiv(number, size), self.sizes, parameters), dims.mod(number, size)
+        size = divisor(self.size, builder)
+        return digits(dims.floordiv(number, size), self.sizes, builder), dims.mod(number, size)
 
-    def place(self, name: str, row: list[Dim], along: Dim, parameters: Parameters) -> Dim:
+    def place(self, tensor: Tensor, row: list[Dim], along: Dim, builder: KernelBuilder) -> Dim:
         indices: list[Dim] = [0] * (len(self.kept) + 1)
         for axis, position in zip(self.kept, row, strict=True):
             indices[axis] = position
         indices[self.primitive.axis] = along
-        return offset([parameters.size(stride) for stride in self.tensors[name].strides], indices)
+        return offset([builder.size(stride) for stride in tensor.strides], indices)
 
-    def along(self, name: str, position: Code, parameters: Parameters) -> Code:
+    def along(self, tensor: Tensor, position: Code, builder: KernelBuilder) -> Code:
         """How far a position that data decides is from the start of its row."""
-        stride = parameters.size(self.tensors[name].strides[self.primitive.axis])
+        stride = builder.size(tensor.strides[self.primitive.axis])
         wide = Call("cast", (position,), INT64)
         return wide if stride == 1 else Call("multiply", (wide, Integer(stride)), INT64)

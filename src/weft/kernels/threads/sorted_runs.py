@@ -14,26 +14,11 @@ from dataclasses import dataclass
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    variable,
-)
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put, repeat
 from weft.kernels.lower.tensors import Launch, Reference, Workspace
 from weft.kernels.threads.lane_groups import shares
 from weft.kernels.threads.thread_points import divisor, each_point, lanes_for
@@ -61,17 +46,15 @@ def workspaces(given: Rows) -> tuple[Workspace, ...]:
     return tuple(Workspace(dtype, total) for _ in range(2) for dtype in (given.dtype, INT32))
 
 
-def sorted_runs(
-    given: Rows, target: ThreadTarget, spaces: Sequence[Reference]
-) -> tuple[list[tuple[Launch, tuple[Reference, ...]]], Dim]:
+def sorted_runs(given: Rows, target: ThreadTarget, spaces: Sequence[Reference]) -> tuple[list[Launch], Dim]:
     """(launches, which pair of workspaces has the sorted rows after them: 0 or 1); the keys are in spaces[2]."""
     chunk = CHUNK if shares(target) else SMALL_CHUNK
     first, second = tuple(spaces[:2]), tuple(spaces[2:])
-    launches = [(_chunks_launch(given, chunk, target), (spaces[2], *first))]
+    launches = [_chunks_launch(given, chunk, target, spaces[2], first)]
     width = chunk
     merges: Dim = 0
     while width < (given.size if isinstance(given.size, int) else dims.LARGEST_SIZE):
-        launches.append((_merge_launch(given, width, target), (*first, *second)))
+        launches.append(_merge_launch(given, width, target, first, second))
         first, second = second, first
         merges = merges + _is_longer(given.size, width)
         width *= MERGED
@@ -86,116 +69,118 @@ def _is_longer(size: Dim, width: int) -> Dim:
 # -- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _chunks_launch(given: Rows, chunk: int, target: ThreadTarget) -> Launch:
-    """Every chunk of every row in order. Buffers: keys, and for those sorted out_keys, out_positions."""
-    parameters = Parameters()
-    size, count = parameters.size(given.size), parameters.size(given.count)
+def _chunks_launch(
+    given: Rows, chunk: int, target: ThreadTarget, source: Reference, results: Sequence[Reference]
+) -> Launch:
+    """Every chunk of every row in order; the results are sorted keys, and where they stood."""
+    builder = KernelBuilder("sort_chunks")
+    keys = builder.input("keys", given.dtype, source)
+    out_keys = builder.output("out_keys", given.dtype, results[0])
+    out_positions = builder.output("out_positions", INT32, results[1])
+    size, count = builder.size(given.size), builder.size(given.count)
     total = given.rows * given.size
     lanes = lanes_for(total, target)
 
     def body(number: Dim, mask: Code | None) -> Body:
-        position = dims.mod(number, divisor(given.size, parameters))
+        position = dims.mod(number, divisor(given.size, builder))
         start = number - position
         first = dims.floordiv(position, chunk) * chunk
         last = dims.minimum(size, chunk)
-        statements: list[Statement] = [Define("own", Fetch("keys", number, given.dtype, mask=mask), True)]
-        own = Register("own", given.dtype, True)
+        defined, own = builder.keep("own", fetch(keys, number, mask=mask), varying=True)
 
         def exists(at: Dim) -> Code:
             return _below(first + at, size)
 
-        def key(at: Dim, *_: object) -> Code:
-            return Fetch("keys", start + first + at, given.dtype, mask=both(mask, exists(at)))
+        def key(at: Dim, _: list[Statement]) -> Code:
+            return fetch(keys, start + first + at, mask=both(mask, exists(at)))
 
-        statements += ranked(own, position - first, last, key, exists)
-        rank = Register("rank", INT32, True)
+        counted, rank = ranked(builder, own, position - first, last, key, exists)
         wanted = both(mask, Call("less", (rank, _narrow(count)), BOOL))
         place, step = start + first, Call("cast", (rank,), INT64)
-        statements.append(Put("out_keys", place, own, step, wanted))
-        statements.append(Put("out_positions", place, _narrow(position), step, wanted))
-        return tuple(statements)
+        return (
+            defined,
+            *counted,
+            put(out_keys, place, own, step, wanted),
+            put(out_positions, place, _narrow(position), step, wanted),
+        )
 
-    blocks, statements = each_point(total, lanes, parameters, body)
-    buffers = (
-        Buffer("keys", given.dtype, False),
-        Buffer("out_keys", given.dtype, True),
-        Buffer("out_positions", INT32, True),
-    )
-    kernel = Kernel("sort_chunks", buffers, tuple(parameters.values), lanes, statements)
-    return Launch(kernel, blocks, tuple(parameters.values.values()))
+    blocks, statements = each_point(total, lanes, builder, body)
+    return builder.launch(lanes, statements, blocks)
 
 
 def ranked(
+    builder: KernelBuilder,
     own: Code,
     position: Dim,
     last: Dim,
-    key: Callable[[Dim, str, list[Statement]], Code],
+    key: Callable[[Dim, list[Statement]], Code],
     exists: Callable[[Dim], Code] | None = None,
-) -> list[Statement]:
-    """How many of the keys number 0..last-1 come before a lane's own, number `position`, in the register `rank`.
+) -> tuple[list[Statement], Register]:
+    """How many of the keys number 0..last-1 come before a lane's own, number `position`.
 
-    `key` gives the key of a number, `exists` a test whether there is one; statements that it needs have names that
-    start with one of their own.
+    `key` gives the key of a number, with statements that it needs; `exists` is a test whether there is one.
     """
-    rank = Register("rank", INT32, True)
+    begin, rank = builder.keep("rank", Number(0, INT32), varying=True)
 
-    def several(name: str, count: int) -> Body:
+    def several(hint: str, start: Dim, stop: Dim, count: int) -> Statement:
+        first = builder.variable(hint)
         statements: list[Statement] = []
+        others: list[Register] = []
         for n in range(count):
-            value = key(variable(name) + n, f"key{n}", statements)
-            statements.append(Define(f"key{n}", value, True))
-        for n in range(count):
-            other = Register(f"key{n}", own.dtype, True)
-            earlier = Call("less", (Integer(variable(name) + n), Integer(position)), BOOL)
+            defined, other = builder.keep("key", key(first + n, statements), varying=True)
+            statements.append(defined)
+            others.append(other)
+        for n, other in enumerate(others):
+            earlier = Call("less", (Integer(first + n), Integer(position)), BOOL)
             less, equal = (Call(relation, (other, own), BOOL) for relation in ("less", "equal"))
             before: Code | None = Call("logical_or", (less, Call("logical_and", (equal, earlier), BOOL)), BOOL)
-            before = both(before, None if exists is None else exists(variable(name) + n))
+            before = both(before, None if exists is None else exists(first + n))
             assert before is not None
-            statements.append(Assign("rank", Call("add", (rank, Call("cast", (before,), INT32)), INT32)))
-        return tuple(statements)
+            statements.append(assign(rank, Call("add", (rank, Call("cast", (before,), INT32)), INT32)))
+        return repeat(first, start, stop, count, statements)
 
     whole = dims.floordiv(last, UNROLLED) * UNROLLED
-    return [
-        Define("rank", Number(0, INT32), True),
-        Repeat("i", 0, whole, UNROLLED, several("i", UNROLLED)),
-        Repeat("j", whole, last, 1, several("j", 1)),
-    ]
+    return [begin, several("i", 0, whole, UNROLLED), several("j", whole, last, 1)], rank
 
 
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
-def _merge_launch(given: Rows, width: int, target: ThreadTarget) -> Launch:
-    """Runs of a width, MERGED of them as one. Buffers: keys, positions, out_keys, out_positions."""
-    parameters = Parameters()
+def _merge_launch(
+    given: Rows, width: int, target: ThreadTarget, sources: Sequence[Reference], results: Sequence[Reference]
+) -> Launch:
+    """Runs of a width, MERGED of them as one; sources and results are keys and positions."""
+    builder = KernelBuilder("merge_runs")
     kept = dims.minimum(given.count, width)  # of each run
     runs = dims.ceildiv(given.size, width)
     total = given.rows * runs * kept
     merge = _Merge(
-        given.dtype,
-        parameters.named("size", given.size),
-        parameters.named("count", given.count),
-        parameters.named("width", width),
-        parameters.named("kept", kept),
-        parameters.named("runs", runs),
-        parameters.named("halvings", width.bit_length()),
+        builder,
+        builder.input("keys", given.dtype, sources[0]),
+        builder.input("positions", INT32, sources[1]),
+        builder.output("out_keys", given.dtype, results[0]),
+        builder.output("out_positions", INT32, results[1]),
+        builder.named("size", given.size),
+        builder.named("count", given.count),
+        builder.named("width", width),
+        builder.named("kept", kept),
+        builder.named("runs", runs),
+        builder.named("halvings", width.bit_length()),
     )
     lanes = target.block_threads
-    blocks, body = each_point(total, lanes, parameters, merge.body)
-    buffers = tuple(
-        Buffer(f"{prefix}{name}", dtype, bool(prefix))
-        for prefix in ("", "out_")
-        for name, dtype in (("keys", given.dtype), ("positions", INT32))
-    )
-    kernel = Kernel("merge_runs", buffers, tuple(parameters.values), lanes, body)
-    return Launch(kernel, blocks * _is_longer(given.size, width), tuple(parameters.values.values()))
+    blocks, body = each_point(total, lanes, builder, merge.body)
+    return builder.launch(lanes, body, blocks * _is_longer(given.size, width))
 
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """The sizes that a merge takes, as the kernel sees them."""
+    """The buffers and sizes that a merge takes, as the kernel sees them."""
 
-    dtype: DType
+    builder: KernelBuilder
+    keys: Buffer
+    positions: Buffer
+    out_keys: Buffer
+    out_positions: Buffer
     size: Dim
     count: Dim
     width: Dim
@@ -211,50 +196,52 @@ class _Merge:
         group = dims.floordiv(run, MERGED) * MERGED * self.width
         exists = both(mask, _below(start + within, self.size))
         assert exists is not None
-        rank, own = Register("rank", INT32, True), Register("own", self.dtype, True)
-        inside = Register("exists", BOOL, True)
+        first, inside = self.builder.keep("exists", exists, varying=True)
+        second, own = self.builder.keep("own", fetch(self.keys, base + start + within, mask=inside), varying=True)
+        third, rank = self.builder.keep("rank", _narrow(within), varying=True)
+        neighbour = self.builder.variable("s")
+        taken = self.search(base, start, group + neighbour * self.width, own, inside)
         wanted = both(inside, Call("less", (rank, _narrow(self.count)), BOOL))
         step = Call("cast", (rank,), INT64)
-        position = Fetch("positions", base + start + within, INT32, mask=inside)
+        position = fetch(self.positions, base + start + within, mask=inside)
+        statements, found = taken
+        added = assign(rank, Call("add", (rank, found), INT32))
         return (
-            Define("exists", exists, True),
-            Define("own", Fetch("keys", base + start + within, self.dtype, mask=inside), True),
-            Define("rank", _narrow(within), True),
-            Repeat("s", 0, MERGED, 1, self.search(base, start, group + variable("s") * self.width)),
-            Put("out_keys", base + group, own, step, wanted),
-            Put("out_positions", base + group, position, step, wanted),
+            first,
+            second,
+            third,
+            repeat(neighbour, 0, MERGED, 1, (*statements, added)),
+            put(self.out_keys, base + group, own, step, wanted),
+            put(self.out_positions, base + group, position, step, wanted),
         )
 
-    def search(self, base: Dim, start: Dim, other: Dim) -> Body:
+    def search(self, base: Dim, start: Dim, other: Dim, own: Code, inside: Code) -> tuple[Body, Register]:
         """How many keys of the run that starts at `other` come before a lane's own."""
-        own, inside = Register("own", self.dtype, True), Register("exists", BOOL, True)
-        found, step, most = (Register(name, INT32, True) for name in ("found", "step", "most"))
-        earlier, ahead = Register("earlier", BOOL, True), Register("ahead", INT32, True)
+        keep = self.builder.keep
         length = dims.maximum(dims.minimum(self.kept, self.size - other), 0)
         same = Call("equal", (Integer(other), Integer(start)), BOOL)
-        fits = both(inside, Call("less_equal", (ahead, most), BOOL))
-        key = Register("key", self.dtype, True)
+        with_most, most = keep("most", Call("select", (same, Number(0, INT32), _narrow(length)), INT32), varying=True)
+        with_earlier, earlier = keep("earlier", Call("less", (Integer(other), Integer(start)), BOOL), varying=True)
+        with_found, found = keep("found", Number(0, INT32), varying=True)
+        with_step, step = keep("step", _narrow(self.width), varying=True)
+        with_ahead, ahead = keep("ahead", Call("add", (found, step), INT32))
+        within = both(inside, Call("less_equal", (ahead, most), BOOL))
+        assert within is not None
+        with_fits, fits = keep("fits", within)
+        with_key, key = keep("key", fetch(self.keys, base + other - 1, Call("cast", (ahead,), INT64), fits))
         less, equal = (Call(relation, (key, own), BOOL) for relation in ("less", "equal"))
         before = Call("logical_or", (less, Call("logical_and", (equal, earlier), BOOL)), BOOL)
-        go = both(Register("fits", BOOL, True), before)
-        assert fits is not None
+        go = both(fits, before)
         assert go is not None
-        place = Call("cast", (ahead,), INT64)
         bisect: Body = (
-            Define("ahead", Call("add", (found, step), INT32), True),
-            Define("fits", fits, True),
-            Define("key", Fetch("keys", base + other - 1, self.dtype, place, Register("fits", BOOL, True)), True),
-            Assign("found", Call("select", (go, ahead, found), INT32)),
-            Assign("step", Call("shift_right", (step, Number(1, INT32)), INT32)),
+            with_ahead,
+            with_fits,
+            with_key,
+            assign(found, Call("select", (go, ahead, found), INT32)),
+            assign(step, Call("shift_right", (step, Number(1, INT32)), INT32)),
         )
-        return (
-            Define("most", Call("select", (same, Number(0, INT32), _narrow(length)), INT32), True),
-            Define("earlier", Call("less", (Integer(other), Integer(start)), BOOL), True),
-            Define("found", Number(0, INT32), True),
-            Define("step", _narrow(self.width), True),
-            Repeat("b", 0, self.halvings, 1, bisect),
-            Assign("rank", Call("add", (Register("rank", INT32, True), found), INT32)),
-        )
+        halving = repeat(self.builder.variable("b"), 0, self.halvings, 1, bisect)
+        return (with_most, with_earlier, with_found, with_step, halving), found
 
 
 def _below(position: Dim, size: Dim) -> Code:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Code, Define, Fetch, FetchRun, PutRun, Register, Statement, lane
+from weft.ir.kernel import Code, Register, Statement, lane
 from weft.kernels.build.multiply_add import widened
-from weft.kernels.threads.depth import Depth
+from weft.kernels.lower.kernel_builder import define, fetch, fetch_run, put_run
+from weft.kernels.threads.depth import Depth, Piece
 from weft.kernels.threads.product_operands import RUN, ProductOperand, all_of
 from weft.kernels.threads.tile_axis import TileAxis
 
@@ -38,59 +39,50 @@ class Stage:
             self.line, self.first = dims.mod(here, self.lines), dims.mod(dims.floordiv(here, self.lines), runs) * RUN
         else:
             self.line, self.first = dims.mod(dims.floordiv(here, runs), self.lines), dims.mod(here, runs) * RUN
+        self.builder = side.builder
+        self.buffers = [
+            self.builder.local(f"{side.name}{number}", dtype, self.lines * self.pitch) for number in range(self.count)
+        ]
 
-    def buffers(self) -> list[Buffer]:
-        return [Buffer(f"{self.side.name}{n}", self.type, True, self.lines * self.pitch) for n in range(self.count)]
+    def fetch(self, hint: str, piece: Piece) -> tuple[list[Statement], list[list[Register]]]:
+        """What this lane brings of a piece: for each buffer four registers."""
+        statements, here = self.side.begin(hint, self.grid, self.depth.outer(piece))
+        found = [self.builder.registers(self.side.name, RUN, self.side.buffer.dtype) for _ in range(self.count)]
 
-    def fetch(self, name: str) -> list[Statement]:
-        """Registers with what this lane brings of the piece called `name`."""
-        statements = self.side.begin(name, self.grid, self.depth.outer(name))
+        def element(within: Dim, across: Sequence[Dim]) -> tuple[Dim, Code | None]:
+            """Where an element lies, and the condition under which there is one."""
+            inner = self.depth.inner(piece, within)
+            tests = [*self.depth.test(piece, within), *self.side.tests(here, across, inner)]
+            return self.side.offset(here, self.grid, across, inner), all_of(tests)
+
         if self.side.runs_deep:
-            return statements + self._fetch_deep(name)
-        for number in range(self.count):
+            for square in range(0, self.count, RUN):
+                within = self.line * self.count + square
+                for part in range(RUN):
+                    registers = [found[square + number][part] for number in range(RUN)]
+                    place, mask = element(within, self.along.places(self.first + part))
+                    statements.append(fetch_run(registers, self.side.buffer, place, mask))
+            return statements, found
+        for number, registers in enumerate(found):
             within = self.line * self.count + number
-            names = [self._register(name, number, part) for part in range(RUN)]
             if self.side.runs_across:
-                place, mask = self._element(name, within, self.along.places(self.first, RUN))
-                statements.append(FetchRun(tuple(names), self.side.name, place, self.side.dtype, mask))
+                place, mask = element(within, self.along.places(self.first, RUN))
+                statements.append(fetch_run(registers, self.side.buffer, place, mask))
                 continue
-            for part in range(RUN):
-                place, mask = self._element(name, within, self.along.places(self.first + part))
-                element = Fetch(self.side.name, place, self.side.dtype, mask=mask)
-                statements.append(Define(names[part], element, True))
-        return statements
+            for part, register in enumerate(registers):
+                place, mask = element(within, self.along.places(self.first + part))
+                statements.append(define(register, fetch(self.side.buffer, place, mask=mask)))
+        return statements, found
 
-    def _fetch_deep(self, name: str) -> list[Statement]:
-        statements: list[Statement] = []
-        for square in range(self.count // RUN):
-            within = self.line * self.count + square * RUN
-            for part in range(RUN):
-                names = tuple(self._register(name, square * RUN + number, part) for number in range(RUN))
-                place, mask = self._element(name, within, self.along.places(self.first + part))
-                statements.append(FetchRun(names, self.side.name, place, self.side.dtype, mask))
-        return statements
-
-    def _element(self, name: str, within: Dim, across: Sequence[Dim]) -> tuple[Dim, Code | None]:
-        """Where an element lies, and the condition under which there is one."""
-        inner = self.depth.inner(name, within)
-        tests = [*self.depth.test(name, within), *self.side.tests(name, across, inner)]
-        return self.side.offset(name, self.grid, across, inner), all_of(tests)
-
-    def put(self, name: str) -> list[Statement]:
+    def put(self, fetched: Sequence[Sequence[Register]]) -> list[Statement]:
         """What was fetched, into shared memory."""
-        statements: list[Statement] = []
-        for number in range(self.count):
-            values = tuple(
-                widened(Register(self._register(name, number, part), self.side.dtype, True), self.type)
-                for part in range(RUN)
-            )
-            statements.append(PutRun(f"{self.side.name}{number}", self.line * self.pitch + self.first, values))
-        return statements
+        place = self.line * self.pitch + self.first
+        return [
+            put_run(buffer, place, [widened(register, self.type) for register in registers])
+            for buffer, registers in zip(self.buffers, fetched)
+        ]
 
-    def read(self, names: Sequence[str], first: Dim, step: int, across: Dim) -> Statement:
+    def read(self, registers: Sequence[Register], first: Dim, step: int, across: Dim) -> Statement:
         """Four neighbours of sum `first` (a multiple of the number of buffers) + `step`."""
         line = dims.floordiv(first, self.count) + step // self.count
-        return FetchRun(tuple(names), f"{self.side.name}{step % self.count}", line * self.pitch + across, self.type)
-
-    def _register(self, name: str, number: int, part: int) -> str:
-        return f"{name}{self.side.name}{number}_{part}"
+        return fetch_run(registers, self.buffers[step % self.count], line * self.pitch + across)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-from weft.ir.groups import AttentionGroup, HeavyGroup, MapGroup, ReduceGroup, RowGroup, StepGroup
-from weft.ir.program import (
-    ArgReduce,
-    Concat,
-    Contract,
-    Convolve,
-    Cumulate,
-    Map,
-    Pool,
-    Reduce,
-    Scatter,
-    Sort,
-)
+from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
+from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.templates import Part, Request, Template, Templates, overwriting
+from weft.kernels.build.templates import Request, Template, Templates
 from weft.kernels.common import templates as common
-from weft.kernels.common.concat import concat_work
-from weft.kernels.common.reduce import reduce_sweep
-from weft.kernels.common.rows import rows_sweep
+from weft.kernels.common.templates import (
+    building_attention,
+    building_concats,
+    building_heavy,
+    building_maps,
+    building_pools,
+    building_reductions,
+    building_rows,
+    building_steps,
+)
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.attention_parts import attention_parts
 from weft.kernels.threads.contract import contract_work
@@ -36,118 +29,62 @@ from weft.kernels.threads.reduce import sweep_work
 from weft.kernels.threads.scatter import scatter_work
 from weft.kernels.threads.sort import sort_work
 
-
-def _map(request: Request[MapGroup, ThreadTarget]) -> Work:
-    step = request.step
-    assert isinstance(step.primitive, Map)
-    return map_work(step.primitive.expression, request.take(step.operands), request.result, request.target)
+Heavy = Request[HeavyGroup, ThreadTarget]
 
 
-def _concat(request: Request[StepGroup, ThreadTarget]) -> Work:
-    step = request.step
-    assert isinstance(step.primitive, Concat)
-    return concat_work(step.primitive, request.take(step.operands), request.result, request.target, region_launch)
+def _contract(request: Heavy) -> Work:
+    left, right = request.take(request.group.sources)
+    constant_left, constant_right = request.constants_of(request.group.sources)
+    ends = request.result, request.epilogue(request.group.epilogue), request.target
+    primitive = request.group.heavy.primitive
+    assert isinstance(primitive, Contract)
+    return contract_work(primitive, left, right, *ends, constant_left=constant_left, constant_right=constant_right)
 
 
-def _scatter(request: Request[StepGroup, ThreadTarget]) -> Work:
-    step = request.step
-    assert isinstance(step.primitive, Scatter)
-    return scatter_work(step.primitive, request.take(step.operands), request.result, request.target)
-
-
-def _cumulate(request: Request[StepGroup, ThreadTarget]) -> Work:
-    step = request.step
-    assert isinstance(step.primitive, Cumulate)
-    return cumulate_work(step.primitive, request.tensors[step.operands[0]], request.result, request.target)
-
-
-def _sort(request: Request[StepGroup, ThreadTarget]) -> Work:
-    step = request.step
-    assert isinstance(step.primitive, Sort)
-    values, positions = request.take(step.results)
-    return sort_work(step.primitive, request.tensors[step.operands[0]], values, positions, request.target)
-
-
-def _reduce(request: Request[ReduceGroup, ThreadTarget]) -> Work:
-    return sweep_work(reduce_sweep(request), request.target)
-
-
-def _rows(request: Request[RowGroup, ThreadTarget]) -> Work:
-    return sweep_work(rows_sweep(request, keeps=False), request.target)
-
-
-def _pool(request: Request[HeavyGroup, ThreadTarget]) -> Work:
-    group = request.group
-    assert isinstance(group.heavy.primitive, Pool)
-    source = request.tensors[group.sources[0]]
-    epilogue = request.epilogue(group.epilogue)
-    return pool_work(group.heavy.primitive, source, request.result, request.target, epilogue)
-
-
-def _contract(request: Request[HeavyGroup, ThreadTarget]) -> Work:
-    group = request.group
-    assert isinstance(group.heavy.primitive, Contract)
-    left, right = request.take(group.sources)
-    epilogue = request.epilogue(group.epilogue)
-    constants = [request.constants.get(value) for value in group.sources]
-    work = contract_work(
-        group.heavy.primitive,
-        left,
-        right,
-        request.result,
-        epilogue,
-        request.target,
-        constant_left=constants[0],
-        constant_right=constants[1],
-    )
-    return overwriting(work, epilogue, request.result)
-
-
-def _depthwise(request: Request[HeavyGroup, ThreadTarget]) -> Work | None:
-    group = request.group
-    assert isinstance(group.heavy.primitive, Convolve)
-    x, w = request.take(group.sources)
-    one_type = x.dtype is w.dtype and group.channel_order is None
-    if not one_type or not depthwise_applies(group.heavy.primitive, x.shape, w.shape):
+def _depthwise(request: Heavy) -> Work | None:
+    assert isinstance(request.group.heavy.primitive, Convolve)
+    x, w = request.take(request.group.sources)
+    primitive = request.group.heavy.primitive
+    one_type = x.dtype is w.dtype and request.group.channel_order is None
+    if not one_type or not depthwise_applies(primitive, x.shape, w.shape):
         return None
-    return _convolved(request, depthwise_work)
+    ends = request.result, request.epilogue(request.group.epilogue), request.target
+    _, weights = request.constants_of(request.group.sources)
+    return depthwise_work(primitive, x, w, *ends, constant_w=weights)
 
 
-def _convolve(request: Request[HeavyGroup, ThreadTarget]) -> Work:
-    return _convolved(request, partial(convolve_work, order=request.group.channel_order))
+def _convolve(request: Heavy) -> Work:
+    assert isinstance(request.group.heavy.primitive, Convolve)
+    x, w = request.take(request.group.sources)
+    _, weights = request.constants_of(request.group.sources)
+    ends = request.result, request.epilogue(request.group.epilogue), request.target
+    order = request.group.channel_order
+    return convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights, order=order)
 
 
-def _convolved(request: Request[HeavyGroup, ThreadTarget], build: Callable[..., Work]) -> Work:
-    group = request.group
-    x, w = request.take(group.sources)
-    epilogue = request.epilogue(group.epilogue)
-    weights = request.constants.get(group.sources[1])
-    work = build(group.heavy.primitive, x, w, request.result, epilogue, request.target, constant_w=weights)
-    return overwriting(work, epilogue, request.result)
-
-
-def _attention(request: Request[AttentionGroup, ThreadTarget]) -> tuple[Part, ...]:
-    group = request.group
-    return attention_parts(group.attention, request.take(group.operands), request.result, request.target)
-
-
-_SWEEP = (Template("row passes", "rows by lanes or groups of lanes, long ones cut into pieces", _reduce),)
+_SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
+_CUMULATE = building_steps(lambda primitive, given, made, target: cumulate_work(primitive, given[0], made[0], target))
+_SORT = building_steps(lambda primitive, given, made, target: sort_work(primitive, given[0], made[0], made[1], target))
+_REDUCE = building_reductions(sweep_work)
+_ROWS = building_rows(sweep_work, keeps=False)
+_ATTENTION = building_attention(attention_parts)
+_SWEEP = (Template("row passes", "rows by lanes or groups of lanes, long ones cut into pieces", _REDUCE),)
 
 TEMPLATES: Templates = {
     **common.TEMPLATES,
-    Map: (Template("map", "a thread for each element", _map),),
-    Concat: (Template("concat", "each operand is copied to its place", _concat),),
-    Scatter: (Template("scatter", "a thread for points that no other meets, or points sorted first", _scatter),),
-    Cumulate: (Template("cumulate", "a row for a thread, or for a block", _cumulate),),
-    Sort: (Template("sort", "elements as keys, counted or merged in runs", _sort),),
+    Map: (Template("map", "a thread for each element", building_maps(map_work)),),
+    Concat: (Template("concat", "each operand is copied to its place", building_concats(region_launch)),),
+    Scatter: (Template("scatter", "a thread for points that no other meets, or points sorted first", _SCATTER),),
+    Cumulate: (Template("cumulate", "a row for a thread, or for a block", _CUMULATE),),
+    Sort: (Template("sort", "elements as keys, counted or merged in runs", _SORT),),
     Reduce: _SWEEP,
     ArgReduce: _SWEEP,
-    Pool: (Template("pool", "a thread for each element, or four channels", _pool),),
-    Contract: (Template("tile product", "tiles of rows by columns, chosen by their time", _contract),),
+    Pool: (Template("pool", "a thread for each element, or four channels", building_pools(pool_work)),),
+    Contract: (Template("tile product", "tiles of rows by columns, chosen by their time", building_heavy(_contract)),),
     Convolve: (
-        Template("depthwise", "few channels in a group: a thread for some pixels and features", _depthwise),
-        Template("tile product", "positions by channels, tiles chosen by their time", _convolve),
+        Template("depthwise", "few channels in a group: a thread for some pixels", building_heavy(_depthwise)),
+        Template("tile product", "positions by channels, tiles chosen by their time", building_heavy(_convolve)),
     ),
-    RowGroup: (Template("row passes", "a row for a lane, or for a group of them", _rows),),
-    AttentionGroup: (Template("streaming attention", "tiles of keys in shared memory", _attention),),
+    RowGroup: (Template("row passes", "a row for a lane, or for a group of them", _ROWS),),
+    AttentionGroup: (Template("streaming attention", "tiles of keys in shared memory", _ATTENTION),),
 }

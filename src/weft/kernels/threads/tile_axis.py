@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Integer, Register, Statement
+from weft.ir.kernel import Call, Code, Integer, Statement
 from weft.kernels.build.loop_axes import LoopAxis, split_index
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder
 
 
 class TileAxis:
@@ -22,14 +22,14 @@ class TileAxis:
         self,
         name: str,
         loop_axes: Sequence[LoopAxis],
-        parameters: Parameters,
+        builder: KernelBuilder,
         extent: int,
         within: Callable[[Dim], Dim],
     ) -> None:
-        self.name, self.loop_axes, self.extent, self.parameters = name, loop_axes, extent, parameters
+        self.name, self.loop_axes, self.extent, self.builder = name, loop_axes, extent, builder
         self.count = dims.product(loop_axis.size for loop_axis in loop_axes)
         self.tiles = dims.ceildiv(self.count, extent)
-        self.sizes = [parameters.named(f"{name}s{n}", dims.maximum(w.size, 1)) for n, w in enumerate(loop_axes)]
+        self.sizes = [builder.named(f"{name}s{n}", dims.maximum(w.size, 1)) for n, w in enumerate(loop_axes)]
         self.first: Dim = 0
         self.within = within  # where a lane's rows or columns, by their number, are in the tile
 
@@ -40,18 +40,17 @@ class TileAxis:
         """
         if not self.sizes:
             return []
-        last = self.parameters.named(f"last_{self.name}{run}", dims.maximum(dims.ceildiv(self.count, run) - 1, 0))
+        last = self.builder.named(f"last_{self.name}{run}", dims.maximum(dims.ceildiv(self.count, run) - 1, 0))
         index = run * dims.minimum(dims.floordiv(self.first + within, run), last)
         return split_index(index, self.sizes)
 
     def tests(self, first: Dim, each: int, run: int, statements: list[Statement]) -> list[Code]:
         """Which of a lane's, from number `first` on, are there; for runs, their first ones speak for all."""
-        count = Integer(self.parameters.named(f"{self.name}s", self.count))
+        count = Integer(self.builder.named(f"{self.name}s", self.count))
         found: list[Code] = []
-        for number in range(each):
-            name = f"in_{self.name}{number // run * run}"
-            if number % run == 0:
-                test = Call("less", (Integer(self.first + self.within(first + number)), count), DType.bool)
-                statements.append(Define(name, test, True))
-            found.append(Register(name, DType.bool, True))
-        return found
+        for number in range(0, each, run):
+            test = Call("less", (Integer(self.first + self.within(first + number)), count), DType.bool)
+            defined, there = self.builder.keep(f"in_{self.name}", test, varying=True)
+            statements.append(defined)
+            found += [there] * run
+        return found[:each]

@@ -12,29 +12,13 @@ from collections.abc import Mapping, Sequence
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.kernel import (
-    Assign,
-    Barrier,
-    Buffer,
-    Code,
-    Define,
-    Kernel,
-    Let,
-    Number,
-    Put,
-    PutRun,
-    Register,
-    Repeat,
-    Statement,
-    block,
-    variable,
-)
+from weft.ir.kernel import Barrier, Code, Number, Statement, block
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, put, put_run, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch
+from weft.kernels.lower.tensors import RESULT, Launch
 from weft.kernels.threads.depth import Depth
 from weft.kernels.threads.direct_product import DirectProduct
 from weft.kernels.threads.epilogue import RunEpilogueWriter
@@ -48,22 +32,25 @@ from weft.kernels.threads.tile_axis import TileAxis
 
 @memoized
 def tile_product(name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> Launch:
-    """Buffers: left, right, those of the epilogue, and the result; with several parts left, right and the sums."""
+    """Operands are left, right and the epilogue's; with several parts the result is [parts, grid, rows, columns]."""
     return _Builder(name, product, tile, parts, target).launch()
 
 
 class _Builder:
     def __init__(self, name: str, product: Product, tile: Tile, parts: int, target: ThreadTarget) -> None:
-        self.name, self.tile, self.target, self.parts = name, tile, target, parts
-        self.parameters = Parameters()
-        self.epilogue_writer = RunEpilogueWriter(product.result, product.epilogue, self.parameters)
-        self.product = merged(product, self.epilogue_writer)
+        self.tile, self.target, self.parts = tile, target, parts
+        self.builder = KernelBuilder(name)
+        self.product = merged(product)
         self.type = product.type
-        self.left = ProductOperand(self.product, self.parameters, is_left=True)
-        self.right = ProductOperand(self.product, self.parameters, is_left=False)
-        self.depth = Depth(self.product.sums, self.parameters, tile.depth)
-        self.rows = TileAxis("row", self.product.rows, self.parameters, tile.height, tile.row)
-        self.columns = TileAxis("column", self.product.columns, self.parameters, tile.width, tile.column)
+        self.left = ProductOperand(self.product, self.builder, is_left=True)
+        self.right = ProductOperand(self.product, self.builder, is_left=False)
+        if parts == 1:
+            self.epilogue_writer = RunEpilogueWriter(product.result, product.epilogue, self.builder, 2)
+        else:
+            self.out = self.builder.output("out", self.type, RESULT)
+        self.depth = Depth(self.product.sums, self.builder, tile.depth)
+        self.rows = TileAxis("row", self.product.rows, self.builder, tile.height, tile.row)
+        self.columns = TileAxis("column", self.product.columns, self.builder, tile.width, tile.column)
         self.grid_size = self.product.extents()[0]
         self.grid_places: list[Dim] = []
         self.place: Dim = 0
@@ -71,29 +58,15 @@ class _Builder:
 
     def launch(self) -> Launch:
         statements, blocks = self.locate()
-        body: list[Statement] = []
-        local: list[Buffer] = []
-        for row in range(self.tile.rows):
-            for column in range(self.tile.columns):
-                statements.append(Define(self.sum(row, column).name, Number(0, self.type), True))
+        self.sums = [
+            self.builder.registers(f"sum{row}_", self.tile.columns, self.type) for row in range(self.tile.rows)
+        ]
+        statements += [define(total, Number(0, self.type)) for row in self.sums for total in row]
         if self.depth.pieces != 0:
-            body, local = self.shared_sums() if self.tile.shared else self.own_sums()
-        sums = [[self.sum(row, column) for column in range(self.tile.columns)] for row in range(self.tile.rows)]
-        slices = Slices(self.tile, sums, self.type)
+            statements += self.shared_sums() if self.tile.shared else self.own_sums()
+        slices = Slices(self.tile, self.sums, self.type, self.builder)
         written = self.write(slices) if self.parts == 1 else self.write_sums(slices)
-        outputs = self.epilogue_writer.buffers if self.parts == 1 else [Buffer("out", self.type, True)]
-        operands = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
-        kernel = Kernel(
-            self.name,
-            (*operands, *outputs, *local, *slices.buffers),
-            tuple(self.parameters.values),
-            self.tile.lanes,
-            (*statements, *body, *slices.statements, *written),
-        )
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
-
-    def sum(self, row: int, column: int) -> Register:
-        return Register(f"sum{row}_{column}", self.type, True)
+        return self.builder.launch(self.tile.lanes, (*statements, *slices.statements, *written), blocks)
 
     def locate(self) -> tuple[list[Statement], Dim]:
         """Which tile, part and place of the grid a block has, and the number of blocks.
@@ -101,7 +74,7 @@ class _Builder:
         Neighbours share the larger operand: its panel stays in caches while tiles pass that take it with all of the
         other. The order is a matter of parameters, so that it needs no other kernel.
         """
-        named, tiles = self.parameters.named, self.columns.tiles * self.rows.tiles
+        named, tiles = self.builder.named, self.columns.tiles * self.rows.tiles
         down = estimate(self.rows.count) < estimate(self.columns.count)
         column_step = named("column_step", dims.maximum(self.rows.tiles, 1) if down else 1)
         row_step = named("row_step", 1 if down else dims.maximum(self.columns.tiles, 1))
@@ -109,25 +82,30 @@ class _Builder:
             dims.floordiv(block(), column_step), named("column_tiles", dims.maximum(self.columns.tiles, 1))
         )
         row = dims.mod(dims.floordiv(block(), row_step), named("row_tiles", dims.maximum(self.rows.tiles, 1)))
-        statements: list[Statement] = [Let("tile_column", column), Let("tile_row", row)]
-        self.columns.first = variable("tile_column") * self.tile.width
-        self.rows.first = variable("tile_row") * self.tile.height
+        first, tile_column = self.builder.let("tile_column", column)
+        second, tile_row = self.builder.let("tile_row", row)
+        statements: list[Statement] = [first, second]
+        self.columns.first = tile_column * self.tile.width
+        self.rows.first = tile_row * self.tile.height
+        rest: Dim = 0
         if self.parts > 1 or self.product.grid:
-            statements.append(Let("rest", dims.floordiv(block(), named("tiles", dims.maximum(tiles, 1)))))
-        rest: Dim = variable("rest")
+            defined, rest = self.builder.let("rest", dims.floordiv(block(), named("tiles", dims.maximum(tiles, 1))))
+            statements.append(defined)
         if self.parts > 1:
-            statements.append(Let("part", dims.mod(rest, named("parts", self.parts))))
-            self.part, rest = variable("part"), dims.floordiv(rest, named("parts", self.parts))
+            defined, self.part = self.builder.let("part", dims.mod(rest, named("parts", self.parts)))
+            statements.append(defined)
+            rest = dims.floordiv(rest, named("parts", self.parts))
         self.place = rest if self.product.grid else 0
         sizes = [named(f"grid{n}", dims.maximum(walk.size, 1)) for n, walk in enumerate(self.product.grid)]
         for number, place in enumerate(split_index(self.place, sizes)):
-            statements.append(Let(f"g{number}", place))
-            self.grid_places.append(variable(f"g{number}"))
+            defined, at = self.builder.let(f"g{number}", place)
+            statements.append(defined)
+            self.grid_places.append(at)
         return statements, tiles * self.parts * self.grid_size
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
-    def shared_sums(self) -> tuple[list[Statement], list[Buffer]]:
+    def shared_sums(self) -> list[Statement]:
         """Pieces of both operands in shared memory; the next ones are fetched before these are multiplied."""
         stages = [
             Stage(side, along, self.depth, self.tile.lanes, self.type, self.grid_places)
@@ -135,21 +113,26 @@ class _Builder:
         ]
         start, stop, last = self.pieces()
 
-        def fetched(name: str, piece: Dim) -> list[Statement]:
-            return [*self.depth.begin(piece, name), *(s for stage in stages for s in stage.fetch(name))]
+        def staged(hint: str, number: Dim) -> tuple[list[Statement], list[Statement]]:
+            """What fetches a piece of both, and what puts it down."""
+            piece = self.depth.piece(hint)
+            fetched = self.depth.begin(piece, number)
+            puts: list[Statement] = []
+            for stage in stages:
+                statements, registers = stage.fetch(hint, piece)
+                fetched += statements
+                puts += stage.put(registers)
+            return fetched, [*puts, Barrier()]
 
-        def put(name: str) -> list[Statement]:
-            return [*(s for stage in stages for s in stage.put(name)), Barrier()]
-
-        following = dims.minimum(variable("piece") + 1, last)
-        body = (*fetched("next_", following), *self.multiplied(stages), Barrier(), *put("next_"))
-        statements = [*fetched("first_", dims.minimum(start, last)), *put("first_")]
-        statements.append(Repeat("piece", start, stop, 1, body))
-        return statements, [buffer for stage in stages for buffer in stage.buffers()]
+        number = self.builder.variable("piece")
+        fetched, puts = staged("next", dims.minimum(number + 1, last))
+        body = (*fetched, *self.multiplied(stages), Barrier(), *puts)
+        fetched, puts = staged("first", dims.minimum(start, last))
+        return [*fetched, *puts, repeat(number, start, stop, 1, body)]
 
     def pieces(self) -> tuple[Dim, Dim, Dim]:
         """The pieces of this block's part: the first, where they end, and the last of all."""
-        count, named = self.depth.pieces, self.parameters.named
+        count, named = self.depth.pieces, self.builder.named
         last = named("last_piece", dims.maximum(count - 1, 0))
         end = last + 1 if dims.is_at_least(count, 1) else named("pieces", count)
         if self.parts == 1:
@@ -164,33 +147,34 @@ class _Builder:
         statements: list[Statement] = []
         for step in range(self.tile.steps):
             values: list[list[Code]] = []
-            for stage, name, each in zip(stages, "ab", (self.tile.rows, self.tile.columns)):
+            for stage, hint, each in zip(stages, "ab", (self.tile.rows, self.tile.columns)):
+                registers = self.builder.registers(hint, each, self.type)
                 for group in range(0, each, RUN):
-                    names = [f"{name}{step}_{group + part}" for part in range(RUN)]
-                    statements.append(stage.read(names, first, step, stage.along.within(group)))
-                values.append([Register(f"{name}{step}_{number}", self.type, True) for number in range(each)])
+                    run = registers[group : group + RUN]
+                    statements.append(stage.read(run, first, step, stage.along.within(group)))
+                values.append([*registers])
             statements += self.added(*values)
         return statements
 
-    def own_sums(self) -> tuple[list[Statement], list[Buffer]]:
+    def own_sums(self) -> list[Statement]:
         """Every lane reads its rows and columns from memory."""
         sides = ((self.left, self.rows), (self.right, self.columns))
         own = DirectProduct(self.tile, sides, self.depth, self.grid_places, self.type)
-        return own.statements(self.added, None if self.parts == 1 else self.pieces()[:2]), []
+        return own.statements(self.added, None if self.parts == 1 else self.pieces()[:2])
 
     def added(self, left: Sequence[Code], right: Sequence[Code]) -> list[Statement]:
         """All sums with one more product each."""
         return [
-            Assign(self.sum(row, column).name, multiply_add(self.target, a, b, self.sum(row, column)))
-            for row, a in enumerate(left)
-            for column, b in enumerate(right)
+            assign(total, multiply_add(self.target, a, b, total))
+            for a, row in zip(left, self.sums)
+            for b, total in zip(right, row)
         ]
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def write(self, slices: Slices) -> list[Statement]:
         """The epilogue, and what comes out."""
-        starts = {axis: self.parameters.named(f"start{axis}", start) for axis, start in self.product.result_start}
+        starts = {axis: self.builder.named(f"start{axis}", start) for axis, start in self.product.result_start}
         run = RUN if self.epilogue_writer.has_runs(self.product.columns, dict(self.product.result_start)) else 1
         statements, masks = self.masks(slices, run)
         rows = [self.rows.places(self.rows.within(slices.first + number)) for number in range(len(slices.rows))]
@@ -198,14 +182,14 @@ class _Builder:
         for row, row_places in enumerate(rows):
             for number, column_places in enumerate(columns):
                 axes = self.axes(starts, row_places, column_places)
-                column, prefix = number * run, f"t{row}_{number}_"
+                column = number * run
                 values = slices.rows[row][column : column + run]
                 if run == 1:
-                    statements += self.epilogue_writer.write_one(values[0], axes, masks[row][column], prefix)
+                    statements += self.epilogue_writer.write_one(values[0], axes, masks[row][column])
                     continue
                 axis = self.product.columns[-1].axis
                 assert axis is not None
-                statements += self.epilogue_writer.write_four(values, axes, axis, masks[row][column], prefix)
+                statements += self.epilogue_writer.write_four(values, axes, axis, masks[row][column])
         return statements
 
     def masks(self, slices: Slices, run: int) -> tuple[list[Statement], list[list[Code | None]]]:
@@ -221,12 +205,12 @@ class _Builder:
         walks = [*zip(product.grid, self.grid_places), *zip(product.rows, rows), *zip(product.columns, columns)]
         for walk, place in walks:
             if walk.axis is not None:
-                found[walk.axis] = found.get(walk.axis, 0) + self.parameters.size(walk.factor) * place
+                found[walk.axis] = found.get(walk.axis, 0) + self.builder.size(walk.factor) * place
         return found
 
     def write_sums(self, slices: Slices) -> list[Statement]:
         """Sums of a part as they are: [parts, grid, rows, columns]."""
-        named = self.parameters.named
+        named = self.builder.named
         run = RUN if dims.mod(self.columns.count, RUN) == 0 else 1
         pitch = run * named(f"pitch{run}", dims.floordiv(self.columns.count, run))
         plane = (self.part * named("places", self.grid_size) + self.place) * named("height", self.rows.count)
@@ -235,8 +219,9 @@ class _Builder:
             line = (plane + self.rows.first + self.rows.within(slices.first + row)) * pitch + self.columns.first
             for column in range(0, self.tile.columns, run):
                 place, mask = line + self.columns.within(column), masks[row][column]
-                values = tuple(sums[column : column + run])
-                statements.append(
-                    PutRun("out", place, values, mask) if run > 1 else Put("out", place, values[0], mask=mask)
+                values = sums[column : column + run]
+                write = (
+                    put_run(self.out, place, values, mask) if run > 1 else put(self.out, place, values[0], mask=mask)
                 )
+                statements.append(write)
         return statements

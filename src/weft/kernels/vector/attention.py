@@ -8,6 +8,7 @@ summed up before is scaled down. Keys and values are packed beforehand, see key_
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -17,28 +18,7 @@ from weft.ir.access import axes_of_shape
 from weft.ir.attention import AT_HAND, Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Across,
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Let,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    View,
-    When,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Across, Buffer, Call, Code, Integer, Number, Register, Statement, When, block, lane
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import used_operands, with_operands
@@ -47,10 +27,10 @@ from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat, unbounded
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
 from weft.kernels.vector.key_panels import outer_axes
 
 FLOAT = DType.float32
@@ -87,6 +67,26 @@ def share_rows(rows: Dim, height: int) -> list[Tiles]:
     return [Tiles(height, 0, whole, 0), Tiles(LOW, whole, rest, whole * height)]
 
 
+@dataclass(frozen=True, slots=True)
+class TileRows:
+    """A tile of rows in the making: its first row, and views of what it keeps."""
+
+    height: int
+    row: Dim
+    query: Buffer
+    sum: Buffer
+    most: Buffer
+    total: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPiece:
+    """A piece of the keys: its first, and how many of it are looked at."""
+
+    start: Dim
+    count: Dim
+
+
 @memoized
 def attention_launch(
     attention: Attention,
@@ -96,7 +96,7 @@ def attention_launch(
     result: Tensor,
     target: VectorTarget,
 ) -> Launch:
-    """Buffers: the operands of query and score, those of the ending, the packed keys and values, the result."""
+    """Operands are those of query and score, those of the epilogue, the packed keys and the packed values."""
     return _Builder(attention, operands, keys, values, result, target).launch()
 
 
@@ -112,7 +112,7 @@ class _Builder:
     ) -> None:
         self.attention, self.target = attention, target
         self.packed_keys, self.packed_values = keys, values
-        self.parameters = Parameters()
+        self.builder = KernelBuilder("attention")
         lanes = keys.shape[-1]
         assert isinstance(lanes, int)
         self.lanes = lanes
@@ -122,16 +122,23 @@ class _Builder:
         self.query, self.score = (
             flatten_loads(with_operands(e, used), self.operands) for e in (attention.query, attention.score)
         )
-        self.epilogue_writer = EpilogueWriter(result, self.epilogue(operands, result), self.parameters)
+        self.sources = [
+            self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
+            for n, tensor in enumerate(self.operands)
+        ]
+        self.epilogue_writer = EpilogueWriter(result, self.epilogue(operands, result), self.builder, len(used))
+        before = len(used) + len(self.epilogue_writer.inputs)
+        self.key_buffer = self.builder.input("keys", FLOAT, Reference("operand", before))
+        self.value_buffer = self.builder.input("values", FLOAT, Reference("operand", before + 1))
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
         self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
         count = dims.product(attention.shape[axis] for axis in self.rows)
-        self.row_count = self.parameters.named("rows", count)
-        self.row_sizes = [self.parameters.named(f"rows{axis}", attention.shape[axis]) for axis in self.rows]
+        self.row_count = self.builder.named("rows", count)
+        self.row_sizes = [self.builder.named(f"rows{axis}", attention.shape[axis]) for axis in self.rows]
         self.tiles = share_rows(count, min((target.vector_registers - 4) // VECTORS, TALLEST))
         self.is_exact = isinstance(count, int)
         self.height = self.tiles[0].height
-        self.keys = self.parameters.named("keys", attention.shape[-1])
+        self.keys = self.builder.named("keys", attention.shape[-1])
         self.panels = -(-attention.width // self.lanes)
         self.width = self.panels * self.lanes
         self.most_tiles = max(min(MOST_TILES, KEPT_BYTES // (4 * self.height * (attention.depth + self.width))), 1)
@@ -155,189 +162,193 @@ class _Builder:
         each = dims.ceildiv(total, chunks)
         statements: list[Statement] = []
         chunk = self.decode(statements, block(), chunks)
-        size = self.parameters.named("tiles_each", each)
+        size = self.builder.named("tiles_each", each)
         self.first = chunk * size
-        self.end = dims.minimum(self.first + size, self.parameters.named("tiles", total))
-        statements += [self.each_tile(tiles, self.prepare(tiles)) for tiles in self.tiles]
-        inner = tuple(self.each_tile(tiles, self.take_in(tiles)) for tiles in self.tiles)
-        statements.append(Repeat("start", 0, self.keys, PIECE, inner))
-        statements += [self.each_tile(tiles, self.finish(tiles)) for tiles in self.tiles]
+        self.end = dims.minimum(self.first + size, self.builder.named("tiles", total))
+        self.add_local_memory()
+        statements += [self.each_tile(tiles, self.prepare) for tiles in self.tiles]
+        start = self.builder.variable("start")
+        inner = [self.each_tile(tiles, lambda rows: self.take_in(rows, start)) for tiles in self.tiles]
+        statements.append(repeat(start, 0, self.keys, PIECE, inner))
+        statements += [self.each_tile(tiles, self.finish) for tiles in self.tiles]
         blocks = dims.product(self.attention.shape[axis] for axis in self.grid) * chunks
-        kernel = Kernel("attention", self.buffers(), tuple(self.parameters.values), self.lanes, tuple(statements))
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+        return self.builder.launch(self.lanes, statements, blocks)
 
     def decode(self, statements: list[Statement], rest: Dim, chunks: Dim) -> Dim:
         """What a block does: its chunk of tiles; its places along the grid go to `places`."""
-        count = self.parameters.named("chunks", chunks)
-        statements += [Let("chunk", dims.mod(rest, count)), Let("head", dims.floordiv(rest, count))]
-        rest = variable("head")
+        count = self.builder.named("chunks", chunks)
+        first, chunk = self.builder.let("chunk", dims.mod(rest, count))
+        second, rest = self.builder.let("head", dims.floordiv(rest, count))
+        statements += [first, second]
         self.places: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
         for axis in reversed(self.grid):
-            size = self.parameters.named(f"grid{axis}", self.attention.shape[axis])
-            first = axis == self.grid[0]
-            statements.append(Let(f"g{axis}", rest if first else dims.mod(rest, size)))
-            if not first:
-                statements.append(Let(f"g{axis}_rest", dims.floordiv(rest, size)))
-                rest = variable(f"g{axis}_rest")
-            self.places[axis] = variable(f"g{axis}")
-        return variable("chunk")
+            size = self.builder.named(f"grid{axis}", self.attention.shape[axis])
+            first_axis = axis == self.grid[0]
+            defined, self.places[axis] = self.builder.let(f"g{axis}", rest if first_axis else dims.mod(rest, size))
+            statements.append(defined)
+            if not first_axis:
+                defined, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
+                statements.append(defined)
+        return chunk
 
-    def buffers(self) -> tuple[Buffer, ...]:
-        shared = [Buffer(f"from{n}", tensor.dtype, False) for n, tensor in enumerate(self.operands)]
+    def add_local_memory(self) -> None:
+        """What tiles keep, and what the present one works with."""
         tile = self.height
-        sizes = {
-            "queries": self.most_tiles * tile * self.attention.depth,
-            "sums": self.most_tiles * tile * self.width,
-            "scores": tile * (PIECE + PADDING),
-            "largest": self.most_tiles * self.lanes,
-            "totals": self.most_tiles * self.lanes,
-            "shifts": self.lanes,
-            "factors": self.lanes,
-            "fresh": self.lanes,
-        }
-        local = [Buffer(name, FLOAT, True, size) for name, size in sizes.items()]
-        packed = [Buffer("keys", FLOAT, False), Buffer("values", FLOAT, False)]
-        *ended, out = self.epilogue_writer.buffers
-        return (*shared, *ended, *packed, out, *local)
+        self.queries = self.builder.local("queries", FLOAT, self.most_tiles * tile * self.attention.depth)
+        self.sums = self.builder.local("sums", FLOAT, self.most_tiles * tile * self.width)
+        self.scores = self.builder.local("scores", FLOAT, tile * (PIECE + PADDING))
+        self.largest = self.builder.local("largest", FLOAT, self.most_tiles * self.lanes)
+        self.totals = self.builder.local("totals", FLOAT, self.most_tiles * self.lanes)
+        self.shifts = self.builder.local("shifts", FLOAT, self.lanes)
+        self.factors = self.builder.local("factors", FLOAT, self.lanes)
+        self.fresh = self.builder.local("fresh", FLOAT, self.lanes)
 
-    def each_tile(self, tiles: Tiles, body: Body) -> Statement:
+    def each_tile(self, tiles: Tiles, body: Callable[[TileRows], Body]) -> Statement:
         """The tiles of one height that belong to a block, with a view of what each keeps."""
-        named = self.parameters.named
+        named = self.builder.named
+        tile = self.builder.variable("tile")
+        row = self.builder.variable("row")
+        slot = tile - self.first
+        parts = {
+            "query": (self.queries, self.height * self.attention.depth),
+            "sum": (self.sums, self.height * self.width),
+            "most": (self.largest, self.lanes),
+            "total": (self.totals, self.lanes),
+        }
+        views = [self.builder.view(hint, whole, slot * size) for hint, (whole, size) in parts.items()]
+        inner = body(TileRows(tiles.height, row, *(buffer for _, buffer in views)))
         start, count = named(f"first{tiles.height}", tiles.first), named(f"count{tiles.height}", tiles.count)
-        slot = variable("tile") - self.first
-        names: tuple[Statement, ...] = (
-            Let("row", named(f"row{tiles.height}", tiles.row) + (variable("tile") - start) * tiles.height),
-            View("query", "queries", slot * (self.height * self.attention.depth)),
-            View("sum", "sums", slot * (self.height * self.width)),
-            View("most", "largest", slot * self.lanes),
-            View("total", "totals", slot * self.lanes),
-        )
+        first = let(row, named(f"row{tiles.height}", tiles.row) + (tile - start) * tiles.height)
         low, high = dims.maximum(self.first, start), dims.minimum(self.end, start + count)
-        return Repeat("tile", low, high, 1, (*names, *body))
+        return repeat(tile, low, high, 1, (first, *(view for view, _ in views), *inner))
 
     def row_places(self, row: Dim) -> dict[int, Dim]:
         """Places along all axes but the last: those of the block, and of a row that is inside."""
         inside = row if self.is_exact else dims.minimum(row, self.row_count - 1)
         return {**self.places, **dict(zip(self.rows, split_index(inside, self.row_sizes)))}
 
-    def each_row(self, height: int, body: Body) -> Statement:
-        return Repeat("e", 0, height, 1, body)
-
-    @property
-    def at_row(self) -> Dim:
-        return variable("row") + variable("e")
+    def each_row(self, rows: TileRows, body: Callable[[Dim], Body]) -> Statement:
+        """A loop over the rows of a tile, around what is done for one by its number."""
+        number = self.builder.variable("e")
+        return repeat(number, 0, rows.height, 1, body(number))
 
     def lowering(self, places: dict[int, Dim], statements: list[Statement], mask: Code | None = None) -> Lowering:
-        size = self.parameters.size
-        indexed = [
-            Operand(f"from{number}", tensor.dtype, tensor.shape, tuple(size(stride) for stride in tensor.strides))
-            for number, tensor in enumerate(self.operands)
-        ]
-        flat = [Operand(f"from{number}", t.dtype, (), (), flat=True) for number, t in enumerate(self.operands)]
-        return Lowering([*indexed, *flat], places, self.parameters, None, mask, statements)
+        size = self.builder.size
+        views = {
+            number: Operand(source, tensor.shape, tuple(size(stride) for stride in tensor.strides))
+            for number, (source, tensor) in enumerate(zip(self.sources, self.operands))
+        }
+        flat = {len(views) + n: Operand(source, (), (), flat=True) for n, source in enumerate(self.sources)}
+        return Lowering({**views, **flat}, places, self.builder, None, mask, statements)
 
     # -- before and after the keys -----------------------------------------------------------------------------------
 
-    def prepare(self, tiles: Tiles) -> Body:
+    def prepare(self, rows: TileRows) -> Body:
         """Queries gathered, nothing summed up, no largest score."""
         depth = self.attention.depth
-        places = self.row_places(self.at_row)
 
-        def gather(position: Dim, mask: Code | None) -> Body:
-            statements: list[Statement] = []
-            code = self.lowering({**places, self.last + 1: position}, statements, mask).code(self.query)
-            return *statements, Put("query", variable("e") * depth + position, code, mask=mask)
+        def one(number: Dim) -> Body:
+            places = self.row_places(rows.row + number)
 
-        zero = Put("sum", variable("e") * self.width + variable("c") + lane(self.lanes), _number(0.0))
-        rows = (
-            *lane_loop("i", Span(0, depth), self.lanes, gather, exact=depth % self.lanes == 0),
-            Repeat("c", 0, self.width, self.lanes, (zero,)),
-        )
+            def gather(position: Dim, mask: Code | None) -> Body:
+                statements: list[Statement] = []
+                code = self.lowering({**places, self.last + 1: position}, statements, mask).code(self.query)
+                return *statements, put(rows.query, number * depth + position, code, mask=mask)
+
+            exact = depth % self.lanes == 0
+            gathered = lane_loop(self.builder, "i", Span(0, depth), self.lanes, gather, exact=exact)
+            column = self.builder.variable("c")
+            zero = put(rows.sum, number * self.width + column + lane(self.lanes), _number(0.0))
+            return *gathered, repeat(column, 0, self.width, self.lanes, (zero,))
+
         return (
-            self.each_row(tiles.height, rows),
-            Put("most", lane(self.lanes), _number(-inf)),
-            Put("total", lane(self.lanes), _number(0.0)),
-            Put("fresh", lane(self.lanes), _number(0.0)),
+            self.each_row(rows, one),
+            put(rows.most, lane(self.lanes), _number(-inf)),
+            put(rows.total, lane(self.lanes), _number(0.0)),
+            put(self.fresh, lane(self.lanes), _number(0.0)),
         )
 
-    def finish(self, tiles: Tiles) -> Body:
+    def finish(self, rows: TileRows) -> Body:
         """Results divided by their totals, ended and written."""
-        column = variable("panel") * self.lanes + lane(self.lanes)
+        return *self.inverses(rows), self.each_row(rows, lambda number: (self.finish_row(rows, number),))
+
+    def finish_row(self, rows: TileRows, number: Dim) -> Statement:
+        panel = self.builder.variable("panel")
+        column = panel * self.lanes + lane(self.lanes)
         mask = None
         if self.attention.width != self.width:
             mask = Call("less", (Integer(column), Integer(self.attention.width)), DType.bool)
         if not self.is_exact:
-            inside = Call("less", (Integer(self.at_row), Integer(self.row_count)), DType.bool)
+            inside = Call("less", (Integer(rows.row + number), Integer(self.row_count)), DType.bool)
             mask = inside if mask is None else Call("logical_and", (inside, mask), DType.bool)
-        place = variable("e") * self.width + column
-        factor = Fetch("factors", variable("e"), FLOAT)
-        value = _call("multiply", Fetch("sum", place, FLOAT), factor)
+        factor = fetch(self.factors, number)
+        value = _call("multiply", fetch(rows.sum, number * self.width + column), factor)
         if self.attention.drops_nan:  # its sums may be NaN as well
             nothing = Call("equal", (factor, _number(0.0)), DType.bool)
             value = _call("select", nothing, _number(0.0), value)
-        at = {**self.row_places(self.at_row), self.last + 1: column}
+        at = {**self.row_places(rows.row + number), self.last + 1: column}
         axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
-        write = self.epilogue_writer.write(Register("value", FLOAT, True), axes, mask)
-        panels = Repeat("panel", 0, self.panels, 1, (Define("value", value, True), *write))
-        return *self.inverses(), self.each_row(tiles.height, (panels,))
+        defined, found = self.builder.keep("value", value, varying=True)
+        return repeat(panel, 0, self.panels, 1, (defined, *self.epilogue_writer.write(found, axes, mask)))
 
-    def inverses(self) -> list[Statement]:
+    def inverses(self, rows: TileRows) -> list[Statement]:
         """One divided by what the results of each row are divided by, into `factors`.
 
         Rows without a visible key have a total of 0 here; it is NaN where the program lets -inf - -inf happen.
         """
-        total: Code = Fetch("total", lane(self.lanes), FLOAT)
-        hidden = Call("equal", (Fetch("most", lane(self.lanes), FLOAT), _number(-inf)), DType.bool)
+        total: Code = fetch(rows.total, lane(self.lanes))
+        hidden = Call("equal", (fetch(rows.most, lane(self.lanes)), _number(-inf)), DType.bool)
         if not self.attention.shifts_nothing:
             total = _call("select", hidden, _number(nan), total)
-        statements: list[Statement] = [Define("whole", total, True)]
-        whole = Register("whole", FLOAT, True)
-        lowering = Lowering([], {}, self.parameters, {AT_HAND: whole}, None, statements)
+        defined, whole = self.builder.keep("whole", total, varying=True)
+        statements: list[Statement] = [defined]
+        lowering = Lowering({}, {}, self.builder, {AT_HAND: whole}, None, statements)
         inverse: Code = _call("divide", _number(1.0), lowering.code(self.attention.divisor))
         if self.attention.drops_nan:
             inverse = _call("select", Call("is_nan", (whole,), DType.bool), _number(0.0), inverse)
         if not dims.is_at_least(self.attention.shape[-1], 1):
             empty = Call("equal", (Integer(self.keys), Integer(0)), DType.bool)
             inverse = _call("select", empty, _number(0.0), inverse)
-        return [*statements, Put("factors", lane(self.lanes), inverse)]
+        return [*statements, put(self.factors, lane(self.lanes), inverse)]
 
     # -- a piece of the keys -----------------------------------------------------------------------------------------
 
-    def take_in(self, tiles: Tiles) -> Body:
-        """A piece of the keys, as far as some query of a tile sees any: others would have a weight of 0.
+    def take_in(self, rows: TileRows, start: Dim) -> Body:
+        """A piece of the keys, from `start` on, as far as a query of the tile sees any: others would weigh nothing.
 
         A finite score hides a key only from rows that see another: what comes later counts where all are hidden alike.
         """
-        places = self.row_places(variable("row") + (tiles.height - 1))
+        places = self.row_places(rows.row + (rows.height - 1))
         index = self.lowering(places, []).index
         certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
         likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
-        seen = Let("count", dims.minimum(_least(self.keys, *certain) - variable("start"), PIECE))
-        body: Body = (seen, *self.take_in_seen(tiles))
+        seen, count = self.builder.let("count", dims.minimum(_least(self.keys, *certain) - start, PIECE))
+        taken = self.take_in_seen(rows, KeyPiece(start, count))
+        body: Body = (seen, *taken)
         if certain:
-            some = Call("greater", (Integer(variable("count", None)), Integer(0)), DType.bool)
-            body = (seen, When(some, self.take_in_seen(tiles)))
+            some = Call("greater", (Integer(unbounded(count)), Integer(0)), DType.bool)
+            body = (seen, When(some, taken))
         if likely:
-            near = Call("less", (Integer(variable("start")), Integer(_least(*likely))), DType.bool)
-            body = (When(Call("logical_or", (near, self.some_row_sees_nothing(tiles.height)), DType.bool), body),)
+            near = Call("less", (Integer(start), Integer(_least(*likely))), DType.bool)
+            body = (When(Call("logical_or", (near, self.some_row_sees_nothing(rows)), DType.bool), body),)
         return body
 
-    def some_row_sees_nothing(self, height: int) -> Code:
+    def some_row_sees_nothing(self, rows: TileRows) -> Code:
         """Whether a row of the tile has met nothing but hidden keys so far, or NaN."""
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
-        own = Call("less", (Integer(lane(self.lanes)), Integer(height)), DType.bool)
-        largest = _call("select", own, Fetch("most", lane(self.lanes), FLOAT), _number(inf))
+        own = Call("less", (Integer(lane(self.lanes)), Integer(rows.height)), DType.bool)
+        largest = _call("select", own, fetch(rows.most, lane(self.lanes)), _number(inf))
         sees = Call("greater", (Across("minimum", largest), _number(low / 2)), DType.bool)
         return Call("logical_not", (sees,), DType.bool)
 
-    def take_in_seen(self, tiles: Tiles) -> Body:
+    def take_in_seen(self, rows: TileRows, keys: KeyPiece) -> Body:
         return (
-            self.multiply_keys(tiles.height),
-            self.each_row(tiles.height, self.find_largest()),
-            *self.shift(),
-            self.each_row(tiles.height, self.weigh()),
-            *self.add_totals(),
-            self.multiply_values(tiles.height),
+            self.multiply_keys(rows, keys),
+            self.each_row(rows, lambda number: self.find_largest(rows, keys, number)),
+            *self.shift(rows),
+            self.each_row(rows, lambda number: self.weigh(keys, number)),
+            *self.add_totals(rows),
+            self.multiply_values(rows, keys),
         )
 
     @property
@@ -348,115 +359,117 @@ class _Builder:
         """Which of the packed heads a block reads."""
         place: Dim = 0
         for number, axis in enumerate(outer_axes(element, self.last)):
-            place = place * self.parameters.named(f"{name}{number}", packed.shape[number]) + self.places[axis]
+            place = place * self.builder.named(f"{name}{number}", packed.shape[number]) + self.places[axis]
         return place
 
-    def multiply_keys(self, height: int) -> Statement:
+    def multiply_keys(self, rows: TileRows, keys: KeyPiece) -> Statement:
         """Products of all queries of a tile with a panel of keys at a time."""
         depth = self.attention.depth
         head = self.head("keys", self.attention.key, self.packed_keys)
-        panels = self.parameters.named("key_panels", self.packed_keys.shape[-3])
-        place = head * panels + dims.floordiv(variable("start"), self.lanes) + variable("panel")
-        body: list[Statement] = [View("columns", "keys", place * (depth * self.lanes))]
-        body += [Define(f"a{row}", _number(0.0), True) for row in range(height)]
-        step: list[Statement] = [
-            Define("b", Fetch("columns", variable("k") * self.lanes + lane(self.lanes), FLOAT), True)
+        panels = self.builder.named("key_panels", self.packed_keys.shape[-3])
+        panel, k = self.builder.variable("panel"), self.builder.variable("k")
+        place = head * panels + dims.floordiv(keys.start, self.lanes) + panel
+        view, columns = self.builder.view("columns", self.key_buffer, place * (depth * self.lanes))
+        totals = self.builder.registers("a", rows.height, FLOAT)
+        elements = [fetch(rows.query, row * depth + k) for row in range(rows.height)]
+        at = panel * self.lanes + lane(self.lanes)
+        body = [
+            view,
+            *(define(total, _number(0.0)) for total in totals),
+            self.add_products(k, depth, columns, elements, totals),
+            *(put(self.scores, row * self.score_row + at, total) for row, total in enumerate(totals)),
         ]
-        step += [self.add_product(row, Fetch("query", row * depth + variable("k"), FLOAT)) for row in range(height)]
-        body.append(Repeat("k", 0, depth, 1, tuple(step), unroll=UNROLL))
-        at = variable("panel") * self.lanes + lane(self.lanes)
-        body += [Put("scores", row * self.score_row + at, _accumulator(row)) for row in range(height)]
-        return Repeat("panel", 0, dims.ceildiv(variable("count"), self.lanes), 1, tuple(body))
+        return repeat(panel, 0, dims.ceildiv(keys.count, self.lanes), 1, body)
 
-    def multiply_values(self, height: int) -> Statement:
+    def multiply_values(self, rows: TileRows, keys: KeyPiece) -> Statement:
         """What was summed up, scaled, and the piece's values by their weights, for a vector of columns at a time."""
         head = self.head("values", self.attention.value, self.packed_values)
-        at = variable("panel") * self.lanes + lane(self.lanes)
-        start = (head * self.panels + variable("panel")) * self.keys + variable("start")
-        body: list[Statement] = [View("columns", "values", start * self.lanes)]
-        for row in range(height):
-            scaled = _call("multiply", Fetch("sum", row * self.width + at, FLOAT), Fetch("factors", row, FLOAT))
-            body.append(Define(f"a{row}", scaled, True))
-        fetched = Fetch("columns", variable("k") * self.lanes + lane(self.lanes), FLOAT)
-        steps: list[Statement] = [Define("b", fetched, True)]
-        steps += [
-            self.add_product(row, Fetch("scores", row * self.score_row + variable("k"), FLOAT)) for row in range(height)
+        panel, k = self.builder.variable("panel"), self.builder.variable("k")
+        at = panel * self.lanes + lane(self.lanes)
+        start = (head * self.panels + panel) * self.keys + keys.start
+        view, columns = self.builder.view("columns", self.value_buffer, start * self.lanes)
+        body: list[Statement] = [view]
+        totals = self.builder.registers("a", rows.height, FLOAT)
+        for row, total in enumerate(totals):
+            before = fetch(rows.sum, row * self.width + at)
+            body.append(define(total, _call("multiply", before, fetch(self.factors, row))))
+        elements = [fetch(self.scores, row * self.score_row + k) for row in range(rows.height)]
+        body.append(self.add_products(k, keys.count, columns, elements, totals))
+        body += [put(rows.sum, row * self.width + at, total) for row, total in enumerate(totals)]
+        return repeat(panel, 0, self.panels, 1, body)
+
+    def add_products(
+        self, step: Dim, count: Dim, columns: Buffer, elements: Sequence[Code], totals: Sequence[Register]
+    ) -> Statement:
+        """For so many steps, one row's element after the other times a vector of columns, added to the row's total."""
+        defined, vector = self.builder.keep("b", fetch(columns, step * self.lanes + lane(self.lanes)))
+        added = [
+            assign(total, multiply_add(self.target, element, vector, total)) for element, total in zip(elements, totals)
         ]
-        body.append(Repeat("k", 0, variable("count"), 1, tuple(steps), unroll=UNROLL))
-        body += [Put("sum", row * self.width + at, _accumulator(row)) for row in range(height)]
-        return Repeat("panel", 0, self.panels, 1, tuple(body))
+        return repeat(step, 0, count, 1, (defined, *added), UNROLL)
 
-    def add_product(self, row: int, element: Code) -> Statement:
-        total = multiply_add(self.target, element, Register("b", FLOAT, True), _accumulator(row))
-        return Assign(f"a{row}", total)
-
-    def find_largest(self) -> Body:
+    def find_largest(self, rows: TileRows, keys: KeyPiece, number: Dim) -> Body:
         """The scores of a row, and the largest of them into `fresh`."""
         plain = isinstance(self.score, Load)
-        places = self.row_places(self.at_row)
-        names = [Let(f"y{axis}", places[axis]) for axis in self.rows]
-        places |= {axis: variable(f"y{axis}") for axis in self.rows}
-        largest = Register("m", FLOAT, True)
+        places = self.row_places(rows.row + number)
+        made = {axis: self.builder.let(f"y{axis}", places[axis]) for axis in self.rows}
+        places |= {axis: name for axis, (_, name) in made.items()}
+        begin, largest = self.builder.keep("m", _number(-inf), varying=True)
 
         def take(position: Dim, mask: Code | None) -> Body:
             statements: list[Statement] = []
-            at = variable("e") * self.score_row + position
-            code: Code = Fetch("scores", at, FLOAT)
+            at = number * self.score_row + position
+            code: Code = fetch(self.scores, at)
             if not plain:
-                here = {**places, self.last: variable("start") + position}
+                here = {**places, self.last: keys.start + position}
                 lowering = self.lowering(here, statements, mask)
                 lowering.replace = {len(self.operands) + AT_HAND: code}
-                statements.append(Define("s", lowering.code(self.score), True))
-                code = Register("s", FLOAT, True)
-                statements.append(Put("scores", at, code, mask=mask))
+                defined, code = self.builder.keep("s", lowering.code(self.score), varying=True)
+                statements += [defined, put(self.scores, at, code, mask=mask)]
             if mask is not None:
                 code = _call("select", mask, code, _number(-inf))
-            return *statements, Assign("m", _call("maximum", largest, code))
+            return *statements, assign(largest, _call("maximum", largest, code))
 
-        loop = lane_loop("j", Span(0, variable("count")), self.lanes, take)
-        put = Put("fresh", variable("e"), Across("maximum", largest))
-        return *names, Define("m", _number(-inf), True), *loop, put
+        loop = lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
+        found = put(self.fresh, number, Across("maximum", largest))
+        return *(name for name, _ in made.values()), begin, *loop, found
 
-    def shift(self) -> list[Statement]:
+    def shift(self, rows: TileRows) -> list[Statement]:
         """What is subtracted from all scores of each row, and what its sums so far are multiplied by; rows as lanes."""
         at = lane(self.lanes)
-        before, now, by = (Register(name, FLOAT, True) for name in ("before", "now", "by"))
+        first, before = self.builder.keep("before", fetch(rows.most, at))
+        second, now = self.builder.keep("now", _call("maximum", before, fetch(self.fresh, at)))
         unseen = Call("equal", (now, _number(-inf)), DType.bool)
+        third, by = self.builder.keep("by", _call("select", unseen, _number(0.0), now))
         return [
-            Define("before", Fetch("most", at, FLOAT), True),
-            Define("now", _call("maximum", before, Fetch("fresh", at, FLOAT)), True),
-            Define("by", _call("select", unseen, _number(0.0), now), True),
-            Put("most", at, now),
-            Put("shifts", at, by),
-            Put("factors", at, _call("exp", _call("subtract", before, by))),
+            first,
+            second,
+            third,
+            put(rows.most, at, now),
+            put(self.shifts, at, by),
+            put(self.factors, at, _call("exp", _call("subtract", before, by))),
         ]
 
-    def weigh(self) -> Body:
+    def weigh(self, keys: KeyPiece, number: Dim) -> Body:
         """Scores of a row as weights, and their sum into `fresh`."""
-        total = Register("t", FLOAT, True)
-        by = Register("by", FLOAT, False)
+        begin_by, by = self.builder.keep("by", fetch(self.shifts, number), varying=False)
+        begin, total = self.builder.keep("t", _number(0.0), varying=True)
 
         def take(position: Dim, mask: Code | None) -> Body:
-            at = variable("e") * self.score_row + position
-            weight: Code = _call("exp", _call("subtract", Fetch("scores", at, FLOAT), by))
+            at = number * self.score_row + position
+            weight: Code = _call("exp", _call("subtract", fetch(self.scores, at), by))
             if mask is not None:
                 weight = _call("select", mask, weight, _number(0.0))
-            own = Register("w", FLOAT, True)
-            return Define("w", weight, True), Put("scores", at, own), Assign("t", _call("add", total, own))
+            defined, own = self.builder.keep("w", weight, varying=True)
+            return defined, put(self.scores, at, own), assign(total, _call("add", total, own))
 
-        loop = lane_loop("j", Span(0, variable("count")), self.lanes, take)
-        put = Put("fresh", variable("e"), Across("sum", total))
-        return (
-            Define("by", Fetch("shifts", variable("e"), FLOAT), False),
-            Define("t", _number(0.0), True),
-            *loop,
-            put,
-        )
+        loop = lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
+        return begin_by, begin, *loop, put(self.fresh, number, Across("sum", total))
 
-    def add_totals(self) -> list[Statement]:
+    def add_totals(self, rows: TileRows) -> list[Statement]:
         at = lane(self.lanes)
-        scaled = _call("multiply", Fetch("total", at, FLOAT), Fetch("factors", at, FLOAT))
-        return [Put("total", at, _call("add", scaled, Fetch("fresh", at, FLOAT)))]
+        scaled = _call("multiply", fetch(rows.total, at), fetch(self.factors, at))
+        return [put(rows.total, at, _call("add", scaled, fetch(self.fresh, at)))]
 
 
 def _least(*values: Dim) -> Dim:
@@ -472,7 +485,3 @@ def _number(value: float) -> Number:
 
 def _call(function: str, *arguments: Code) -> Call:
     return Call(function, arguments, FLOAT)
-
-
-def _accumulator(row: int) -> Register:
-    return Register(f"a{row}", FLOAT, True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from weft.ir.attention import Attention
 from weft.ir.target import VectorTarget
-from weft.kernels.build.attention import single_work, used_operands, with_operands
+from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.templates import Part
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.vector.attention import FLOAT, VECTORS, attention_launch
 from weft.kernels.vector.key_panels import key_panels, pack_keys, pack_values, value_panels
 
@@ -26,11 +26,11 @@ def attention_parts(
     keys = key_panels(key, shape, attention.depth, lanes)
     values = value_panels(value, shape, attention.width, lanes)
     pack = pack_keys(key, shape, tuple(operands[n] for n in key_operands), keys, target)
-    first = Part(single_work(pack, len(key_operands)), key_operands, keys)
+    first = Part(Work((pack,)), key_operands, keys)
     pack = pack_values(value, shape, attention.width, tuple(operands[n] for n in value_operands), values)
-    second = Part(single_work(pack, len(value_operands)), value_operands, values)
+    second = Part(Work((pack,)), value_operands, values)
     others = used_operands(attention.query, attention.score)
     ended = () if attention.epilogue is None else used_operands(attention.epilogue)
     launch = attention_launch(attention, tuple(operands), keys, values, result, target)
     every = (*others, *ended)
-    return first, second, Part(single_work(launch, len(every) + 2), every, result)
+    return first, second, Part(Work((launch,)), every, result)

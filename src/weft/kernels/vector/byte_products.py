@@ -18,7 +18,7 @@ from weft.ir.program import Contract, Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.maps import map_work
@@ -134,22 +134,23 @@ class _Words:
     def prepared(self, work: Work, target: VectorTarget) -> Work:
         """The work with this operand made into words first, where it reads them and they are not there yet."""
         own = Reference("operand", self.number)
-        if self.in_place or all(own not in references for _, references in work.launches):
+        if self.in_place or all(own not in launch.references for launch in work.launches):
             return work
         words = self.tensor()
         if (known := self.constant_words()) is not None:
             stored = Reference("constant", len(work.constants))
             constant = np.ascontiguousarray(known.transpose(words.layout.order))
-            return replace(work, launches=_redirected(work, own, stored), constants=(*work.constants, constant))
+            launches = tuple(launch.rebound({own: stored}) for launch in work.launches)
+            return replace(work, launches=launches, constants=(*work.constants, constant))
         made = map_work(self.expression(), [self.bytes], words, target)
         space = Reference("workspace", len(work.workspaces))
-        first = tuple(
-            (launch, tuple(own if r.kind == "operand" else space if r.kind == "result" else r for r in references))
-            for launch, references in made.launches
-        )
+        first = {Reference("operand", 0): own, Reference("result", 0): space}
         return replace(
             work,
-            launches=(*first, *_redirected(work, own, space)),
+            launches=(
+                *(launch.rebound(first) for launch in made.launches),
+                *(launch.rebound({own: space}) for launch in work.launches),
+            ),
             workspaces=(*work.workspaces, Workspace(INT32, dims.product(words.shape))),
         )
 
@@ -170,11 +171,3 @@ class _Words:
             total = word if total is None else Apply("bit_or", (total, word), INT32)
         assert total is not None
         return total
-
-
-def _redirected(work: Work, old: Reference, new: Reference) -> tuple[tuple[Launch, tuple[Reference, ...]], ...]:
-    """The launches of a work with other memory for one of its references."""
-    return tuple(
-        (launch, tuple(new if reference == old else reference for reference in references))
-        for launch, references in work.launches
-    )

@@ -22,10 +22,9 @@ from weft.ir.program import Contract
 from weft.ir.scalar import Index, Load
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import ContractOperand, guarded, sum_order
-from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
+from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.dot_products import HEIGHT, dot_kernel
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import lanes_for, panels_for
@@ -84,9 +83,7 @@ class _Plan:
         self.rows = [x for x in inner if x not in columns.labels]
         self.columns = [x for x in inner if x not in rows.labels]
         self.sums = sum_order(self.left, self.right, self.output)
-        loop_axes = merge_loop_axes(
-            [self.loop_axis(label) for label in self.columns], EpilogueWriter(result, epilogue, Parameters())
-        )
+        loop_axes = merge_loop_axes([self.loop_axis(label) for label in self.columns], EpilogueAccess(result, epilogue))
         simple = len(loop_axes) == 1
         self.column = loop_axes[0] if simple else self.loop_axis(self.columns[-1]) if self.columns else LoopAxis(1)
         self.outer = [] if simple else self.columns[:-1]
@@ -154,19 +151,18 @@ class _Plan:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def work(self) -> Work:
-        left = Reference("operand", self.left.number)
-        epilogue_writer = epilogue_references(self.epilogue)
+        left, right = Reference("operand", self.left.number), Reference("operand", self.right.number)
         if self.uses_dots or self.in_place:
-            right = Reference("operand", self.right.number)
             launch = self.dots() if self.uses_dots else product_kernel("contract", self.product(), self.target)
-            return Work(((launch, (left, right, *epilogue_writer)),))
+            return Work((launch.rebound({LEFT: left, RIGHT: right}),))
         launch = product_kernel("contract", self.product(padded=True), self.target)
         if self.right.constant is not None:
             packing = self.packing(self.right.constant)
-            return Work(((launch, (left, Reference("constant", 0), *epilogue_writer)),), constants=(packing,))
+            return Work((launch.rebound({LEFT: left, RIGHT: Reference("constant", 0)}),), constants=(packing,))
         pack, size = self.pack_launch()
         space = Reference("workspace", 0)
-        launches = ((pack, (Reference("operand", self.right.number), space)), (launch, (left, space, *epilogue_writer)))
+        pack = pack.rebound({Reference("operand", 0): right, Reference("result", 0): space})
+        launches = (pack, launch.rebound({LEFT: left, RIGHT: space}))
         return Work(launches, (Workspace(self.right.tensor.dtype, size),))
 
     def product(self, *, padded: bool = False) -> Product:

@@ -5,7 +5,7 @@ are summed up. The input is read in place, or from a copy with its padding writt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -21,11 +21,10 @@ from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
-from weft.kernels.build.epilogue import epilogue_references
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, Window, distances, needed, phases
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import depthwise_launch
 from weft.kernels.vector.maps import map_launch
@@ -33,7 +32,6 @@ from weft.kernels.vector.panels import Panels, lanes_for, panels_for
 from weft.kernels.vector.register_tiles import Product, product_kernel
 
 Array = np.ndarray[Any, Any]
-Step = tuple[Launch, tuple[Reference, ...]]
 
 
 def convolve_work(
@@ -92,7 +90,7 @@ class _Builder:
         plain = all(distance == 1 for distance in self.distances)
         self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
         self.parts = self.column_parts()
-        self.steps: list[Step] = []
+        self.launches: list[Launch] = []
         self.spaces: list[Workspace] = []
         self.constants: list[Packing] = []
 
@@ -105,8 +103,8 @@ class _Builder:
                 else:
                     launch = product_kernel("convolve", self.product(source, phase, part), self.target)
                 weights = self.weights(phase, part)
-                self.steps.append((launch, (source.reference, weights, *epilogue_references(self.epilogue))))
-        return Work(tuple(self.steps), tuple(self.spaces), tuple(self.constants))
+                self.launches.append(launch.rebound({LEFT: source.reference, RIGHT: weights}))
+        return Work(tuple(self.launches), tuple(self.spaces), tuple(self.constants))
 
     def column_parts(self) -> tuple[Columns, ...]:
         """Features, of a group or of all depthwise ones, in parts of as many lanes as suit each."""
@@ -168,7 +166,7 @@ class _Builder:
         shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
         padded = Tensor(self.x.dtype, shape, channels_last(len(shape)))
         reference = self.space(self.x.dtype, dims.product(shape))
-        self.steps.append((self.pad(padded, lows), (Reference("operand", 0), reference)))
+        self.launches.append(self.pad(padded, lows).rebound({Reference("result", 0): reference}))
         return Source(padded, reference, lows)
 
     def pad(self, padded: Tensor, lows: Sequence[Dim]) -> Launch:
@@ -223,7 +221,9 @@ class _Builder:
         packed = Tensor(self.w.dtype, shape, row_major(len(shape)))
         launch = map_launch(guarded(load, column, columns), [self.w], packed, step)
         reference = self.space(self.w.dtype, dims.product(shape))
-        self.steps.append((launch, (Reference("operand", 1), reference)))
+        self.launches.append(
+            launch.rebound({Reference("operand", 0): Reference("operand", 1), Reference("result", 0): reference})
+        )
         return reference
 
     def packed(self, array: Array, phase: Phase, part: Columns) -> Iterator[Array]:
@@ -270,8 +270,8 @@ def _bind(launch: Launch, names: Mapping[str, Dim]) -> Launch:
         assert isinstance(atom, dims.Symbol)
         return names[atom.name] if atom.name in names else dims.symbol(atom.name, atom.low, atom.high)
 
-    parameters = tuple(dims.substitute(parameter, value) for parameter in launch.parameters)
-    return Launch(launch.kernel, dims.substitute(launch.blocks, value), parameters)
+    parameters = tuple((name, dims.substitute(parameter, value)) for name, parameter in launch.parameters)
+    return replace(launch, blocks=dims.substitute(launch.blocks, value), parameters=parameters)
 
 
 def _inside(place: Dim, size: Dim, distance: int) -> list[Scalar]:

@@ -7,44 +7,27 @@ pixels at the ends go one by one, with loops over the taps inside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weft.cost.blocks import DEPTHWISE_BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Let,
-    Number,
-    Register,
-    Repeat,
-    Statement,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Number, Register, Statement, block, lane
 from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
 from weft.kernels.build.windows import Phase, Window
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Tensor
 
 _PIXELS = (8, 4)  # at a time
 _MOST_RUNS = 5  # kinds of neighbours along a line that are written out
 _PANELS = 4  # vectors of channels at a time, where pixels go one by one
-_PANEL = variable("panel")
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 
 
@@ -52,25 +35,39 @@ _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 def depthwise_launch(
     phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
 ) -> Launch:
-    """Buffers: x, the weights as [panels, taps, lanes], the epilogue's operands, and the result."""
+    """Operands are x, the weights as [panels, taps, lanes], and the epilogue's."""
     return Lines(phase, x, result, epilogue, lanes, target).launch()
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What is summed up at the same time; in whole panels every lane has a channel."""
+    """What is summed up at the same time; in whole panels every lane has a channel.
+
+    Along the last axis it starts at output `pixel`, and its first window at input `corner`. `taps` count the taps of
+    the other axes. Where windows share `columns` of the input, each is combined in a register of its own.
+    """
 
     pixels: int
     panels: list[Dim]
     whole: bool
+    pixel: Dim
+    corner: Dim
+    taps: Sequence[Dim]
+    sums: Sequence[Register]
+    columns: Mapping[int, Register] = field(default_factory=dict)
 
     @property
     def elements(self) -> list[tuple[int, Dim]]:
         return [(pixel, panel) for pixel in range(self.pixels) for panel in self.panels]
 
-    @property
-    def names(self) -> list[str]:
-        return [f"sum{number}" for number in range(self.pixels * len(self.panels))]
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Along an axis: the first input position of a window, and the range of taps that meet the input."""
+
+    place: Dim
+    low: Dim
+    high: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +108,18 @@ class Lines:
     """Sums of weighted taps; what else can be made of the taps of each channel by itself is a subclass."""
 
     name = "depthwise"
+    operands = 2  # before the epilogue's
 
     def __init__(
         self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
     ) -> None:
         self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
         self.type = accumulator_type(x.dtype)
-        self.parameters = Parameters()
-        self.epilogue_writer = EpilogueWriter(result, epilogue, self.parameters)
-        named = self.parameters.named
+        self.builder = KernelBuilder(self.name)
+        self.source = self.builder.input("x", x.dtype, LEFT)
+        self.add_operands()
+        self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, self.operands)
+        named = self.builder.named
         self.strides = [self.stride(f"x{axis}", stride) for axis, stride in enumerate(x.strides)]
         self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(x.shape[2:])]
         self.bases = [named(f"base{axis}", window.base) for axis, window in enumerate(phase)]
@@ -132,10 +132,10 @@ class Lines:
         self.panels = named("panels", dims.ceildiv(self.channels, lanes))
 
     def stride(self, name: str, value: Dim) -> Dim:
-        return value if value in (0, 1) else self.parameters.named(name, value)
+        return value if value in (0, 1) else self.builder.named(name, value)
 
     def launch(self) -> Launch:
-        named = self.parameters.named
+        named = self.builder.named
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase)
         work = self.phase[-1].count * self.channels * (taps + 1) * 2
@@ -144,36 +144,43 @@ class Lines:
         each = dims.maximum(dims.ceildiv(lines, chunks), 1)
         start = block() * named("lines_each", each)
         stop = dims.minimum(start + named("lines_each", each), named("lines", lines))
-        body = (*self.line(), *self.pixels())
-        buffers = (*(Buffer(name, self.x.dtype, False) for name in self.operands()), *self.epilogue_writer.buffers)
-        statements = (Repeat("line", start, stop, 1, body),)
-        kernel = Kernel(self.name, buffers, tuple(self.parameters.values), self.lanes, statements)
-        return Launch(kernel, dims.ceildiv(lines, each), tuple(self.parameters.values.values()))
+        line = self.builder.variable("line")
+        body = (*self.line(line), *self.pixels())
+        return self.builder.launch(self.lanes, [repeat(line, start, stop, 1, body)], dims.ceildiv(lines, each))
 
-    def operands(self) -> tuple[str, ...]:
-        return "x", "w"
+    def add_operands(self) -> None:
+        self.weights = self.builder.input("w", self.x.dtype, RIGHT)
+
+    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> Tile:
+        taps = self.builder.variables("t", len(self.phase) - 1)
+        sums = self.builder.registers("sum", pixels * len(panels), self.type)
+        return Tile(pixels, panels, whole, pixel, corner, taps, sums)
 
     def gathered(self, tile: Tile, taps: list[Statement]) -> list[Statement]:
         """The sums of a tile, from statements for all taps."""
-        return [*(Define(name, Number(0, self.type), True) for name in tile.names), *taps]
+        return [*(define(total, Number(0, self.type)) for total in tile.sums), *taps]
 
-    def line(self) -> list[Statement]:
+    def line(self, number: Dim) -> list[Statement]:
         """The places of a line, and which taps of the outer axes stay inside."""
-        sizes = [self.parameters.named("images", self.x.shape[0]), *self.counts[:-1]]
-        statements: list[Statement] = []
-        for number, place in enumerate(split_index(variable("line"), sizes)):
-            statements.append(Let(f"o{number}", place))
+        sizes = [self.builder.named("images", self.x.shape[0]), *self.counts[:-1]]
+        self.places = self.builder.variables("o", len(sizes))
+        statements: list[Statement] = [let(name, place) for name, place in zip(self.places, split_index(number, sizes))]
+        self.clips: list[Clip] = []
         for axis, window in enumerate(self.phase[:-1]):
-            position = self.bases[axis] + variable(f"o{axis + 1}") * window.advance
-            statements.extend(self.clip(axis, window, position, f"in{axis}"))
+            position = self.bases[axis] + self.places[axis + 1] * window.advance
+            lets, clip = self.clip(axis, window, position)
+            statements.extend(lets)
+            self.clips.append(clip)
         return statements
 
-    def clip(self, axis: int, window: Window, position: Dim, name: str) -> list[Statement]:
+    def clip(self, axis: int, window: Window, position: Dim) -> tuple[list[Statement], Clip]:
         """`position`, and the range of taps from there that lie inside."""
-        place = variable(name, None)
+        first, place = self.builder.let(f"in{axis}", position, None)
         low = dims.maximum(dims.ceildiv(-place, window.dilation), 0)
         high = dims.minimum(dims.ceildiv(self.sizes[axis] - place, window.dilation), self.taps[axis])
-        return [Let(name, position), Let(f"{name}_low", low), Let(f"{name}_high", high)]
+        second, low = self.builder.let(f"in{axis}_low", low)
+        third, high = self.builder.let(f"in{axis}_high", high, None)
+        return [first, second, third], Clip(place, low, high)
 
     def pixels(self) -> tuple[Statement, ...]:
         """All pixels of a line: in runs, or those at its start, those inside in groups, and the rest."""
@@ -187,102 +194,99 @@ class Lines:
         advance = max(window.advance, 1)
         first = dims.minimum(dims.maximum(dims.ceildiv(-base, advance), 0), count)
         end = dims.maximum(dims.minimum(dims.floordiv(room, advance) + 1, count), first)
-        statements: list[Statement] = [Let("inside", first), Let("inside_end", end)]
-        statements.append(Repeat("pixel", 0, variable("inside"), 1, self.pixel()))
-        start: Dim = variable("inside")
+        from_first, inside = self.builder.let("inside", first)
+        to_end, inside_end = self.builder.let("inside_end", end)
+        statements: list[Statement] = [from_first, to_end, self.single_pixels(0, inside)]
+        start: Dim = inside
         for number, width in enumerate(_PIXELS):
-            stop = start + dims.floordiv(variable("inside_end") - start, width) * width
-            statements.append(Let(f"stop{number}", stop))
-            statements.append(Repeat("pixel", start, variable(f"stop{number}"), width, self.group(width)))
-            start = variable(f"stop{number}")
-        statements.append(Repeat("pixel", start, count, 1, self.pixel()))
+            to_stop, stop = self.builder.let(f"stop{number}", start + dims.floordiv(inside_end - start, width) * width)
+            statements += [to_stop, self.group(start, stop, width)]
+            start = stop
+        statements.append(self.single_pixels(start, count))
         return tuple(statements)
 
     def run(self, number: int, run: Run) -> Statement:
-        first, end = (self.parameters.named(f"run{number}_{name}", getattr(run, name)) for name in ("first", "end"))
-        return Repeat("pixel", first, end, run.width, self.group(run.width, run.outside))
+        first, end = (self.builder.named(f"run{number}_{name}", getattr(run, name)) for name in ("first", "end"))
+        return self.group(first, end, run.width, run.outside)
 
-    def pixel(self) -> tuple[Statement, ...]:
-        """One pixel with the taps that lie inside, several panels at a time."""
+    def single_pixels(self, first: Dim, end: Dim) -> Statement:
+        """One pixel at a time with the taps that lie inside, several panels at a time."""
         last, window = len(self.phase) - 1, self.phase[-1]
-        name = f"in{last}"
-        position = self.bases[last] + variable("pixel") * window.advance
-        low, high = variable(f"{name}_low"), variable(f"{name}_high", None)
+        pixel = self.builder.variable("pixel")
+        lets, clip = self.clip(last, window, self.bases[last] + pixel * window.advance)
 
-        def some(panels: int) -> tuple[Statement, ...]:
-            tile = Tile(1, [_PANEL + number for number in range(panels)], panels > 1)
-            step = self.multiply(tile, variable(f"t{last}"))
-            return tuple(self.sum_up(tile, [Repeat(f"t{last}", low, high, 1, tuple(step))]))
+        def panels(start: Dim, stop: Dim, width: int) -> Statement:
+            panel, tap = self.builder.variable("panel"), self.builder.variable(f"t{last}")
+            tile = self.tile(1, [panel + number for number in range(width)], width > 1, pixel, clip.place)
+            inner: list[Statement] = [repeat(tap, clip.low, clip.high, 1, self.multiply(tile, tap))]
+            return repeat(panel, start, stop, width, self.sum_up(tile, inner))
 
-        whole = self.parameters.named("whole", dims.floordiv(self.channels, self.lanes * _PANELS) * _PANELS)
-        loops = (Repeat("panel", 0, whole, _PANELS, some(_PANELS)), Repeat("panel", whole, self.panels, 1, some(1)))
-        return (*self.clip(last, window, position, name), *loops)
+        whole = self.builder.named("whole", dims.floordiv(self.channels, self.lanes * _PANELS) * _PANELS)
+        body = (*lets, panels(0, whole, _PANELS), panels(whole, self.panels, 1))
+        return repeat(pixel, first, end, 1, body)
 
-    def group(self, width: int, outside: frozenset[tuple[int, int]] = frozenset()) -> tuple[Statement, ...]:
-        """Neighbouring pixels whose windows lie inside, but for the given (pixel, tap)."""
+    def group(self, first: Dim, end: Dim, width: int, outside: frozenset[tuple[int, int]] = frozenset()) -> Statement:
+        """Neighbouring pixels, so many at a time, whose windows lie inside, but for the given (pixel, tap)."""
         last, window = len(self.phase) - 1, self.phase[-1]
-        position = self.bases[last] + variable("pixel") * window.advance
+        pixel = self.builder.variable("pixel")
+        place, corner = self.builder.let(f"in{last}", self.bases[last] + pixel * window.advance, None)
         taps = self.taps[last]
 
-        def panels(first: Dim, end: Dim, *, whole: bool) -> Statement:
-            tile = Tile(width, [_PANEL], whole)
+        def panels(start: Dim, stop: Dim, *, whole: bool) -> Statement:
+            panel = self.builder.variable("panel")
+            tile = self.tile(width, [panel], whole, pixel, corner)
             inner: list[Statement]
             if isinstance(taps, int) and taps <= _WRITTEN_OUT:
                 inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap, outside)]
             else:
-                inner = [Repeat(f"t{last}", 0, taps, 1, tuple(self.multiply(tile, variable(f"t{last}"))))]
-            return Repeat("panel", first, end, 1, tuple(self.sum_up(tile, inner)))
+                tap = self.builder.variable(f"t{last}")
+                inner = [repeat(tap, 0, taps, 1, self.multiply(tile, tap))]
+            return repeat(panel, start, stop, 1, self.sum_up(tile, inner))
 
-        place = Let(f"in{last}", position)
         if not isinstance(window.count, int) or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
-            return (place, panels(0, self.panels, whole=False))
-        whole = self.parameters.named("full", dims.floordiv(self.channels, self.lanes))
-        return (place, panels(0, whole, whole=True), panels(whole, self.panels, whole=False))
+            return repeat(pixel, first, end, width, (place, panels(0, self.panels, whole=False)))
+        full = self.builder.named("full", dims.floordiv(self.channels, self.lanes))
+        body = (place, panels(0, full, whole=True), panels(full, self.panels, whole=False))
+        return repeat(pixel, first, end, width, body)
 
     def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
-        for axis in reversed(range(len(self.phase) - 1)):
-            inner = [Repeat(f"t{axis}", variable(f"in{axis}_low"), variable(f"in{axis}_high", None), 1, tuple(inner))]
+        for tap, clip in reversed(list(zip(tile.taps, self.clips))):
+            inner = [repeat(tap, clip.low, clip.high, 1, inner)]
         statements = self.gathered(tile, inner)
-        for number, (pixel, panel) in enumerate(tile.elements):
-            axes: dict[int, Dim] = {0: variable("o0"), 1: self.channel(panel)}
-            places = [*(variable(f"o{axis + 1}") for axis in range(len(self.phase) - 1)), variable("pixel") + pixel]
-            for axis, (window, place) in enumerate(zip(self.phase, places)):
+        for total, (pixel, panel) in zip(tile.sums, tile.elements):
+            axes: dict[int, Dim] = {0: self.places[0], 1: self.channel(panel)}
+            for axis, (window, place) in enumerate(zip(self.phase, [*self.places[1:], tile.pixel + pixel])):
                 axes[2 + axis] = window.first + place * window.step
-            value = Register(f"sum{number}", self.type, True)
-            statements.extend(self.epilogue_writer.write(value, axes, self.mask(tile, panel), f"e{number}_"))
+            statements.extend(self.epilogue_writer.write(total, axes, self.mask(tile, panel)))
         return statements
 
     def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile."""
-        taps = [*(variable(f"t{axis}") for axis in range(len(self.phase) - 1)), tap]
-        suffix = f"_{tap}" if isinstance(tap, int) else ""
         statements: list[Statement] = []
-        for number, panel in enumerate(tile.panels):
+        weights: dict[Dim, Register] = {}
+        for panel in tile.panels:
             place = panel
-            for size, position in zip(self.taps, taps):
+            for size, position in zip(self.taps, [*tile.taps, tap]):
                 place = place * size + position
-            weights = Fetch("w", place * self.lanes + lane(self.lanes), self.x.dtype)
-            statements.append(Define(f"w{number}{suffix}", widened(weights, self.type), True))
-        for number, (pixel, panel) in enumerate(tile.elements):
-            if (pixel, tap) in outside:
-                continue
-            weight = Register(f"w{tile.panels.index(panel)}{suffix}", self.type, True)
-            total = Register(f"sum{number}", self.type, True)
-            element = self.element(tile, pixel, panel, tap)
-            statements.append(Assign(total.name, multiply_add(self.target, element, weight, total)))
+            vector = fetch(self.weights, place * self.lanes + lane(self.lanes))
+            defined, weights[panel] = self.builder.keep("w", widened(vector, self.type))
+            statements.append(defined)
+        for total, (pixel, panel) in zip(tile.sums, tile.elements):
+            if (pixel, tap) not in outside:
+                element = self.element(tile, pixel, panel, tap)
+                statements.append(assign(total, multiply_add(self.target, element, weights[panel], total)))
         return statements
 
     def element(self, tile: Tile, pixel: int, panel: Dim, tap: Dim) -> Code:
         """What a pixel meets at a tap of the last axis, and at those of the others that loops are at."""
-        last = len(self.phase) - 1
-        taps = [*(variable(f"t{axis}") for axis in range(last)), tap]
+        corners = [*(clip.place for clip in self.clips), tile.corner]
         places = [
-            variable(f"in{axis}", None) + position * window.dilation
-            for axis, (window, position) in enumerate(zip(self.phase, taps))
+            corner + position * window.dilation
+            for corner, window, position in zip(corners, self.phase, [*tile.taps, tap])
         ]
         places[-1] = places[-1] + pixel * self.phase[-1].advance
-        at = offset(self.strides, [variable("o0"), self.channel(panel), *places])
-        return widened(Fetch("x", at, self.x.dtype, mask=self.mask(tile, panel)), self.type)
+        at = offset(self.strides, [self.places[0], self.channel(panel), *places])
+        return widened(fetch(self.source, at, mask=self.mask(tile, panel)), self.type)
 
     def channel(self, panel: Dim) -> Dim:
         return panel * self.lanes + lane(self.lanes)
@@ -290,5 +294,5 @@ class Lines:
     def mask(self, tile: Tile, panel: Dim) -> Code | None:
         if tile.whole or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
             return None
-        limit = Integer(self.parameters.named("channels", self.channels))
+        limit = Integer(self.builder.named("channels", self.channels))
         return Call("less", (Integer(self.channel(panel)), limit), DType.bool)

@@ -18,7 +18,6 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load, Scalar, computed_dtypes, rebuild
 from weft.ir.target import VectorTarget
-from weft.kernels.build.epilogue import epilogue_references
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
@@ -41,11 +40,12 @@ def interleave_work(
     right = Tensor(x.dtype, weights.shape, row_major(rank))
     work = convolve_work(plain, x, right, pixels, None, target, constant_w=np.ascontiguousarray(weights))
     space = Reference("workspace", len(work.workspaces))
-    launches = [
-        (launch, tuple(space if reference.kind == "result" else reference for reference in references))
-        for launch, references in work.launches
-    ]
-    launches.append((_place(primitive, pixels, result, epilogue, target), (space, *epilogue_references(epilogue))))
+    launches = [launch.rebound({Reference("result", 0): space}) for launch in work.launches]
+    # the map's operands are the pixels and the epilogue's, which come after x and w
+    count = 0 if epilogue is None else len(epilogue.operands)
+    moved = {Reference("operand", 1 + number): Reference("operand", 2 + number) for number in range(count)}
+    place = _place(primitive, pixels, result, epilogue, target)
+    launches.append(place.rebound({**moved, Reference("operand", 0): space}))
     spaces = (*work.workspaces, Workspace(x.dtype, dims.product(pixels.shape)))
     return replace(work, launches=tuple(launches), workspaces=spaces)
 
@@ -63,7 +63,7 @@ def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: V
 def _place(
     primitive: Convolve, pixels: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Launch:
-    """Each element from its rectangle; buffers are the pixels, the epilogue's operands, and the result."""
+    """Each element from its rectangle; operands are the pixels and the epilogue's."""
     axes = [dims.axis(axis, size) for axis, size in enumerate(result.shape)]
     number: Dim = 0
     for axis, stride in zip(axes[2:], primitive.strides):

@@ -7,32 +7,16 @@ from weft.ir import dims
 from weft.ir.access import axes_of, move_axes, stride_along
 from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Integer,
-    Kernel,
-    Let,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    Transpose,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.layout import row_major
 from weft.ir.scalar import Index, Scalar, loads
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, define, put, repeat, transpose
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.merge_axes import flatten_loads, operand_views
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch, Tensor
+from weft.kernels.lower.merge_axes import flatten_loads, operand_inputs, operand_views
+from weft.kernels.lower.tensors import RESULT, Launch, Tensor
 from weft.kernels.vector.maps import map_launch
 
 FLOAT = DType.float32
@@ -61,7 +45,7 @@ def value_panels(value: Scalar, shape: tuple[Dim, ...], width: int, lanes: int) 
 def pack_values(
     value: Scalar, shape: tuple[Dim, ...], width: int, operands: tuple[Tensor, ...], packed: Tensor
 ) -> Launch:
-    """Buffers: the operands, then the panels. Lanes without a column hold 0."""
+    """Operands are those of the value, the result the panels. Lanes without a column hold 0."""
     outer = outer_axes(value, len(shape) - 1)
     count = len(outer)
     *sizes, panels, keys, lanes = packed.shape
@@ -77,7 +61,7 @@ def pack_values(
 def pack_keys(
     key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: VectorTarget
 ) -> Launch:
-    """Buffers: the operands, then the panels. Lanes without a key hold any number."""
+    """Operands are those of the key, the result the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
     if _runs_along_depth(expression, len(operands), len(shape)):
         return _Turning(expression, shape, operands, packed, target).launch()
@@ -115,67 +99,65 @@ class _Turning:
         packed: Tensor,
         target: VectorTarget,
     ) -> None:
-        self.expression, self.shape, self.operands, self.packed = expression, shape, operands, packed
-        self.parameters = Parameters()
+        self.expression, self.shape, self.packed = expression, shape, packed
+        self.builder = KernelBuilder("keys")
         self.last = len(shape) - 1
         self.lanes = min(target.vector_bytes // 4, MOST_LANES)
         depth, width = packed.shape[-2:]
         assert isinstance(depth, int) and isinstance(width, int)
         self.depth, self.width = depth, width
-        self.views = operand_views(operands, self.parameters)
+        self.views = operand_views(operands, operand_inputs(operands, self.builder), self.builder)
+        self.out = self.builder.output("out", FLOAT, RESULT)
 
     def launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
         each = max(BLOCK_ELEMENTS // (self.depth * self.width), 1)
         chunks = dims.ceildiv(panels, each)
-        count, total = self.parameters.named("chunks", chunks), self.parameters.named("panels", panels)
-        statements: list[Statement] = [
-            Let("chunk", dims.mod(block(), count)),
-            Let("head", dims.floordiv(block(), count)),
-        ]
+        count, total = self.builder.named("chunks", chunks), self.builder.named("panels", panels)
+        first_let, chunk = self.builder.let("chunk", dims.mod(block(), count))
+        second_let, head = self.builder.let("head", dims.floordiv(block(), count))
+        statements: list[Statement] = [first_let, second_let]
         self.axes: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
-        rest: Dim = variable("head")
+        rest: Dim = head
         axes = outer_axes(self.expression, self.last)
         for number in reversed(range(len(axes))):
-            size = self.parameters.named(f"size{number}", outer[number])
-            statements.append(Let(f"g{number}", dims.mod(rest, size) if number else rest))
-            self.axes[axes[number]] = variable(f"g{number}")
+            size = self.builder.named(f"size{number}", outer[number])
+            defined, self.axes[axes[number]] = self.builder.let(f"g{number}", dims.mod(rest, size) if number else rest)
+            statements.append(defined)
             rest = dims.floordiv(rest, size)
         whole = self.depth // self.lanes * self.lanes
-        squares: list[Statement] = [Repeat("d", 0, whole, self.lanes, self.square(self.lanes))]
-        if whole < self.depth:
-            squares.append(Repeat("d", whole, self.depth, self.lanes, self.square(self.depth - whole)))
-        first = variable("chunk") * each
-        part = Repeat("part", 0, self.width, self.lanes, tuple(squares))
-        statements.append(Repeat("panel", first, dims.minimum(first + each, total), 1, (part,)))
-        buffers = [Buffer(f"in{number}", tensor.dtype, False) for number, tensor in enumerate(self.operands)]
-        kernel = Kernel(
-            "keys",
-            (*buffers, Buffer("out", FLOAT, True)),
-            tuple(self.parameters.values),
-            self.lanes,
-            tuple(statements),
-        )
-        return Launch(kernel, dims.product(outer) * chunks, tuple(self.parameters.values.values()))
+        panel, part = self.builder.variable("panel"), self.builder.variable("part")
 
-    def square(self, depth: int) -> tuple[Statement, ...]:
+        def squares(start: int, stop: int, depth: int) -> Statement:
+            d = self.builder.variable("d")
+            return repeat(d, start, stop, self.lanes, self.square(head, panel, part, d, depth))
+
+        inner = [squares(0, whole, self.lanes)]
+        if whole < self.depth:
+            inner.append(squares(whole, self.depth, self.depth - whole))
+        first = chunk * each
+        parts = repeat(part, 0, self.width, self.lanes, inner)
+        statements.append(repeat(panel, first, dims.minimum(first + each, total), 1, (parts,)))
+        return self.builder.launch(self.lanes, statements, dims.product(outer) * chunks)
+
+    def square(self, head: Dim, panel: Dim, part: Dim, d: Dim, depth: int) -> tuple[Statement, ...]:
         """As many keys as lanes and `depth` numbers of each; the last key stands for those that are missing."""
         statements: list[Statement] = []
-        end = self.parameters.named("keys", self.shape[-1])
-        position = variable("d") + lane(self.lanes)
+        end = self.builder.named("keys", self.shape[-1])
+        position = d + lane(self.lanes)
         mask: Code | None = None
         if depth < self.lanes:
             mask = Call("less", (Integer(position), Integer(self.depth)), DType.bool)
-        first = variable("panel") * self.width + variable("part")
-        for number in range(self.lanes):
+        first = panel * self.width + part
+        registers = self.builder.registers("x", self.lanes, FLOAT)
+        for number, register in enumerate(registers):
             key = dims.minimum(first + number, end - 1)
             places = {**self.axes, self.last: key, self.last + 1: position}
-            lowering = Lowering(self.views, places, self.parameters, None, mask, statements, f"t{number}_")
-            statements.append(Define(f"x{number}", lowering.code(self.expression), True))
-        statements.append(Transpose(tuple(f"x{number}" for number in range(self.lanes))))
-        panel = variable("head") * self.parameters.named("panels", self.packed.shape[-3]) + variable("panel")
-        for number in range(depth):
-            row = (panel * self.depth + variable("d") + number) * self.width
-            place = row + variable("part") + lane(self.lanes)
-            statements.append(Put("out", place, Register(f"x{number}", FLOAT, True)))
+            lowering = Lowering(self.views, places, self.builder, None, mask, statements)
+            statements.append(define(register, lowering.code(self.expression)))
+        statements.append(transpose(registers))
+        of_all = head * self.builder.named("panels", self.packed.shape[-3]) + panel
+        for number, register in enumerate(registers[:depth]):
+            row = (of_all * self.depth + d + number) * self.width
+            statements.append(put(self.out, row + part + lane(self.lanes), register))
         return tuple(statements)

@@ -15,13 +15,7 @@ from weft.cost.expressions import cost, weight_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Call,
-    Integer,
-    Statement,
-    When,
-    lane,
-)
+from weft.ir.kernel import Call, Code, Integer, Statement, When, lane
 from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import VectorTarget
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, masked, spread
@@ -64,7 +58,7 @@ def map_launch(
         return writer.launch(writer.element((), None), 1, 1)
     if period is not None and period[1] // gcd(period[1], lanes) <= MOST_COPIES:
         return writer.launch(*_periodic(writer, lanes, *period), lanes)
-    turning = transposing_map(merged, operands, writer.parameters, lanes, writer.write)
+    turning = transposing_map(merged, writer.views, writer.builder, lanes, writer.write)
     if turning is not None:
         return writer.launch(*turning)
     if period is not None and lanes <= period[1] <= MOST_COPIES * lanes:
@@ -77,15 +71,16 @@ def _plain(writer: MapWriter, lanes: int) -> tuple[Body, Dim]:
     merged = writer.merged
     length = merged.sizes[-1]
     exact = isinstance(length, int) and length % lanes == 0
-    blocks, spans = spread(merged.sizes, writer.parameters, weight_of(merged.expressions[0]), lanes)
+    blocks, spans = spread(merged.sizes, writer.builder, weight_of(merged.expressions[0]), lanes)
     unroll = 2 if cost(merged.expressions[0]) <= CHEAP and isinstance(length, int) and length >= 4 * lanes else 1
 
     def row(outer: list[Dim]) -> Body:
-        return lane_loop(
-            "i", spans[-1], lanes, lambda place, mask: writer.element((*outer, place), mask), exact=exact, unroll=unroll
-        )
+        def element(place: Dim, mask: Code | None) -> Body:
+            return writer.element((*outer, place), mask)
 
-    return loops(spans[:-1], "o", row), blocks
+        return lane_loop(writer.builder, "i", spans[-1], lanes, element, exact=exact, unroll=unroll)
+
+    return loops(writer.builder, "o", spans[:-1], row), blocks
 
 
 def _period(merged: Merged, lanes: int) -> tuple[int, int] | None:
@@ -112,14 +107,14 @@ def _periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[
     unit = period * lanes // gcd(period, lanes)
     total = dims.product(inner_sizes)
     writer.literal = True
-    blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.parameters, weight=unit)
-    end = writer.parameters.size(total)
+    blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.builder, weight=unit)
+    end = writer.builder.size(total)
     whole = dims.floordiv(total, unit)
 
     def cut_off(position: Dim, stop: Dim, groups: Sequence[Dim]) -> Body:
         first = position - lane(lanes)
         some = Call("less", (Integer(first), Integer(stop)), DType.bool)  # else even uniform loads are outside
-        return (When(some, masked(position, stop, lambda mask: writer.element(groups, mask))),)
+        return (When(some, masked(writer.builder, position, stop, lambda mask: writer.element(groups, mask))),)
 
     def units(outer: list[Dim], start: Dim, stop: Dim, cut: bool) -> Body:
         def one(inner: list[Dim]) -> Body:
@@ -130,37 +125,37 @@ def _periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[
                 statements += cut_off(position, end, groups) if cut else writer.element(groups, None)
             return tuple(statements)
 
-        return loops([Span(start, stop)], "u", one)
+        return loops(writer.builder, "u", [Span(start, stop)], one)
 
     def row(outer: list[Dim]) -> Body:
         start, stop = spans[-1].start, spans[-1].stop
         assert stop is not None
         if isinstance(total, int) and total % unit == 0:
             return units(outer, start, stop, cut=False)
-        middle = writer.parameters.size(whole)
+        middle = writer.builder.size(whole)
         return (
             *units(outer, start, dims.minimum(stop, middle), cut=False),
             *units(outer, dims.maximum(start, middle), stop, cut=True),
         )
 
-    return loops(spans[:-1], "o", row), blocks
+    return loops(writer.builder, "o", spans[:-1], row), blocks
 
 
 def _ragged(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
     """The same in units of one period each, whose last vector a mask cuts off."""
     outer_sizes, inner_sizes = writer.merged.sizes[:-joined], writer.merged.sizes[-joined:]
     writer.literal = True
-    blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.parameters, weight=period)
+    blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.builder, weight=period)
 
     def one(outer: list[Dim]) -> Body:
         statements: list[Statement] = []
         for first in range(0, period, lanes):
             within = first + lane(lanes)
             element = partial(writer.element, (*outer, *_digits(within, inner_sizes[1:])))
-            statements += element(None) if first + lanes <= period else masked(within, period, element)
+            statements += element(None) if first + lanes <= period else masked(writer.builder, within, period, element)
         return tuple(statements)
 
-    return loops(spans, "o", one), blocks
+    return loops(writer.builder, "o", spans, one), blocks
 
 
 def _digits(position: Dim, sizes: Sequence[Dim]) -> list[Dim]:

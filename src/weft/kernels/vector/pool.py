@@ -13,24 +13,7 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    LANE,
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Number,
-    Register,
-    Repeat,
-    Statement,
-    When,
-    dims_vary,
-    variable,
-)
+from weft.ir.kernel import LANE, Call, Code, Integer, Number, Statement, When, dims_vary
 from weft.ir.layout import offset
 from weft.ir.program import Pool
 from weft.ir.target import VectorTarget
@@ -38,7 +21,7 @@ from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, repeat
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
 from weft.kernels.vector.pool_lines import pooled_lines
 
@@ -50,12 +33,10 @@ def pool_work(
     primitive: Pool, operand: Tensor, result: Tensor, target: VectorTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
-    others = len(epilogue.operands) if epilogue is not None else 0
-    references = (*(Reference("operand", number) for number in range(1 + others)), Reference("result", 0))
     launch = pooled_lines(primitive, operand, result, epilogue, target)
     if launch is None:
         launch = _Pooling(primitive, operand, result, epilogue, target).launch()
-    return Work(((launch, references),))
+    return Work((launch,))
 
 
 class _Pooling:
@@ -65,8 +46,9 @@ class _Pooling:
         self.primitive = primitive
         self.operand = operand
         self.shape = result.shape
-        self.parameters = Parameters()
-        self.epilogue_writer = EpilogueWriter(result, epilogue, self.parameters)
+        self.builder = KernelBuilder("pool")
+        self.source = self.builder.input("in0", operand.dtype, Reference("operand", 0))
+        self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 1)
         self.kind = "sum" if primitive.kind == "sum" else "maximum"
         self.wide = wide_dtype(self.kind, operand.dtype)
         self.order = [axis for axis in result.layout.order if result.shape[axis] != 1] or [result.layout.order[-1]]
@@ -78,14 +60,13 @@ class _Pooling:
         self.strides = tuple(self._stride(stride) for stride in operand.strides)
         self.window = [self._number(size) for size in primitive.window]
         self.free = [self._never_leaves(number) for number in range(len(self.window))]
-        self.best = Register("best", self.wide, True)
-        self.place = Register("place", position_dtype(dims.product(operand.shape[2:])), True)
+        self.positions_dtype = position_dtype(dims.product(operand.shape[2:]))
 
     def _stride(self, stride: Dim) -> Dim:
-        return stride if stride == 1 else self.parameters.size(stride)
+        return stride if stride == 1 else self.builder.size(stride)
 
     def _number(self, size: Dim) -> Dim:
-        return size if isinstance(size, int) else self.parameters.size(size)
+        return size if isinstance(size, int) else self.builder.size(size)
 
     def _never_leaves(self, number: int) -> bool:
         """Whether all windows lie inside along a spatial axis."""
@@ -97,18 +78,16 @@ class _Pooling:
     def launch(self) -> Launch:
         sizes = [self.shape[axis] for axis in self.order]
         weight = estimate(dims.product(self.primitive.window))
-        blocks, spans = spread(sizes, self.parameters, weight, self.lanes)
+        blocks, spans = spread(sizes, self.builder, weight, self.lanes)
         exact = isinstance(sizes[-1], int) and sizes[-1] % self.lanes == 0
 
         def row(outer: list[Dim]) -> Body:
-            return lane_loop(
-                "c", spans[-1], self.lanes, lambda place, mask: self.output([*outer, place], mask), exact=exact
-            )
+            def vector(place: Dim, mask: Code | None) -> Body:
+                return self.output([*outer, place], mask)
 
-        body = loops(spans[:-1], "o", row)
-        buffers = (Buffer("in0", self.operand.dtype, False), *self.epilogue_writer.buffers)
-        kernel = Kernel("pool", buffers, tuple(self.parameters.values), self.lanes, body)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+            return lane_loop(self.builder, "c", spans[-1], self.lanes, vector, exact=exact)
+
+        return self.builder.launch(self.lanes, loops(self.builder, "o", spans[:-1], row), blocks)
 
     def output(self, groups: Sequence[Dim], mask: Code | None) -> Body:
         """One vector of results."""
@@ -119,9 +98,11 @@ class _Pooling:
             place * stride - self._number(before)
             for place, stride, (before, _) in zip(places[2:], self.primitive.strides, self.primitive.pads, strict=True)
         ]
-        begin: list[Statement] = [Define("best", neutral(self.kind, self.wide), True)]
+        self.best = self.builder.register("best", self.wide)  # of the present vector, and where it is
+        self.place = self.builder.register("place", self.positions_dtype)
+        begin: list[Statement] = [define(self.best, neutral(self.kind, self.wide))]
         if self.primitive.kind == "argmax":
-            begin.append(Define("place", Number(-1, self.place.dtype), True))
+            begin.append(define(self.place, Number(-1, self.place.dtype)))
             value: Code = Call("cast", (self.place,), DType.int64)
         else:
             value = self.best
@@ -155,7 +136,7 @@ class _Pooling:
                 continue
             first = _at_lane(start, 0)
             last = _at_lane(start, self.lanes - 1) + (window - 1) * dilation
-            end = self.parameters.size(size)
+            end = self.builder.size(size)
             if not dims.is_at_least(first, 0):
                 tests.append(Call("greater_equal", (Integer(first), Integer(0)), DType.bool))
             tests.append(Call("less", (Integer(last), Integer(end)), DType.bool))
@@ -171,7 +152,7 @@ class _Pooling:
 
     def clipped(self, places: Sequence[Dim], starts: Sequence[Dim], mask: Code | None) -> Body:
         """Loops over what of the window is inside; along the lanes' axis masks tell, one for each of its steps."""
-        steps: list[Dim] = [variable(f"k{number}") for number in range(len(starts))]
+        steps: list[Dim] = [*self.builder.variables("k", len(starts))]
         ranges: dict[int, tuple[Dim, Dim]] = {}
         masked: int | None = None
         for number, (start, size, window, dilation) in enumerate(
@@ -183,7 +164,7 @@ class _Pooling:
                 masked = number
                 ranges[number] = (0, window)
             else:
-                end = self.parameters.size(size)
+                end = self.builder.size(size)
                 first = dims.maximum(-dims.floordiv(start, dilation), 0)
                 ranges[number] = (first, dims.minimum(window, -dims.floordiv(start - end, dilation)))
         before: list[Statement] = []
@@ -194,7 +175,7 @@ class _Pooling:
             if before:
                 del ranges[masked]
         for number, (first, stop) in reversed(ranges.items()):
-            body = (Repeat(f"k{number}", first, stop, 1, body),)
+            body = (repeat(steps[number], first, stop, 1, body),)
         return (*before, *body)
 
     def masked_steps(
@@ -202,7 +183,7 @@ class _Pooling:
     ) -> tuple[list[Statement], Body]:
         """(masks, elements) along the axis of the lanes; there are masks only where its steps are unrolled."""
         window, dilation = self.window[number], self.primitive.dilations[number]
-        end = self.parameters.size(self.operand.shape[2 + number])
+        end = self.builder.size(self.operand.shape[2 + number])
 
         def inside(step: Dim) -> Code:
             position = Integer(starts[number] + step * dilation)
@@ -211,15 +192,13 @@ class _Pooling:
             return test if mask is None else Call("logical_and", (mask, test), DType.bool)
 
         if not isinstance(window, int) or window > SMALL_WINDOW or number < len(starts) - 1:
-            register = Register("inside_window", DType.bool, True)
-            element = self.take(places, self.positions(starts, steps), register)
-            define = Define(register.name, inside(steps[number]), True)
-            return [], (define, *element)
+            defined, register = self.builder.keep("inside_window", inside(steps[number]), varying=True)
+            return [], (defined, *self.take(places, self.positions(starts, steps), register))
         masks: list[Statement] = []
         body: list[Statement] = []
         for step in range(window):
-            register = Register(f"inside{step}", DType.bool, True)
-            masks.append(Define(register.name, inside(step), True))
+            defined, register = self.builder.keep("inside", inside(step), varying=True)
+            masks.append(defined)
             at = [*steps[:number], step, *steps[number + 1 :]]
             body += self.take(places, self.positions(starts, at), register)
         return masks, tuple(body)
@@ -227,21 +206,21 @@ class _Pooling:
     def take(self, places: Sequence[Dim], positions: Sequence[Dim], mask: Code | None) -> Body:
         """One element of each window."""
         indices = [*places[:2], *positions]
-        value: Code = Fetch("in0", offset(self.strides, indices), self.operand.dtype, mask=mask)
+        value: Code = fetch(self.source, offset(self.strides, indices), mask=mask)
         if value.dtype is not self.wide:
             value = Call("cast", (value,), self.wide)
         if self.primitive.kind == "argmax":
             return self.take_place(value, positions, mask)
         if mask is not None:
             value = Call("select", (mask, value, neutral(self.kind, self.wide)), self.wide)
-        return (Assign("best", Call(COMBINE[self.kind], (self.best, value), self.wide)),)
+        return (assign(self.best, Call(COMBINE[self.kind], (self.best, value), self.wide)),)
 
     def take_place(self, value: Code, positions: Sequence[Dim], mask: Code | None) -> Body:
         """The first of the greatest wins, and whatever comes first of all."""
         here: Dim = 0
         for size, position in zip(self.operand.shape[2:], positions, strict=True):
-            here = here * self.parameters.size(size) + position
-        new, better = Register("new", self.wide, True), Register("better", DType.bool, True)
+            here = here * self.builder.size(size) + position
+        defined, new = self.builder.keep("new", value, varying=True)
         first = Call("less", (self.place, Number(0, self.place.dtype)), DType.bool)
         left, right = (
             (Call("cast", (each,), DType.uint8) if self.wide is DType.bool else each) for each in (new, self.best)
@@ -250,11 +229,12 @@ class _Pooling:
         if mask is not None:
             test = Call("logical_and", (mask, test), DType.bool)
         number = as_position(here, self.place.dtype)
+        decided, better = self.builder.keep("better", test, varying=True)
         return (
-            Define("new", value, True),
-            Define("better", test, True),
-            Assign("best", Call("select", (better, new, self.best), self.wide)),
-            Assign("place", Call("select", (better, number, self.place), number.dtype)),
+            defined,
+            decided,
+            assign(self.best, Call("select", (better, new, self.best), self.wide)),
+            assign(self.place, Call("select", (better, number, self.place), number.dtype)),
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.cost.sizes import estimate
 from weft.ir.dims import Dim
-from weft.ir.kernel import Assign, Call, Code, Define, Register, Statement
+from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Pool
 from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, Window
+from weft.kernels.lower.kernel_builder import assign, define
 from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
 from weft.kernels.vector.depthwise import Lines, Tile
 
@@ -21,7 +24,7 @@ _CHANNEL = 1
 def pooled_lines(
     primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Launch | None:
-    """Buffers: the operand, those of the epilogue, and the result; None where channels are no neighbours, or few."""
+    """Operands are the pool's and the epilogue's; None where channels are no neighbours, or few."""
     if primitive.kind not in ("maximum", "sum") or 0 in operand.shape:
         return None
     small = all(isinstance(size, int) and size <= _MOST_TAPS for size in primitive.window)
@@ -38,6 +41,7 @@ def pooled_lines(
 
 class _PooledLines(Lines):
     name = "pool"
+    operands = 1
 
     def __init__(
         self,
@@ -53,65 +57,64 @@ class _PooledLines(Lines):
         self.kind = kind
         self.type = wide_dtype(kind, x.dtype)
 
-    def operands(self) -> tuple[str, ...]:
-        return ("x",)
+    def add_operands(self) -> None:
+        pass
 
-    def columns(self, tile: Tile) -> list[int]:
+    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> Tile:
+        made = super().tile(pixels, panels, whole, pixel, corner)
+        return replace(made, columns={at: self.builder.register("column", self.type) for at in self.columns(pixels)})
+
+    def columns(self, pixels: int) -> list[int]:
         """Positions along the last axis that windows of a tile share, from its first one; none if they share nothing.
 
         What lies in a column of the input is combined once, and the windows from columns.
         """
         window = self.phase[-1]
         assert isinstance(window.taps, int)
-        found = {self.position(pixel, tap) for pixel in range(tile.pixels) for tap in range(window.taps)}
-        shared = tile.pixels > 1 and len(found) < tile.pixels * window.taps
+        found = {self.position(pixel, tap) for pixel in range(pixels) for tap in range(window.taps)}
+        shared = pixels > 1 and len(found) < pixels * window.taps
         return sorted(found) if shared and len(found) <= _MOST_COLUMNS else []
 
     def position(self, pixel: int, tap: int) -> int:
         return pixel * self.phase[-1].advance + tap * self.phase[-1].dilation
 
     def gathered(self, tile: Tile, taps: list[Statement]) -> list[Statement]:
-        columns = self.columns(tile)
-        names = [f"column{column}" for column in columns] or tile.names
-        statements: list[Statement] = [Define(name, neutral(self.kind, self.type), True) for name in names]
+        begun = tile.columns.values() or tile.sums
+        statements: list[Statement] = [define(total, neutral(self.kind, self.type)) for total in begun]
         statements.extend(taps)
-        return [*statements, *self.windows(tile)] if columns else statements
+        return [*statements, *self.windows(tile)] if tile.columns else statements
 
     def windows(self, tile: Tile) -> list[Statement]:
         """The windows of a tile, from its columns."""
         taps = self.phase[-1].taps
         assert isinstance(taps, int)
         statements: list[Statement] = []
-        for pixel, name in enumerate(tile.names):
-            total: Code = self.register(f"column{self.position(pixel, 0)}")
+        for pixel, window in enumerate(tile.sums):
+            total: Code = tile.columns[self.position(pixel, 0)]
             for tap in range(1, taps):
-                total = self.combine(total, self.register(f"column{self.position(pixel, tap)}"))
-            statements.append(Define(name, total, True))
+                total = self.combine(total, tile.columns[self.position(pixel, tap)])
+            statements.append(define(window, total))
         return statements
 
     def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile, taken in; of a column by the first tap that meets it."""
-        shared = bool(self.columns(tile))
         known: set[int] = set()
-        if shared:
+        if tile.columns:
             assert isinstance(tap, int)
             known = {self.position(pixel, before) for pixel in range(tile.pixels) for before in range(tap)}
         statements: list[Statement] = []
-        for number, (pixel, panel) in enumerate(tile.elements):
+        for total, (pixel, panel) in zip(tile.sums, tile.elements):
             if (pixel, tap) in outside:
                 continue
-            name = f"sum{number}"
-            if shared:
+            taking = total
+            if tile.columns:
                 assert isinstance(tap, int)
                 if self.position(pixel, tap) in known:
                     continue
-                name = f"column{self.position(pixel, tap)}"
-            taken = self.combine(self.register(name), self.element(tile, pixel, panel, tap))
-            statements.append(Assign(name, taken))
+                taking = tile.columns[self.position(pixel, tap)]
+            taken = self.combine(taking, self.element(tile, pixel, panel, tap))
+            statements.append(assign(taking, taken))
         return statements
-
-    def register(self, name: str) -> Register:
-        return Register(name, self.type, True)
 
     def combine(self, left: Code, right: Code) -> Code:
         return Call(COMBINE[self.kind], (left, right), self.type)

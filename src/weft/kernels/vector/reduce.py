@@ -8,7 +8,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.target import VectorTarget
 from weft.kernels.build.row_passes import COLUMNS, Cut, Sweep
-from weft.kernels.common.reduce import is_lone, pieces_work, sweep_references
+from weft.kernels.common.reduce import is_lone, pieces_work
 from weft.kernels.lower.tensors import Work
 from weft.kernels.vector.row_passes import sweep_launch
 
@@ -20,7 +20,7 @@ def sweep_work(sweep: Sweep, target: VectorTarget) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces."""
     place = _where_to_cut(sweep)
     if place is None:
-        return Work(((sweep_launch(sweep, target), sweep_references(sweep)),))
+        return Work((sweep_launch(sweep, target),))
     axis, length = place
     rows = dims.product(size for other, size in enumerate(sweep.domain) if other not in sweep.reduced)
     return pieces_work(

@@ -8,41 +8,22 @@ lie anywhere in the left operand. The epilogue is applied to the accumulators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.fuse.channel_order import period_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Let,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    View,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, View, block, lane
 from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Tensor
 from weft.kernels.vector.blocking import Cut, Demand, cut
 from weft.kernels.vector.panels import Panels, tile_height
 
@@ -92,6 +73,24 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """A tile in the making: where its rows start in the left operand, where its columns do, and its sums."""
+
+    shape: Shape
+    lefts: Sequence[Dim]
+    columns: ColumnStart
+    sums: Sequence[Register]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStart:
+    """The first column of a tile, and its place in the right operand."""
+
+    first: Dim
+    start: Dim
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """`count` tiles of one height, from tile number `first` and row `row` on."""
 
@@ -125,23 +124,24 @@ def sections(rows: Dim, height: int) -> list[Section]:
 
 @memoized
 def product_kernel(name: str, product: Product, target: VectorTarget) -> Launch:
-    """A launch with the buffers left, right, the epilogue's operands, and the result."""
+    """A launch whose operands are left, right and the epilogue's."""
     return _Builder(name, product, target).launch()
 
 
 class _Builder:
     def __init__(self, name: str, product: Product, target: VectorTarget) -> None:
-        self.name = name
         self.product = product
         self.target = target
         self.panels = product.panels
         self.lanes = product.panels.lanes
         self.type = accumulator_type(product.left)
-        self.parameters = Parameters()
-        self.epilogue_writer = EpilogueWriter(product.result, product.epilogue, self.parameters)
+        self.builder = KernelBuilder(name)
+        self.left = self.builder.input("left", product.left, LEFT)
+        self.right = self.builder.input("right", product.right, RIGHT)
+        self.epilogue_writer = EpilogueWriter(product.result, product.epilogue, self.builder, 2)
         self.rows = merge_loop_axes(product.rows, self.epilogue_writer)
         self.sums = merge_loop_axes(product.sums)
-        self.row_sizes = [self.parameters.named(f"rows{n}", loop_axis.size) for n, loop_axis in enumerate(self.rows)]
+        self.row_sizes = [self.builder.named(f"rows{n}", loop_axis.size) for n, loop_axis in enumerate(self.rows)]
         self.height = self.most_rows()
         self.grid_places: list[Dim] = []
         self.chains = 1  # the same for all rows, so that each sums up in the same order
@@ -155,7 +155,7 @@ class _Builder:
 
     def stride(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it: those that decide how to address are written into the code."""
-        return value if value in (0, 1) else self.parameters.named(name, value)
+        return value if value in (0, 1) else self.builder.named(name, value)
 
     def stride_right(self, name: str, value: Dim) -> Dim:
         """The same for the right operand, where vectors and panels mostly follow each other."""
@@ -166,6 +166,8 @@ class _Builder:
         count = dims.product(loop_axis.size for loop_axis in self.rows)
         parts = sections(count, self.height)
         height = parts[0].height if parts else 1
+        if self.epilogue_writer.is_long:
+            self.kept = self.builder.local("tile", self.type, max(height, _WIDE) * self.panels.step)
         self.chains = max(1, _CHAINS // height)
         tiles = parts[-1].first + parts[-1].count if parts else 0
         panels = self.panels.whole + self.panels.singles
@@ -183,8 +185,7 @@ class _Builder:
             wide = max(1, _WIDE // part.height)
             statements.extend(self.columns([part], first, end, panel_first, panel_end, wide))
         blocks = dims.product(loop_axis.size for loop_axis in product.grid) * chunks[0] * chunks[1]
-        kernel = Kernel(self.name, self.buffers(height), tuple(self.parameters.values), self.lanes, tuple(statements))
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+        return self.builder.launch(self.lanes, statements, blocks)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
@@ -219,30 +220,27 @@ class _Builder:
 
         The order is a matter of parameters, so that it needs no other kernel.
         """
-        named = self.parameters.named
+        named = self.builder.named
         tile_chunks, panel_chunks = named("tile_chunks", chunks[0]), named("panel_chunks", chunks[1])
         tile_step = named("tile_step", 1 if made.tiles_first else chunks[1])
         panel_step = named("panel_step", chunks[0] if made.tiles_first else 1)
-        statements.append(Let("tile_chunk", dims.mod(dims.floordiv(block(), tile_step), tile_chunks)))
-        statements.append(Let("panel_chunk", dims.mod(dims.floordiv(block(), panel_step), panel_chunks)))
-        statements.append(Let("place", dims.floordiv(block(), tile_chunks * panel_chunks)))
+        tile_of_block = dims.mod(dims.floordiv(block(), tile_step), tile_chunks)
+        panel_of_block = dims.mod(dims.floordiv(block(), panel_step), panel_chunks)
+        first, tile_chunk = self.builder.let("tile_chunk", tile_of_block)
+        second, panel_chunk = self.builder.let("panel_chunk", panel_of_block)
+        third, place = self.builder.let("place", dims.floordiv(block(), tile_chunks * panel_chunks))
+        statements += [first, second, third]
         sizes = [named(f"grid{number}", loop_axis.size) for number, loop_axis in enumerate(self.product.grid)]
-        for number, place in enumerate(split_index(variable("place"), sizes)):
-            statements.append(Let(f"g{number}", place))
-            self.grid_places.append(variable(f"g{number}"))
-        return variable("tile_chunk"), variable("panel_chunk")
+        for number, value in enumerate(split_index(place, sizes)):
+            defined, at = self.builder.let(f"g{number}", value)
+            statements.append(defined)
+            self.grid_places.append(at)
+        return tile_chunk, panel_chunk
 
     def share(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
         """The first of a chunk, and where it ends."""
-        size = self.parameters.named(f"{name}_each", each)
-        return chunk * size, dims.minimum(chunk * size + size, self.parameters.named(name, count))
-
-    def buffers(self, height: int) -> tuple[Buffer, ...]:
-        found = [Buffer("left", self.product.left, False), Buffer("right", self.product.right, False)]
-        found += self.epilogue_writer.buffers
-        if self.epilogue_writer.is_long:
-            found.append(Buffer("tile", self.type, True, max(height, _WIDE) * self.panels.step))
-        return tuple(found)
+        size = self.builder.named(f"{name}_each", each)
+        return chunk * size, dims.minimum(chunk * size + size, self.builder.named(name, count))
 
     # -- tiles -------------------------------------------------------------------------------------------------------
 
@@ -252,123 +250,146 @@ class _Builder:
         """Tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
         panels = self.panels
         statements: list[Statement] = []
-        whole = self.parameters.named("whole", panels.whole)
+        whole = self.builder.named("whole", panels.whole)
 
-        def loop(start: Dim, stop: Dim, step: int, width: int, splits: bool, lets: Sequence[Let]) -> None:
-            tiles = tuple(self.section(part, first, end, width, splits) for part in parts)
-            statements.append(Repeat("panel", start, stop, step, (*lets, *tiles)))
+        def loop(
+            span: tuple[Dim, Dim], step: int, width: int, splits: bool, place: Callable[[Dim], tuple[Dim, Dim]]
+        ) -> None:
+            number = self.builder.variable("panel")
+            column, start = place(number)
+            first_let, at = self.builder.let("column", column)
+            second_let, start_at = self.builder.let("start", start)
+            columns = ColumnStart(at, start_at)
+            tiles = [self.section(part, (first, end), columns, width, splits) for part in parts]
+            statements.append(repeat(number, *span, step, (first_let, second_let, *tiles)))
 
         distance = self.stride_right("panel_right", self.product.panel)
         if panels.whole != 0:
             stop = dims.minimum(panel_end, whole)
-            lets = [Let("column", variable("panel") * panels.step), Let("start", variable("panel") * distance)]
+
+            def whole_panel(number: Dim) -> tuple[Dim, Dim]:
+                return number * panels.step, number * distance
+
             middle = panel
             if wide > 1:
                 middle = panel + dims.floordiv(dims.maximum(stop - panel, 0), wide) * wide
-                loop(panel, middle, wide, wide * panels.width, False, lets)
-            loop(middle, stop, 1, panels.width, True, lets)
+                loop((panel, middle), wide, wide * panels.width, False, whole_panel)
+            loop((middle, stop), 1, panels.width, True, whole_panel)
         if panels.singles != 0:
-            number = variable("panel") - whole
             near = self.narrowed("single_right", self.product.panel) if self.product.packed else self.lanes
-            column, start = whole * panels.step + number * self.lanes, whole * distance + number * near
-            lets = [Let("column", column), Let("start", start)]
-            loop(dims.maximum(panel, whole), panel_end, 1, 0, True, lets)
+
+            def single_vector(number: Dim) -> tuple[Dim, Dim]:
+                further = number - whole
+                return whole * panels.step + further * self.lanes, whole * distance + further * near
+
+            loop((dims.maximum(panel, whole), panel_end), 1, 0, True, single_vector)
         return statements
 
-    def section(self, part: Section, first: Dim, end: Dim, width: int, splits: bool) -> Statement:
+    def section(
+        self, part: Section, tiles: tuple[Dim, Dim], columns: ColumnStart, width: int, splits: bool
+    ) -> Statement:
         """The tiles of one height that belong to a block; width 0 means single vectors."""
-        named = self.parameters.named
-        name = f"tile{part.height}"
+        named = self.builder.named
+        number = self.builder.variable(f"tile{part.height}")
         start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
-        row = named(f"row{part.height}", part.row) + (variable(name) - start) * part.height
+        row = named(f"row{part.height}", part.row) + (number - start) * part.height
         splits = splits and self.product.order is None
         shape = Shape(part.height, max(width, 1), self.chains if splits else 1, width == 0)
-        return Repeat(name, dims.maximum(first, start), dims.minimum(end, start + count), 1, self.tile(row, shape))
+        low, high = dims.maximum(tiles[0], start), dims.minimum(tiles[1], start + count)
+        return repeat(number, low, high, 1, self.tile(row, shape, columns))
 
-    def tile(self, row: Dim, shape: Shape) -> tuple[Statement, ...]:
+    def tile(self, row: Dim, shape: Shape, columns: ColumnStart) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
         if self.product.order is None:
             base = base + self.grid_left()
         lefts = [self.stride(f"rows{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.rows)]
-        statements.extend(Let(f"left{number}", base + offset(lefts, place)) for number, place in enumerate(places))
-        count = shape.height * shape.width * shape.splits
-        statements.extend(Define(f"sum{number}", Number(0, self.type), True) for number in range(count))
-        statements.extend(self.reduce(shape))
-        for number in range(shape.height * shape.width):
+        starts = self.builder.variables("left", shape.height, None)
+        statements.extend(let(start, base + offset(lefts, place)) for start, place in zip(starts, places))
+        count = shape.height * shape.width
+        sums = self.builder.registers("sum", count * shape.splits, self.type)
+        statements.extend(define(total, Number(0, self.type)) for total in sums)
+        tile = RegisterTile(shape, starts, columns, sums)
+        statements.extend(self.reduce(tile))
+        for number in range(count):
             for split in range(1, shape.splits):
-                other = self.register(number + split * shape.height * shape.width)
-                total = Call("add", (self.register(number), other), self.type)
-                statements.append(Assign(f"sum{number}", total))
-        statements.extend(self.finish(row, places, shape))
+                total = Call("add", (sums[number], sums[number + split * count]), self.type)
+                statements.append(assign(sums[number], total))
+        statements.extend(self.finish(row, places, tile))
         return tuple(statements)
 
     def start(self, side: str, value: Dim) -> Dim:
-        return 0 if value == 0 else self.parameters.named(f"{side}_start", value)
+        return 0 if value == 0 else self.builder.named(f"{side}_start", value)
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
         """Where the rows of a tile lie along the row walks: counted up from the first one."""
         if len(self.rows) <= 1:
             return [[row + number][: len(self.rows)] for number in range(height)]
-        statements.append(Let("row", row))
+        defined, first = self.builder.let("row", row)
+        statements.append(defined)
         places: list[list[Dim]] = [[]]
-        for number, place in enumerate(split_index(variable("row"), self.row_sizes)):
-            statements.append(Let(f"y{number}_0", place))
-            places[0].append(variable(f"y{number}_0"))
+        for number, place in enumerate(split_index(first, self.row_sizes)):
+            defined, at = self.builder.let(f"y{number}_0", place)
+            statements.append(defined)
+            places[0].append(at)
         for step in range(1, height):
             carry: Dim = 1
             following: list[Dim] = []
             for number in reversed(range(len(self.rows))):
                 moved = places[-1][number] + carry
                 if number:
-                    statements.append(Let(f"wrap{number}_{step}", dims.maximum(moved + 1 - self.row_sizes[number], 0)))
-                    carry = variable(f"wrap{number}_{step}", 0, 1)
+                    carry = self.builder.variable(f"wrap{number}_{step}", 0, 1)
+                    statements.append(let(carry, dims.maximum(moved + 1 - self.row_sizes[number], 0)))
                     moved = moved - carry * self.row_sizes[number]
-                statements.append(Let(f"y{number}_{step}", moved))
-                following.insert(0, variable(f"y{number}_{step}"))
+                defined, at = self.builder.let(f"y{number}_{step}", moved)
+                statements.append(defined)
+                following.insert(0, at)
             places.append(following)
         return places
 
-    def register(self, number: int) -> Register:
-        return Register(f"sum{number}", self.type, True)
-
     # -- sums --------------------------------------------------------------------------------------------------------
 
-    def reduce(self, shape: Shape) -> tuple[Statement, ...]:
+    def reduce(self, tile: RegisterTile) -> tuple[Statement, ...]:
         """The loops over the sums; the innermost one does as many steps at a time as there are splits."""
+        shape = tile.shape
         if self.product.order is not None:
-            return self.reduce_in_order(shape, self.product.order)
+            return self.reduce_in_order(tile, self.product.order)
         lefts = [self.stride(f"sum{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.sums)]
         step_right = self.narrowed if self.is_narrow(shape) else self.stride_right
         rights = [step_right(f"sum{number}_right", loop_axis.right) for number, loop_axis in enumerate(self.sums)]
-        sizes = [self.parameters.named(f"sums{number}", loop_axis.size) for number, loop_axis in enumerate(self.sums)]
-        places: list[Dim] = [variable(f"k{number}") for number in range(len(self.sums))]
-
+        sizes = [self.builder.named(f"sums{number}", loop_axis.size) for number, loop_axis in enumerate(self.sums)]
+        places = self.builder.variables("k", len(self.sums))
         last = len(self.sums) - 1
         outer = offset(lefts[:last], places[:last]) if self.sums else 0
 
+        views, sources = self.views(tile, outer, offset(rights[:last], places[:last]))
+
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
-            return self.multiply(shape, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
+            return self.multiply(tile, sources, offset(lefts[-1:], at[-1:]), offset(rights[-1:], at[-1:]), split)
 
-        views = [View(f"row{n}", "left", variable(f"left{n}", None) + outer) for n in range(shape.height)]
-        views.append(View("panels", "right", self.right_place() + offset(rights[:last], places[:last])))
         if not self.sums:
             return (*views, *step(0))
-        name, count = f"k{last}", sizes[-1]
+        number, count = places[-1], sizes[-1]
         body: tuple[Statement, ...]
         if shape.splits == 1:
             unroll = 2 if shape.height * shape.width <= _LOW else 1
-            body = (Repeat(name, 0, count, 1, tuple(step(0)), unroll=unroll),)
+            body = (repeat(number, 0, count, 1, step(0), unroll),)
         else:
             end = dims.floordiv(count, shape.splits) * shape.splits
             together = tuple(statement for split in range(shape.splits) for statement in step(split))
-            body = (Repeat(name, 0, end, shape.splits, together), Repeat(name, end, count, 1, tuple(step(0))))
+            body = (repeat(number, 0, end, shape.splits, together), repeat(number, end, count, 1, step(0)))
         body = (*views, *body)
-        for number in reversed(range(last)):
-            body = (Repeat(f"k{number}", 0, sizes[number], 1, body),)
+        for place, size in reversed(list(zip(places[:-1], sizes))):
+            body = (repeat(place, 0, size, 1, body),)
         return body
+
+    def views(self, tile: RegisterTile, left: Dim, right: Dim) -> tuple[list[View], list[Buffer]]:
+        """The rows of a tile, then its columns, each as memory of its own from an offset on."""
+        made = [self.builder.view(f"row{n}", self.left, start + left) for n, start in enumerate(tile.lefts)]
+        made.append(self.builder.view("panels", self.right, self.right_place(tile.columns) + right))
+        return [view for view, _ in made], [buffer for _, buffer in made]
 
     def is_narrow(self, shape: Shape) -> bool:
         """Whether a tile's single vectors lie closer together than those of panels."""
@@ -378,21 +399,21 @@ class _Builder:
         """A stride of panels as one of the single vectors that are packed like them."""
         return self.stride_right(f"{name}_single", dims.floordiv(value, self.panels.width))
 
-    def reduce_in_order(self, shape: Shape, order: Dim) -> tuple[Statement, ...]:
+    def reduce_in_order(self, tile: RegisterTile, order: Dim) -> tuple[Statement, ...]:
         """The only sum, with the left operand's elements where `order` says: those a period apart after each other."""
+        shape = tile.shape
         period, advance = period_of(order)
         (loop_axis,) = self.sums
         right = dims.floordiv(loop_axis.right, self.panels.width) if self.is_narrow(shape) else loop_axis.right
-        turn, place = variable("turn"), variable("k")
+        turn, place = self.builder.variable("turn"), self.builder.variable("k")
         at = dims.substitute(
             order, lambda _: turn + offset([loop_axis.left for loop_axis in self.product.grid], self.grid_places)
         )
-        views = [View(f"row{n}", "left", variable(f"left{n}", None) + at) for n in range(shape.height)]
-        views.append(View("panels", "right", self.right_place() + turn * right))
-        count = dims.ceildiv(self.parameters.named("sums", loop_axis.size) - turn, period)
-        step = self.multiply(shape, place * advance, place * (period * right), 0)
+        views, sources = self.views(tile, at, turn * right)
+        count = dims.ceildiv(self.builder.named("sums", loop_axis.size) - turn, period)
+        step = self.multiply(tile, sources, place * advance, place * (period * right), 0)
         unroll = 2 if shape.height * shape.width <= _LOW else 1
-        return (Repeat("turn", 0, period, 1, (*views, Repeat("k", 0, count, 1, tuple(step), unroll=unroll))),)
+        return (repeat(turn, 0, period, 1, (*views, repeat(place, 0, count, 1, step, unroll))),)
 
     def grid_left(self) -> Dim:
         strides = [
@@ -400,74 +421,76 @@ class _Builder:
         ]
         return offset(strides, self.grid_places)
 
-    def right_place(self) -> Dim:
+    def right_place(self, columns: ColumnStart) -> Dim:
         """Where the present panel starts."""
         place = self.start("right", self.product.right_start)
         for number, (loop_axis, at) in enumerate(zip(self.product.grid, self.grid_places)):
             place = place + self.stride(f"grid{number}_right", loop_axis.right) * at
-        return place + variable("start")
+        return place + columns.start
 
-    def multiply(self, shape: Shape, left: Dim, right: Dim, split: int) -> list[Statement]:
+    def multiply(self, tile: RegisterTile, sources: list[Buffer], left: Dim, right: Dim, split: int) -> list[Statement]:
         """One step of the sums: all rows times all vectors of columns."""
-        product = self.product
-        mask = None if product.padded else self.column_mask(shape)
+        product, shape = self.product, tile.shape
+        mask = None if product.padded else self.column_mask(tile)
         statements: list[Statement] = []
+        *rows, panels = sources
+        vectors: list[Register] = []
         for column in range(shape.width):
             place = right + column * self.lanes + lane(self.lanes)
-            vector = widened(Fetch("panels", place, product.right, mask=mask), self.type)
-            statements.append(Define(f"b{column}_{split}", vector, True))
-        for number in range(shape.height):
-            element = widened(Fetch(f"row{number}", left, product.left), self.type)
+            defined, vector = self.builder.keep("b", widened(fetch(panels, place, mask=mask), self.type))
+            statements.append(defined)
+            vectors.append(vector)
+        for number, row in enumerate(rows):
+            element = widened(fetch(row, left), self.type)
             if shape.width > 1:
-                statements.append(Define(f"a{number}_{split}", element, False))
-                element = Register(f"a{number}_{split}", self.type, False)
-            for column in range(shape.width):
-                total = self.register((split * shape.height + number) * shape.width + column)
-                columns = Register(f"b{column}_{split}", self.type, True)
-                added = accumulate(product.unsigned, self.target, element, columns, total)
-                statements.append(Assign(total.name, added))
+                defined, element = self.builder.keep("a", element)
+                statements.append(defined)
+            for column, vector in enumerate(vectors):
+                total = tile.sums[(split * shape.height + number) * shape.width + column]
+                added = accumulate(product.unsigned, self.target, element, vector, total)
+                statements.append(assign(total, added))
         return statements
 
     # -- epilogue ----------------------------------------------------------------------------------------------------
 
-    def column(self, number: int = 0) -> Dim:
-        return variable("column") + number * self.lanes + lane(self.lanes)
+    def column(self, tile: RegisterTile, number: int = 0) -> Dim:
+        return tile.columns.first + number * self.lanes + lane(self.lanes)
 
-    def column_mask(self, shape: Shape) -> Code | None:
+    def column_mask(self, tile: RegisterTile) -> Code | None:
         """Lanes that have a column: all of them, in whole panels."""
-        if not shape.single or self.panels.are_full:
+        if not tile.shape.single or self.panels.are_full:
             return None
-        columns = self.parameters.named("columns", self.panels.columns)
-        return Call("less", (Integer(self.column()), Integer(columns)), DType.bool)
+        columns = self.builder.named("columns", self.panels.columns)
+        return Call("less", (Integer(self.column(tile)), Integer(columns)), DType.bool)
 
-    def finish(self, row: Dim, places: list[list[Dim]], shape: Shape) -> list[Statement]:
+    def finish(self, row: Dim, places: list[list[Dim]], tile: RegisterTile) -> list[Statement]:
         """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
-        mask = self.column_mask(shape)
+        shape = tile.shape
+        mask = self.column_mask(tile)
         statements: list[Statement] = []
         if not self.epilogue_writer.is_long:
             for number, place in enumerate(places):
                 for column in range(shape.width):
-                    value = self.register(number * shape.width + column)
-                    statements.extend(self.write(value, place, self.column(column), mask, f"t{number}_{column}_"))
+                    value = tile.sums[number * shape.width + column]
+                    statements.extend(self.write(value, place, self.column(tile, column), mask))
             return statements
         for number in range(shape.height * shape.width):
             at = number * self.lanes + lane(self.lanes)
-            statements.append(Put("tile", at, self.register(number)))
-        place = split_index(row + variable("e"), self.row_sizes)
+            statements.append(put(self.kept, at, tile.sums[number]))
+        element = self.builder.variable("e")
+        place = split_index(row + element, self.row_sizes)
         body: list[Statement] = []
         for column in range(shape.width):
-            at = (variable("e") * shape.width + column) * self.lanes + lane(self.lanes)
-            body.extend(self.write(Fetch("tile", at, self.type), place, self.column(column), mask, f"t{column}_"))
-        return [*statements, Repeat("e", 0, shape.height, 1, tuple(body))]
+            at = (element * shape.width + column) * self.lanes + lane(self.lanes)
+            body.extend(self.write(fetch(self.kept, at), place, self.column(tile, column), mask))
+        return [*statements, repeat(element, 0, shape.height, 1, body)]
 
-    def write(
-        self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None, prefix: str
-    ) -> tuple[Statement, ...]:
+    def write(self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None) -> tuple[Statement, ...]:
         """One vector of the result."""
-        product, named = self.product, self.parameters.named
+        product, named = self.product, self.builder.named
         axes = {axis: named(f"start{axis}", start) for axis, start in product.result_start.items()}
         loop_axes = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, column)]
         for loop_axis, at in loop_axes:
             if loop_axis.axis is not None:
-                axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.parameters.size(loop_axis.factor) * at
-        return self.epilogue_writer.write(value, axes, mask, prefix)
+                axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.builder.size(loop_axis.factor) * at
+        return self.epilogue_writer.write(value, axes, mask)

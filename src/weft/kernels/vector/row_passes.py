@@ -12,19 +12,18 @@ from weft.cost.expressions import cost
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Code, Define, Fetch, Kernel, Put, Register, Repeat, Statement, variable
+from weft.ir.kernel import Code, Statement
 from weft.ir.scalar import Scalar, computed_dtypes
 from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import Accumulators
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
-from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, sweep_buffers
+from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.merge_axes import merge_axes, operand_views
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch
+from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
+from weft.kernels.lower.tensors import Launch, Reference
 
 COSTLY = 12
 MANY_REGISTERS = 32
@@ -32,7 +31,7 @@ MANY_REGISTERS = 32
 
 @memoized
 def sweep_launch(sweep: Sweep, target: VectorTarget, cut: Cut | None = None) -> Launch:
-    """Buffers: `sweep_buffers`, and the errors where indices are checked."""
+    """Operands and results are those of the sweep."""
     return _Builder(sweep, target, cut).launch()
 
 
@@ -40,19 +39,26 @@ class _Builder:
     def __init__(self, sweep: Sweep, target: VectorTarget, cut: Cut | None) -> None:
         self.sweep = sweep
         self.cut = cut
-        self.parameters = Parameters()
+        self.builder = KernelBuilder("rows")
         expressions = [expression for part in sweep.passes for expression in part.expressions]
         strides = [result.strides for result in sweep.results if result.strides is not None]
         starts = () if cut is None else (cut.axis,)
         self.merged = merge_axes(expressions, sweep.operands, sweep.domain, sweep.order, strides, sweep.reduced, starts)
-        self.views = operand_views(sweep.operands, self.parameters)
+        inputs = operand_inputs(sweep.operands, self.builder, read_operands(sweep))
+        self.views = operand_views(sweep.operands, inputs, self.builder)
+        self.faults = FaultReport(self.builder)
         self.checked = is_checked(*expressions)
         self.moved = dict(zip(map(id, expressions), self.merged.expressions, strict=True))
         groups = range(len(self.merged.axes))
         self.reduced = [number for number in groups if self.merged.axes[number][0] in sweep.reduced]
         self.kept = [number for number in groups if number not in self.reduced]
         self.choose_lanes(target, expressions)
-        self.count = 0
+        self.outs = [
+            self.builder.local(f"out{number}", result.dtype, self.local_size())
+            if result.strides is None
+            else self.builder.output(f"out{number}", result.dtype, Reference("result", number))
+            for number, result in enumerate(sweep.results)
+        ]
 
     def choose_lanes(self, target: VectorTarget, expressions: Iterable[Scalar]) -> None:
         """Lanes along the innermost axis, several vectors of them, unless a short reduction leaves them empty."""
@@ -85,25 +91,22 @@ class _Builder:
             kept.insert(0, dims.ceildiv(size, self.cut.length))
             weight = dims.floordiv(weight, size) * self.cut.length if isinstance(size, int) else self.cut.length
         step = 1 if self.along_row else self.lanes
-        blocks, spans = spread(kept, self.parameters, estimate(weight) * len(self.sweep.passes), step)
+        blocks, spans = spread(kept, self.builder, estimate(weight) * len(self.sweep.passes), step)
         if self.along_row or not spans:
-            body = loops(spans, "o", lambda places: self.row(places, None))
+            body = loops(self.builder, "o", spans, lambda places: self.row(places, None))
         else:
-            body = loops(spans[:-1], "o", lambda outer: self.columns(outer, spans[-1]))
-        read, _ = sweep_buffers(self.sweep)
-        buffers = [Buffer(f"in{number}", self.sweep.operands[number].dtype, False) for number in read]
-        for number, result in enumerate(self.sweep.results):
-            local = None if result.strides is not None else self.local_size()
-            buffers.append(Buffer(f"out{number}", result.dtype, True, local))
+            body = loops(self.builder, "o", spans[:-1], lambda outer: self.columns(outer, spans[-1]))
         if self.checked:
-            buffers.append(Buffer("errors", DType.int32, True))
-            body = report_errors(body)
-        kernel = Kernel("rows", tuple(buffers), tuple(self.parameters.values), self.lanes, body)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values()))
+            body = self.faults.around(body)
+        return self.builder.launch(self.lanes, body, blocks)
 
     def columns(self, outer: list[Dim], span: Span) -> Body:
         exact = isinstance(self.length, int) and self.length % self.lanes == 0
-        return lane_loop("c", span, self.lanes, lambda place, mask: self.row([*outer, place], mask), exact=exact)
+
+        def rows(place: Dim, mask: Code | None) -> Body:
+            return self.row([*outer, place], mask)
+
+        return lane_loop(self.builder, "c", span, self.lanes, rows, exact=exact)
 
     def local_size(self) -> int:
         return row_length(self.merged.sizes[number] for number in self.reduced) * (1 if self.along_row else self.lanes)
@@ -125,10 +128,8 @@ class _Builder:
         self, number: int, kept: list[Dim], piece: Dim | None, mask: Code | None, known: dict[int, Code]
     ) -> list[Statement]:
         """Pass number `number`; what its folds come to is added to `known`."""
-        foldings = []
-        for fold in self.sweep.passes[number].folds:
-            foldings.append(Accumulators(fold, f"a{self.count}", self.lanes if self.along_row else None))
-            self.count += 1
+        lanes = self.lanes if self.along_row else None
+        foldings = [Accumulators(fold, self.builder, lanes) for fold in self.sweep.passes[number].folds]
         spans = [self.reduced_span(group, piece) for group in self.reduced]
 
         def element(reduced: Sequence[Dim], inside: Code | None) -> Body:
@@ -137,13 +138,14 @@ class _Builder:
         if self.along_row and self.reduced:
             size = self.merged.sizes[self.reduced[-1]]
             exact = isinstance(size, int) and size % self.lanes == 0 and self.cut is None
-            inner = loops(
-                spans[:-1],
-                "r",
-                lambda outer: lane_loop(
-                    "i", spans[-1], self.lanes, lambda place, inside: element([*outer, place], inside), exact=exact
-                ),
-            )
+
+            def vectors(outer: list[Dim]) -> Body:
+                def vector(place: Dim, inside: Code | None) -> Body:
+                    return element([*outer, place], inside)
+
+                return lane_loop(self.builder, "i", spans[-1], self.lanes, vector, exact=exact)
+
+            inner = loops(self.builder, "r", spans[:-1], vectors)
         else:
             inner = self.in_stretches(foldings, spans, lambda reduced: element(reduced, mask))
         start = [statement for folding in foldings for statement in folding.start()]
@@ -160,27 +162,27 @@ class _Builder:
         begin = tuple(statement for folding in foldings for statement in folding.start_stretch())
         end = tuple(statement for folding in foldings for statement in folding.finish_stretch())
         if not spans or not begin:
-            return (*begin, *loops(spans, "r", element), *end)
+            return (*begin, *loops(self.builder, "r", spans, element), *end)
         last = spans[-1]
         assert last.stop is not None
-        first = variable("stretch")
+        first = self.builder.variable("stretch")
         part = Span(first, dims.minimum(first + STRETCH, last.stop))
 
         def stretches(outer: list[Dim]) -> Body:
-            inner = loops([part], f"r{len(outer)}_", lambda place: element([*outer, *place]))
-            return (Repeat("stretch", last.start, last.stop or 0, STRETCH, (*begin, *inner, *end)),)
+            inner = loops(self.builder, f"r{len(outer)}_", [part], lambda place: element([*outer, *place]))
+            return (repeat(first, last.start, last.stop or 0, STRETCH, (*begin, *inner, *end)),)
 
-        return loops(spans[:-1], "r", stretches)
+        return loops(self.builder, "r", spans[:-1], stretches)
 
     def reduced_span(self, group: int, piece: Dim | None) -> Span:
-        end = self.parameters.size(self.merged.sizes[group])
+        end = self.builder.size(self.merged.sizes[group])
         if piece is None or self.cut is None or self.cut.axis not in self.merged.axes[group]:
             return Span(0, end)
         members = self.merged.axes[group]
         inner = dims.product(self.sweep.domain[axis] for axis in members[members.index(self.cut.axis) + 1 :])
         size = self.cut.length * inner
         factor = self.lanes if isinstance(size, int) and size % self.lanes == 0 else 1
-        length = self.parameters.size(size // factor) * factor
+        length = self.builder.size(size // factor) * factor
         return Span(piece * length, dims.minimum((piece + 1) * length, end))
 
     def element(
@@ -202,19 +204,17 @@ class _Builder:
             for write in earlier.writes
             if write.number is not None
         }
-        lowering = Lowering(
-            self.views, self.merged.places(groups), self.parameters, {**known, **again}, mask, statements
-        )
+        lowering = Lowering(self.views, self.merged.places(groups), self.builder, {**known, **again}, mask, statements)
         values = [lowering.code(self.moved[id(expression)]) for expression in part.elements]
         if len(part.writes) > 1:  # one may write where another reads
             values = [lowering.keep(value) for value in values]
         puts: list[Statement] = []
         for write, value in zip(part.writes, values[len(foldings) :], strict=True):
-            puts.append(Put(f"out{write.result}", self.offset(write.result, groups, None), value, mask=mask))
+            puts.append(put(self.outs[write.result], self.offset(write.result, groups, None), value, mask=mask))
         folded: list[Statement] = []
         for folding, value in zip(foldings, values):
             folded += folding.take(value, mask if self.along_row else None, reduced)
-        return (*statements, *gather_errors(lowering.checks), *folded, *puts)
+        return (*statements, *self.faults.gather(lowering.checks), *folded, *puts)
 
     def once(
         self,
@@ -230,29 +230,28 @@ class _Builder:
         lowering = Lowering(
             self.views,
             self.merged.places(groups),
-            self.parameters,
+            self.builder,
             known,
             None if self.along_row else mask,
             statements,
-            f"s{self.count}_",
         )
-        self.count += 1
         for action in actions:
             value = lowering.code(self.moved[id(action.value)])
-            statements += gather_errors(lowering.checks)
+            statements += self.faults.gather(lowering.checks)
             lowering.checks.clear()
             if isinstance(action, Write):
                 place = self.offset(action.result, groups, piece)
-                statements.append(Put(f"out{action.result}", place, value, mask=None if self.along_row else mask))
+                own = None if self.along_row else mask
+                statements.append(put(self.outs[action.result], place, value, mask=own))
             else:
-                name, varying = f"v{action.number}", not self.along_row
-                statements.append(Define(name, value, varying))
-                known[self.merged.count + action.number] = Register(name, value.dtype, varying)
+                defined, known[self.merged.count + action.number] = self.builder.keep(
+                    "v", value, varying=not self.along_row
+                )
+                statements.append(defined)
         return statements
 
     def read_again(self, write: Write, groups: Sequence[Dim], mask: Code | None) -> Code:
-        dtype = self.sweep.results[write.result].dtype
-        return Fetch(f"out{write.result}", self.offset(write.result, groups, None), dtype, mask=mask)
+        return fetch(self.outs[write.result], self.offset(write.result, groups, None), mask=mask)
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -270,9 +269,9 @@ class _Builder:
                 place = place * self.merged.sizes[number] + groups[number]
             return place if self.along_row else place * self.lanes + dims.symbol("lane", 0, self.lanes - 1)
         if piece is not None and self.cut is not None:
-            place = piece * self.parameters.size(self.cut.stride)
+            place = piece * self.builder.size(self.cut.stride)
         for stride, position in zip(self.merged.strides(strides), groups, strict=True):
-            place = place + self.parameters.size(stride) * position
+            place = place + self.builder.size(stride) * position
         return place
 
 

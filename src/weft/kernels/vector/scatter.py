@@ -10,18 +10,17 @@ from collections.abc import Sequence
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Fetch, Kernel, Put, Statement
+from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Scatter
 from weft.ir.scalar import computed_dtypes, loads
 from weft.ir.target import VectorTarget
-from weft.kernels.build.checks import gather_errors, is_checked, report_errors
+from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
-from weft.kernels.common.scatter import Launched, scatter_launches
+from weft.kernels.common.scatter import scatter_launches
 from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.merge_axes import operand_views
-from weft.kernels.lower.parameters import Parameters
+from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
+from weft.kernels.lower.merge_axes import operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.maps import region_launch
 
@@ -33,61 +32,58 @@ def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor,
 
 def _updates(
     primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget, place: Reference, _: int
-) -> tuple[list[Launched], tuple[Workspace, ...]]:
-    return [_Updates(primitive, operands, copied, target).launch(place)], ()
+) -> tuple[list[Launch], tuple[Workspace, ...]]:
+    return [_Updates(primitive, operands, copied, target, place).launch()], ()
 
 
 class _Updates:
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget) -> None:
+    def __init__(
+        self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget, place: Reference
+    ) -> None:
         self.primitive = primitive
-        self.operands = operands
         self.copied = copied
-        self.parameters = Parameters()
-        self.views = operand_views(operands, self.parameters)[: len(operands)]
-        self.strides = tuple(self.parameters.size(stride) for stride in copied.strides)
+        self.builder = KernelBuilder("scatter")
+        self.expressions = (*primitive.indices, primitive.update)
+        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
+        self.views = operand_views(operands, operand_inputs(operands, self.builder, read), self.builder)
+        self.out = self.builder.output("out", copied.dtype, place)
+        self.faults = FaultReport(self.builder)
+        self.strides = tuple(self.builder.size(stride) for stride in copied.strides)
         self.free = free_axes(primitive)
         self.lane_axis = neighbour_axis(primitive, copied)
         self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
-        self.expressions = (*primitive.indices, primitive.update)
         self.reports = primitive.checked or is_checked(*self.expressions)
 
-    def launch(self, place: Reference) -> tuple[Launch, tuple[Reference, ...]]:
+    def launch(self) -> Launch:
         domain = self.primitive.domain
         outer = [axis for axis in self.free if axis != self.lane_axis]
         if self.lane_axis is not None:
             outer.append(self.lane_axis)
         steps = [axis for axis in range(len(domain)) if axis not in self.free]
         weight = estimate(dims.product(domain[axis] for axis in steps))
-        blocks, spans = spread([domain[axis] for axis in outer], self.parameters, weight, self.lanes)
-        ends = [Span(0, self.parameters.size(domain[axis])) for axis in steps]
+        blocks, spans = spread([domain[axis] for axis in outer], self.builder, weight, self.lanes)
+        ends = [Span(0, self.builder.size(domain[axis])) for axis in steps]
 
         def points(free: list[Dim], mask: Code | None) -> Body:
             places = dict(zip(outer, free, strict=True))
-            return loops(ends, "s", lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
+            return loops(self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
 
         if self.lane_axis is None:
-            body = loops(spans, "o", lambda free: points(free, None))
+            body = loops(self.builder, "o", spans, lambda free: points(free, None))
         else:
-            body = loops(
-                spans[:-1],
-                "o",
-                lambda free: lane_loop("c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask)),
-            )
-        read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
-        buffers = [Buffer(f"in{n}", self.operands[n].dtype, False) for n in read]
-        buffers.append(Buffer("out", self.copied.dtype, True))
-        references = [*(Reference("operand", n) for n in read), place]
+
+            def vectors(free: list[Dim]) -> Body:
+                return lane_loop(self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask))
+
+            body = loops(self.builder, "o", spans[:-1], vectors)
         if self.reports:
-            buffers.append(Buffer("errors", DType.int32, True))
-            references.append(Reference("errors", 0))
-            body = report_errors(body)
-        kernel = Kernel("scatter", tuple(buffers), tuple(self.parameters.values), self.lanes, body)
-        return Launch(kernel, blocks, tuple(self.parameters.values.values())), tuple(references)
+            body = self.faults.around(body)
+        return self.builder.launch(self.lanes, body, blocks)
 
     def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
         """One point of the domain, or one a lane."""
         statements: list[Statement] = []
-        lowering = Lowering(self.views, places, self.parameters, None, mask, statements)
+        lowering = Lowering(self.views, places, self.builder, None, mask, statements)
         indices = all_indices(self.primitive, self.copied, self.strides)
         point = find_point(indices, lowering, mask, self.primitive.checked)
         value = lowering.code(self.primitive.update)
@@ -95,7 +91,7 @@ class _Updates:
         if value.dtype is not dtype:
             value = Call("cast", (value,), dtype)
         if self.primitive.reduction != "none":
-            present = Fetch("out", point.place, dtype, point.indirect, point.inside)
+            present = fetch(self.out, point.place, point.indirect, point.inside)
             value = Call(self.primitive.reduction, (present, value), dtype)
-        checks = gather_errors([*lowering.checks, *point.wrong])
-        return (*statements, *checks, Put("out", point.place, value, point.indirect, point.inside))
+        checks = self.faults.gather([*lowering.checks, *point.wrong])
+        return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))

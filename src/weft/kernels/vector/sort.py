@@ -9,29 +9,13 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    When,
-    variable,
-)
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, When
 from weft.ir.layout import offset
 from weft.ir.program import Sort
 from weft.kernels.build.loop_nest import Body, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
+from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
 
 SHORT_LIST = 32
 MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
@@ -48,16 +32,19 @@ class _Sorting:
     def __init__(self, primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> None:
         self.primitive = primitive
         self.operand = operand
-        self.parameters = Parameters()
+        self.builder = KernelBuilder("sort")
         self.kept = [axis for axis in values.layout.order if axis != primitive.axis]
         size = operand.shape[primitive.axis]
         self.size = size
         self.runs = position_dtype(size)
-        self.length = self.parameters.size(size)
-        self.count = self.parameters.size(primitive.count)
+        self.length = self.builder.size(size)
+        self.count = self.builder.size(primitive.count)
+        self.source = self.builder.input("in0", operand.dtype, Reference("operand", 0))
+        self.values = self.builder.output("values", operand.dtype, Reference("result", 0))
+        self.positions = self.builder.output("positions", INT64, Reference("result", 1))
         self.strides = {
-            name: tuple(self.parameters.size(stride) for stride in tensor.strides)
-            for name, tensor in (("in0", operand), ("values", values), ("positions", positions))
+            buffer: tuple(self.builder.size(stride) for stride in tensor.strides)
+            for buffer, tensor in ((self.source, operand), (self.values, values), (self.positions, positions))
         }
         self.sizes = [operand.shape[axis] for axis in self.kept]
         few = isinstance(primitive.count, int) and primitive.count <= SHORT_LIST
@@ -65,41 +52,33 @@ class _Sorting:
 
     def work(self) -> Work:
         weight = estimate(self.size) * (4 if self.lists else 16)
-        blocks, spans = spread(self.sizes, self.parameters, weight)
-        body = loops(spans, "o", self.short_list if self.lists else self.merge_sort)
-        dtype = self.operand.dtype
-        buffers = [
-            Buffer("in0", dtype, False),
-            Buffer("values", dtype, True),
-            Buffer("positions", INT64, True),
-        ]
-        references = [Reference("operand", 0), Reference("result", 0), Reference("result", 1)]
+        blocks, spans = spread(self.sizes, self.builder, weight)
         spaces: tuple[Workspace, ...] = ()
         if self.lists:
             length = max(estimate(self.primitive.count), 1)
-            buffers += [Buffer("best", dtype, True, length), Buffer("where", INT64, True, length)]
+            self.best = self.builder.local("best", self.operand.dtype, length)
+            self.where = self.builder.local("where", INT64, length)
+            body = loops(self.builder, "o", spans, self.short_list)
         else:
-            buffers.append(Buffer("runs", self.runs, True))
-            references.append(Reference("workspace", 0))
+            self.run_places = self.builder.output("runs", self.runs, Reference("workspace", 0))
             spaces = (Workspace(self.runs, 2 * self.size * dims.product(self.sizes)),)
-        kernel = Kernel("sort", tuple(buffers), tuple(self.parameters.values), 1, body)
-        launch = Launch(kernel, blocks, tuple(self.parameters.values.values()))
-        return Work(((launch, tuple(references)),), spaces)
+            body = loops(self.builder, "o", spans, self.merge_sort)
+        return Work((self.builder.launch(1, body, blocks),), spaces)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def place(self, name: str, places: list[Dim], along: Dim) -> Dim:
+    def place(self, buffer: Buffer, places: list[Dim], along: Dim) -> Dim:
         indices: list[Dim] = [0] * (len(self.kept) + 1)
         for axis, position in zip(self.kept, places, strict=True):
             indices[axis] = position
         indices[self.primitive.axis] = along
-        return offset(self.strides[name], indices)
+        return offset(self.strides[buffer], indices)
 
     def key(self, places: list[Dim], position: Code) -> Code:
         """The element at a position that data decides."""
-        stride = self.strides["in0"][self.primitive.axis]
+        stride = self.strides[self.source][self.primitive.axis]
         scaled = position if stride == 1 else Call("multiply", (position, Integer(stride)), INT64)
-        return Fetch("in0", self.place("in0", places, 0), self.operand.dtype, scaled)
+        return fetch(self.source, self.place(self.source, places, 0), scaled)
 
     def before(self, a: Code, b: Code) -> Code:
         """Whether a must come before b; not so where they are equal."""
@@ -121,48 +100,33 @@ class _Sorting:
         last = self.primitive.count - 1
         if not isinstance(last, int) or last < 0:
             return ()
-        dtype = self.operand.dtype
-        i, k = variable("i"), variable("k")
-        new = Register("new", dtype, False)
+        i, k = self.builder.variable("i"), self.builder.variable("k")
+        taken, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
         unfilled = Call("less_equal", (Integer(i), Integer(last)), BOOL)
-        begin = (Define("at", Integer(i), False), Define("moves", Number(False, BOOL), False))
-        take = (
-            Define("new", Fetch("in0", self.place("in0", places, i), dtype), False),
-            When(
-                _or(unfilled, self.before(new, Fetch("best", last, dtype))),
-                (*begin, Repeat("k", 0, last + 1, 1, self.insert(i, k))),
-            ),
-        )
+        earlier = _or(unfilled, self.before(new, fetch(self.best, last)))
+        take = (taken, When(earlier, self.insert(i, last + 1, new)))
         copy = (
-            Put("values", self.place("values", places, k), Fetch("best", k, dtype)),
-            Put("positions", self.place("positions", places, k), Fetch("where", k, INT64)),
+            put(self.values, self.place(self.values, places, k), fetch(self.best, k)),
+            put(self.positions, self.place(self.positions, places, k), fetch(self.where, k)),
         )
-        clear = (Put("best", k, _zero(dtype)), Put("where", k, Number(0, INT64)))
+        clear = (put(self.best, k, _zero(self.operand.dtype)), put(self.where, k, Number(0, INT64)))
         return (
-            Repeat("k", 0, last + 1, 1, clear),
-            Repeat("i", 0, self.length, 1, take),
-            Repeat("k", 0, last + 1, 1, copy),
+            repeat(k, 0, last + 1, 1, clear),
+            repeat(i, 0, self.length, 1, take),
+            repeat(k, 0, last + 1, 1, copy),
         )
 
-    def insert(self, i: Dim, k: Dim) -> Body:
-        """At place k of the list: from where element i belongs on, what is there changes with what is at hand."""
-        dtype = self.operand.dtype
-        new, old = Register("new", dtype, False), Register("old", dtype, False)
-        at, old_at = Register("at", INT64, False), Register("old_at", INT64, False)
-        moves = Register("moves", BOOL, False)
+    def insert(self, i: Dim, length: int, new: Register) -> Body:
+        """From where element i belongs on, what is in the list changes with what is at hand."""
+        k = self.builder.variable("k")
+        begin, at = self.builder.keep("at", Integer(i))
+        begin_moves, moves = self.builder.keep("moves", Number(False, BOOL))
+        had, old = self.builder.keep("old", fetch(self.best, k))
+        had_at, old_at = self.builder.keep("old_at", fetch(self.where, k))
         free = Call("greater_equal", (Integer(k), Integer(i)), BOOL)
-        change = (
-            Define("old_at", Fetch("where", k, INT64), False),
-            Put("best", k, new),
-            Put("where", k, at),
-            Assign("new", old),
-            Assign("at", old_at),
-        )
-        return (
-            Define("old", Fetch("best", k, dtype), False),
-            Assign("moves", _or(moves, _or(free, self.before(new, old)))),
-            When(moves, change),
-        )
+        change = (had_at, put(self.best, k, new), put(self.where, k, at), assign(new, old), assign(at, old_at))
+        step = (had, assign(moves, _or(moves, _or(free, self.before(new, old)))), When(moves, change))
+        return begin, begin_moves, repeat(k, 0, length, 1, step)
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
@@ -170,86 +134,77 @@ class _Sorting:
         """Runs of twice the width each time, to and fro between two halves of the workspace."""
         row: Dim = 0
         for extent, place in zip(self.sizes, places, strict=True):
-            row = row * self.parameters.size(extent) + place
+            row = row * self.builder.size(extent) + place
         base = row * self.length * 2
-        i = variable("i")
-        width, source = Register("width", INT64, False), Register("source", INT64, False)
+        i = self.builder.variable("i")
+        begin_width, width = self.builder.keep("width", Number(1, INT64))
+        begin_source, source = self.builder.keep("source", Number(0, INT64))
         size = Integer(self.length)
         unsorted = Call("less", (width, size), BOOL)
-        passes = Repeat(
-            "p",
-            0,
-            MOST_DOUBLINGS[self.runs],
-            1,
-            (
-                When(
-                    unsorted,
-                    (
-                        *self.merge_runs(places, base),
-                        Assign("width", Call("add", (width, width), INT64)),
-                        Assign("source", Call("subtract", (size, source), INT64)),
-                    ),
-                ),
-            ),
+        merge = (
+            *self.merge_runs(places, base, width, source),
+            assign(width, Call("add", (width, width), INT64)),
+            assign(source, Call("subtract", (size, source), INT64)),
         )
-        chosen = Register("chosen", INT64, False)
+        passes = repeat(self.builder.variable("p"), 0, MOST_DOUBLINGS[self.runs], 1, (When(unsorted, merge),))
+        choose, chosen = self.builder.keep("chosen", _wide(fetch(self.run_places, base + i, source)))
         copy = (
-            Define("chosen", _wide(Fetch("runs", base + i, self.runs, source)), False),
-            Put("values", self.place("values", places, i), self.key(places, chosen)),
-            Put("positions", self.place("positions", places, i), chosen),
+            choose,
+            put(self.values, self.place(self.values, places, i), self.key(places, chosen)),
+            put(self.positions, self.place(self.positions, places, i), chosen),
         )
         number = as_position(i, self.runs)
         return (
-            Repeat("i", 0, self.length, 1, (Put("runs", base + i, number),)),
-            Define("width", Number(1, INT64), False),
-            Define("source", Number(0, INT64), False),
+            repeat(i, 0, self.length, 1, (put(self.run_places, base + i, number),)),
+            begin_width,
+            begin_source,
             passes,
-            Repeat("i", 0, self.count, 1, copy),
+            repeat(i, 0, self.count, 1, copy),
         )
 
-    def merge_runs(self, places: list[Dim], base: Dim) -> list[Statement]:
+    def merge_runs(self, places: list[Dim], base: Dim, width: Register, source: Register) -> list[Statement]:
         """Every pair of neighbouring runs as one: each place of the other half takes from the left or the right."""
-        registers = {
-            name: Register(name, INT64, False) for name in ("left", "right", "middle", "end", "width", "source")
-        }
-        left, right, middle, end, width, source = registers.values()
-        i = variable("i")
+        bounds = [self.builder.register(name, INT64, False) for name in ("left", "right", "middle", "end")]
+        left, right, middle, end = bounds
+        i = self.builder.variable("i")
         size = Integer(self.length)
 
         def cut(value: Code) -> Code:
             return Call("minimum", (value, size), INT64)
 
-        def entry(name: str, register: Register) -> Define:
+        def entry(register: Register) -> tuple[Statement, Register]:
             """A run's next position; beyond its end whatever is there, which is not taken."""
             place = Call("add", (source, Call("minimum", (register, Integer(self.length - 1)), INT64)), INT64)
-            return Define(name, _wide(Fetch("runs", base, self.runs, place)), False)
+            return self.builder.keep("entry", _wide(fetch(self.run_places, base, place)))
 
         has_left, has_right = Call("less", (left, middle), BOOL), Call("less", (right, end), BOOL)
-        a, b = Register("a", INT64, False), Register("b", INT64, False)
-        from_right = Register("from_right", BOOL, False)
+        take_a, a = entry(left)
+        take_b, b = entry(right)
         sooner = self.before(self.key(places, b), self.key(places, a))
         no_left = Call("logical_not", (has_left,), BOOL)
         target = Call("subtract", (size, source), INT64)
+        decide, from_right = self.builder.keep(
+            "from_right", Call("logical_and", (has_right, _or(no_left, sooner)), BOOL)
+        )
         one = Call("cast", (from_right,), INT64)
         step: Body = (
             When(
                 Call("equal", (Integer(i), end), BOOL),
                 (
-                    Assign("left", end),
-                    Assign("middle", cut(Call("add", (left, width), INT64))),
-                    Assign("right", middle),
-                    Assign("end", cut(Call("add", (middle, width), INT64))),
+                    assign(left, end),
+                    assign(middle, cut(Call("add", (left, width), INT64))),
+                    assign(right, middle),
+                    assign(end, cut(Call("add", (middle, width), INT64))),
                 ),
             ),
-            entry("a", left),
-            entry("b", right),
-            Define("from_right", Call("logical_and", (has_right, _or(no_left, sooner)), BOOL), False),
-            Put("runs", base + i, self._narrow(Call("select", (from_right, b, a), INT64)), target),
-            Assign("right", Call("add", (right, one), INT64)),
-            Assign("left", Call("add", (left, Call("subtract", (Number(1, INT64), one), INT64)), INT64)),
+            take_a,
+            take_b,
+            decide,
+            put(self.run_places, base + i, self._narrow(Call("select", (from_right, b, a), INT64)), target),
+            assign(right, Call("add", (right, one), INT64)),
+            assign(left, Call("add", (left, Call("subtract", (Number(1, INT64), one), INT64)), INT64)),
         )
-        begin = [Define(name, Number(0, INT64), False) for name in ("left", "right", "middle", "end")]
-        return [*begin, Repeat("i", 0, self.length, 1, step)]
+        return [*(define(bound, Number(0, INT64)) for bound in bounds), repeat(i, 0, self.length, 1, step)]
 
     def _narrow(self, value: Code) -> Code:
         """A position as runs have it."""

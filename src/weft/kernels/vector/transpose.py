@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weft.ir import dims
 from weft.ir.access import nonlinear_axes, stride_along
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    Transpose,
-    When,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Call, Code, Integer, Register, Statement, When, lane
 from weft.ir.scalar import Index, Load, Scalar, rebuild
 from weft.kernels.build.loop_nest import Body, loops, spread
-from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.merge_axes import Merged, operand_views
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, put, repeat, transpose
+from weft.kernels.lower.merge_axes import Merged
 
 Write = Callable[[Scalar, Sequence[Dim], "Code | None", "dict[int, Code]"], Body]
 MOST_LANES = 16
@@ -37,9 +21,9 @@ MOST_TURNED = 4  # loads that are worth a square each
 
 
 def transposing_map(
-    merged: Merged, operands: Sequence[Tensor], parameters: Parameters, lanes: int, write: Write
-) -> tuple[Body, Dim, int, tuple[Buffer, ...]] | None:
-    """(body, blocks, lanes, local buffers) where loads have their neighbours along another axis than the result.
+    merged: Merged, views: Mapping[int, Operand], builder: KernelBuilder, lanes: int, write: Write
+) -> tuple[Body, Dim, int] | None:
+    """(body, blocks, lanes) where loads have their neighbours along another axis than the result.
 
     `write` gives the statements for one vector of the result, from positions, a mask and elements at hand.
     """
@@ -47,12 +31,12 @@ def transposing_map(
     across = _other_axis(merged, lanes)
     if across is None:
         return None
-    squares = _Squares(merged, operands, parameters, lanes, across, write)
+    squares = _Squares(merged, views, builder, lanes, across, write)
     last = len(merged.sizes) - 1
     others = [number for number in range(last) if number != across]
     counts = [dims.ceildiv(merged.sizes[number], lanes) for number in (across, last)]
     domain = [*(merged.sizes[number] for number in others), *counts]
-    blocks, spans = spread(domain, parameters, weight=lanes * lanes)
+    blocks, spans = spread(domain, builder, weight=lanes * lanes)
 
     def square(places: list[Dim]) -> Body:
         groups: list[Dim] = [0] * (last + 1)
@@ -60,7 +44,7 @@ def transposing_map(
             groups[number] = place
         return squares.body(groups, places[-2] * lanes, places[-1] * lanes)
 
-    return loops(spans, "o", square), blocks, lanes, squares.buffers
+    return loops(builder, "o", spans, square), blocks, lanes
 
 
 def _other_axis(merged: Merged, lanes: int) -> int | None:
@@ -92,25 +76,25 @@ class _Squares:
     def __init__(
         self,
         merged: Merged,
-        operands: Sequence[Tensor],
-        parameters: Parameters,
+        views: Mapping[int, Operand],
+        builder: KernelBuilder,
         lanes: int,
         across: int,
         write: Write,
     ) -> None:
         self.merged = merged
-        self.parameters = parameters
+        self.builder = builder
         self.lanes = lanes
         self.across = across
         self.write = write
-        self.views = operand_views(operands, parameters)
+        self.views = views
         self.turned: list[Load] = []
         self.first = 2 * merged.count
         self.expression = rebuild(merged.expressions[0], self._turn)
         self.copies = isinstance(self.expression, Load)
-        self.buffers = tuple(
-            Buffer(f"square{number}", load.dtype, True, lanes * lanes) for number, load in enumerate(self.turned)
-        )
+        self.buffers = [
+            builder.local(f"square{number}", load.dtype, lanes * lanes) for number, load in enumerate(self.turned)
+        ]
 
     def _turn(self, load: Load) -> Scalar:
         if not self.merged.count <= load.operand < 2 * self.merged.count:
@@ -130,7 +114,7 @@ class _Squares:
         sizes = self.merged.sizes[self.across], self.merged.sizes[-1]
         if all(isinstance(size, int) and size % self.lanes == 0 for size in sizes):
             return self.square(groups, across, along, None)
-        ends = self.parameters.size(sizes[0]), self.parameters.size(sizes[1])
+        ends = self.builder.size(sizes[0]), self.builder.size(sizes[1])
         fits = tuple(
             Call("less_equal", (Integer(place + self.lanes), Integer(end)), DType.bool)
             for place, end in zip((across, along), ends)
@@ -141,28 +125,30 @@ class _Squares:
     def square(self, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None) -> Body:
         """Read, turn and write; `ends` are the sizes along the two axes, for a square that is cut off."""
         statements: list[Statement] = []
+        rows: list[Register] = []  # of the only square that is turned, where it is copied on
         for number in range(len(self.turned)):
-            statements += self.turn(number, groups, across, along, ends)
+            turned, rows = self.turn(number, groups, across, along, ends)
+            statements += turned
         columns = along + lane(self.lanes)
         if ends is None and self.copies:
             for number in range(self.lanes):
-                known: dict[int, Code] = {self.first: self.register(0, number)}
+                known: dict[int, Code] = {self.first: rows[number]}
                 places = self.places(groups, across + number, columns)
                 statements += self.write(self.expression, places, None, known)
             return tuple(statements)
-        row = variable("row")
+        row = self.builder.variable("row")
         squares: dict[int, Code] = {
-            self.first + number: Fetch(buffer.name, row * self.lanes + lane(self.lanes), buffer.dtype)
+            self.first + number: fetch(buffer, row * self.lanes + lane(self.lanes))
             for number, buffer in enumerate(self.buffers)
         }
         mask = None if ends is None else Call("less", (Integer(columns), Integer(ends[1])), DType.bool)
         stop = self.lanes if ends is None else dims.minimum(ends[0] - across, self.lanes)
         inner = self.write(self.expression, self.places(groups, across + row, columns), mask, squares)
-        return (*statements, Repeat("row", 0, stop, 1, inner))
+        return (*statements, repeat(row, 0, stop, 1, inner))
 
     def turn(
         self, number: int, groups: list[Dim], across: Dim, along: Dim, ends: tuple[Dim, Dim] | None
-    ) -> list[Statement]:
+    ) -> tuple[list[Statement], list[Register]]:
         """A square in registers, and in local memory unless it is only copied on."""
         load, lanes = self.turned[number], self.lanes
         (place,) = load.indices
@@ -170,21 +156,18 @@ class _Squares:
         rows = across + lane(lanes)
         mask = None if ends is None else Call("less", (Integer(rows), Integer(ends[0])), DType.bool)
         statements: list[Statement] = []
-        for column in range(lanes):
+        registers = self.builder.registers("x", lanes, load.dtype)
+        for column, register in enumerate(registers):
             inside = along + column if ends is None else dims.minimum(along + column, ends[1] - 1)
             places = self.merged.places(self.places(groups, rows, inside))
-            lowering = Lowering(self.views, places, self.parameters, mask=mask)
-            fetch = lowering.fetch(self.views[load.operand], lowering.flat_offset(place.value), None, None)
-            statements.append(Define(self.register(number, column).name, fetch, True))
-        registers = [self.register(number, row) for row in range(lanes)]
-        statements.append(Transpose(tuple(register.name for register in registers)))
+            lowering = Lowering(self.views, places, self.builder, mask=mask)
+            element = lowering.fetch(self.views[load.operand], lowering.flat_offset(place.value), None, None)
+            statements.append(define(register, element))
+        statements.append(transpose(registers))
         if ends is not None or not self.copies:
-            buffer = self.buffers[number].name
-            statements += [Put(buffer, row * lanes + lane(lanes), register) for row, register in enumerate(registers)]
-        return statements
-
-    def register(self, number: int, row: int) -> Register:
-        return Register(f"x{number}_{row}", self.turned[number].dtype, True)
+            at = lane(lanes)
+            statements += [put(self.buffers[number], row * lanes + at, one) for row, one in enumerate(registers)]
+        return statements, registers
 
     def places(self, groups: list[Dim], across: Dim, along: Dim) -> list[Dim]:
         places = list(groups)

@@ -23,43 +23,28 @@ from weft.fuse.winograd import TAPS, applies, tile_sides
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Assign,
-    Buffer,
-    Call,
-    Code,
-    Define,
-    Fetch,
-    Integer,
-    Kernel,
-    Let,
-    Number,
-    Put,
-    Register,
-    Repeat,
-    Statement,
-    When,
-    block,
-    lane,
-    variable,
-)
+from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Statement, When, block, lane
 from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.target import VectorTarget
-from weft.kernels.build.epilogue import EpilogueWriter, epilogue_references
+from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, split_index
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import both
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.parameters import Parameters
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.panels import panels_for
 from weft.kernels.vector.register_tiles import Product, product_kernel
 from weft.kernels.vector.winograd_guard import Watch
 from weft.kernels.vector.winograd_transforms import SAME, Lines, recovering, transforms
 
 Array = np.ndarray[Any, Any]
+TAKEN, PRODUCTS, FLAGS = (
+    Reference("workspace", number) for number in range(3)
+)  # transformed, multiplied, not harmless
+WEIGHTS = Reference("constant", 0)
 _MOST_STRIPS = 8  # where only a run will tell how many tiles there are; the last ones are empty where these are few
 _USUAL_COUNT = 32  # tiles along an axis of unknown size
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
@@ -135,19 +120,16 @@ class _Builder:
 
     def work(self) -> Work:
         """Without the weights."""
-        taken, products, flags = (Reference("workspace", number) for number in range(3))
         strips = self.strips()
         pitches = self.pitch(self.channels), self.pitch(self.features)
         spaces = [Workspace(DType.float32, strips[0].count * self.points * pitch) for pitch in pitches]
         spaces.append(Workspace(DType.bool, strips[0].count))
         before, after = self.transform_input(), self.transform_output()
-        x, weights = Reference("operand", 0), Reference("constant", 0)
-        launches: list[tuple[Launch, tuple[Reference, ...]]] = []
+        launches: list[Launch] = []
         for strip in strips:
-            launches.append((_for_strip(before, strip), (x, taken, flags)))
-            launches.append((self.product(strip), (taken, weights, products)))
-            ends = products, x, weights, flags, *epilogue_references(self.epilogue)
-            launches.append((_for_strip(after, strip), ends))
+            launches.append(_for_strip(before, strip))
+            launches.append(self.product(strip).rebound({LEFT: TAKEN, RIGHT: WEIGHTS, RESULT: PRODUCTS}))
+            launches.append(_for_strip(after, strip))
         return Work(tuple(launches), tuple(spaces))
 
     def strips(self) -> list[Strip]:
@@ -213,142 +195,181 @@ class _Builder:
         return product_kernel("winograd_product", product, self.target)
 
     def transform_input(self) -> Launch:
-        kernel, watch = _Loops(self, self.channels), Watch(self.target, self.sizes, self.sides)
+        kernel = _Loops("winograd_input", self, self.channels)
+        x = kernel.builder.input("x", DType.float32, LEFT)
+        out = kernel.builder.output("out", DType.float32, TAKEN)
+        flags = kernel.builder.output("flags", DType.bool, FLAGS)
+        watch = Watch(self.target, kernel.builder, self.sizes, self.sides)
         strides, sizes, corner = self.source(kernel)
 
-        def body(inside: bool) -> list[Statement]:
+        def body(panel: Dim, inside: bool) -> list[Statement]:
             def load(place: tuple[int, ...]) -> Code:
                 places = [first + further for first, further in zip(corner, place)]
-                mask = kernel.mask()
+                mask = kernel.mask(panel)
                 for at, size in zip(places, sizes) if not inside else ():
                     mask = both(mask, both(_less(-1, at), _less(at, size)))
-                at = offset(strides, [variable("y0"), kernel.channel(), *places])
-                return Fetch("x", at, DType.float32, mask=mask)
+                at = offset(strides, [kernel.places[0], kernel.channel(panel), *places])
+                return fetch(x, at, mask=mask)
 
-            lines = Lines(self.target)
+            lines = Lines(self.target, kernel.builder)
             tile = _tile(self.sides, lambda place: lines.keep(load(place)))
             lines.statements.extend(watch.take(tile))
             for axis, transform in enumerate(self.transforms):
                 tile = lines.along(axis, partial(lines.apply, transform.input), tile)
-            places = [kernel.at(number) for number in range(self.points)]
+            places = [kernel.at(number, panel) for number in range(self.points)]
             flat = tile.ravel().tolist()
-            puts = [Put("out", place, value, mask=kernel.mask()) for place, value in zip(places, flat)]
+            puts = [put(out, place, value, mask=kernel.mask(panel)) for place, value in zip(places, flat)]
             return [*lines.statements, *puts]
 
         whole = _all([_less(-1, place) for place in corner])
         for place, side, size in zip(corner, self.sides, sizes):
             whole = both(whole, _less(place + side - 1, size))
         assert whole is not None
-        outputs = [kernel.parameters.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
-        found = watch.end([variable(f"y{axis + 1}") * size for axis, size in enumerate(self.sizes)], outputs)
-        names = (("x", DType.float32, False), ("out", DType.float32, True), ("flags", DType.bool, True))
-        buffers = tuple(Buffer(*name) for name in names)
-        panels = kernel.over_panels([When(whole, tuple(body(True)), tuple(body(False)))])
-        return kernel.launch("winograd_input", buffers, [*watch.begin(), panels, *found])
+        outputs = [kernel.builder.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
+        starts = [place * size for place, size in zip(kernel.places[1:], self.sizes)]
+        condition = whole
+        panels = kernel.over_panels(
+            lambda panel: [When(condition, tuple(body(panel, True)), tuple(body(panel, False)))]
+        )
+        found, flag = watch.end(starts, outputs)
+        return kernel.launch([*watch.begin(), panels, *found, put(flags, kernel.number, flag)])
 
     def source(self, kernel: _Loops) -> tuple[list[Dim], list[Dim], list[Dim]]:
         """The input's strides and spatial sizes, and where the present tile starts in it."""
         strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
-        sizes = [kernel.parameters.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
-        pads = [kernel.parameters.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
-        corner = [variable(f"y{axis + 1}") * self.sizes[axis] - pad for axis, pad in enumerate(pads)]
+        sizes = [kernel.builder.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
+        pads = [kernel.builder.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
+        corner = [place * size - pad for place, size, pad in zip(kernel.places[1:], self.sizes, pads)]
         return strides, sizes, corner
 
     def transform_output(self) -> Launch:
-        kernel = _Loops(self, self.features)
-        epilogue_writer = EpilogueWriter(self.result, self.epilogue, kernel.parameters)
-        sizes = [kernel.parameters.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
-        corner = [variable(f"y{axis + 1}") * size for axis, size in enumerate(self.sizes)]
+        kernel = _Loops("winograd_output", self, self.features)
+        products = kernel.builder.input("in", DType.float32, PRODUCTS)
+        sources = _Sources(
+            kernel.builder.input("x", DType.float32, LEFT),
+            kernel.builder.input("weights", DType.float32, WEIGHTS),
+            kernel.builder.local("tile", DType.float32, prod(self.sizes) * self.lanes),
+            kernel.builder.local("patch", DType.float32, self.points * _CHANNELS_EACH),
+        )
+        flags = kernel.builder.input("flags", DType.bool, FLAGS)
+        epilogue_writer = EpilogueWriter(self.result, self.epilogue, kernel.builder, 2)
+        sizes = [kernel.builder.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
+        corner = [place * size for place, size in zip(kernel.places[1:], self.sizes)]
 
-        def write(value: Code, place: Sequence[Dim], inside: bool, prefix: str) -> tuple[Statement, ...]:
-            places = [first + further for first, further in zip(corner, place)]
-            mask = kernel.mask()
-            for at, size in zip(places, sizes) if not inside else ():
-                mask = both(mask, _less(at, size))
-            return epilogue_writer.write(
-                value, dict(enumerate((variable("y0"), kernel.channel(), *places))), mask, prefix
-            )
+        def writer(panel: Dim, inside: bool) -> Callable[[Code, Sequence[Dim]], tuple[Statement, ...]]:
+            def write(value: Code, place: Sequence[Dim]) -> tuple[Statement, ...]:
+                places = [first + further for first, further in zip(corner, place)]
+                mask = kernel.mask(panel)
+                for at, size in zip(places, sizes) if not inside else ():
+                    mask = both(mask, _less(at, size))
+                axes = dict(enumerate((kernel.places[0], kernel.channel(panel), *places)))
+                return epilogue_writer.write(value, axes, mask)
 
-        lines = Lines(self.target)
-        points = [kernel.at(number) for number in range(self.points)]
-        flat = [lines.keep(Fetch("in", place, DType.float32, mask=kernel.mask())) for place in points]
-        values = _tile(self.sides, lambda place: flat[int(np.ravel_multi_index(place, self.sides))])
-        for axis, transform in enumerate(self.transforms):
-            values = lines.along(axis, partial(lines.back, transform.output), values)
-        ends = self.endings(values, epilogue_writer, write)
+            return write
+
         whole = _all([_less(at + side - 1, size) for at, side, size in zip(corner, self.sizes, sizes)])
         assert whole is not None
-        names = (("in", DType.float32), ("x", DType.float32), ("weights", DType.float32), ("flags", DType.bool))
-        local = {"tile": prod(self.sizes) * self.lanes, "patch": self.points * _CHANNELS_EACH}
-        own = (Buffer(name, DType.float32, True, size) for name, size in local.items())
-        buffers = (*(Buffer(*name, False) for name in names), *epilogue_writer.buffers, *own)
-        usual = kernel.over_panels([*lines.statements, When(whole, ends(True), ends(False))])
-        instead = kernel.over_panels([*self.plain_sums(kernel), self.ending_loop(write, False)])
-        flag = Fetch("flags", variable("number"), DType.bool)
-        return kernel.launch("winograd_output", buffers, [When(flag, (instead,), (usual,))])
+        condition = whole
 
-    def plain_sums(self, kernel: _Loops) -> list[Statement]:
-        """The present tile's outputs for a vector of features as sums of products, in the buffer `tile`.
+        def usual(panel: Dim) -> list[Statement]:
+            lines = Lines(self.target, kernel.builder)
+            points = [kernel.at(number, panel) for number in range(self.points)]
+            flat = [lines.keep(fetch(products, place, mask=kernel.mask(panel))) for place in points]
+            values = _tile(self.sides, lambda place: flat[int(np.ravel_multi_index(place, self.sides))])
+            for axis, transform in enumerate(self.transforms):
+                values = lines.along(axis, partial(lines.back, transform.output), values)
+            ends = []
+            for inside in (True, False):
+                write = writer(panel, inside)
+                if epilogue_writer.is_long:  # a loop, so that the code stays small
+                    puts = [self.kept(sources.tile, number, value) for number, value in enumerate(values.ravel())]
+                    ends.append((*puts, self.write_kept(kernel, sources.tile, write)))
+                else:
+                    places = np.ndindex(values.shape)
+                    ends.append(tuple(statement for at in places for statement in write(values[at], at)))
+            return [*lines.statements, When(condition, *ends)]
+
+        def instead(panel: Dim) -> list[Statement]:
+            write = writer(panel, inside=False)
+            return [*self.plain_sums(kernel, sources, panel), self.write_kept(kernel, sources.tile, write)]
+
+        flag = fetch(flags, kernel.number)
+        common = kernel.over_panels(usual)
+        return kernel.launch([When(flag, (kernel.over_panels(instead),), (common,))])
+
+    def kept(self, tile: Buffer, number: int, value: Code) -> Statement:
+        """An output of the present tile put down."""
+        return put(tile, number * self.lanes + lane(self.lanes), value)
+
+    def write_kept(
+        self, kernel: _Loops, tile: Buffer, write: Callable[[Code, Sequence[Dim]], tuple[Statement, ...]]
+    ) -> Statement:
+        """What writes the outputs that were put down."""
+        at = kernel.builder.variable("e")
+        value = fetch(tile, at * self.lanes + lane(self.lanes))
+        return repeat(at, 0, prod(self.sizes), 1, write(value, split_index(at, self.sizes)))
+
+    def plain_sums(self, kernel: _Loops, sources: _Sources, panel: Dim) -> list[Statement]:
+        """The present tile's outputs for a vector of features as sums of products, put down.
 
         The taps are recovered from the transformed weights, so that no others have to be kept.
         """
+        builder = kernel.builder
         numbers = np.arange(prod(self.sizes)).reshape(self.sizes)
-        sums = [Register(f"sum{number}", DType.float32, True) for number in range(numbers.size)]
-        statements: list[Statement] = [Define(total.name, Number(0.0, DType.float32), True) for total in sums]
-        lines = Lines(self.target, "w")
-        taps = self.recovered(kernel, lines, statements)
+        sums = builder.registers("sum", numbers.size, DType.float32)
+        statements: list[Statement] = [define(total, Number(0.0, DType.float32)) for total in sums]
+        channel, near = builder.variable("channel"), builder.variable("c")
+        lines = Lines(self.target, builder)
+        taps = self.recovered(kernel, sources.weights, lines, panel, channel + near, statements)
         for number, place in enumerate(np.ndindex(*self.sides)):
-            element = Register(f"x{number}", DType.float32, False)
-            fetched = Fetch("patch", number * _CHANNELS_EACH + variable("c"), DType.float32)
-            lines.statements.append(Define(element.name, fetched, False))
+            defined, element = builder.keep("x", fetch(sources.patch, number * _CHANNELS_EACH + near))
+            lines.statements.append(defined)
             for tap in np.ndindex(*self.taps):
                 output = tuple(at - before for at, before in zip(place, tap))
                 if all(0 <= at < size for at, size in zip(output, self.sizes)):
                     total = sums[int(numbers[output])]
-                    added = multiply_add(self.target, taps[tap], element, total)
-                    lines.statements.append(Assign(total.name, added))
-        channels = kernel.parameters.named("inputs", self.channels)
-        more = dims.minimum(channels - variable("channel"), _CHANNELS_EACH)
-        step = (*self.patch(kernel, more), Repeat("c", 0, more, 1, tuple(lines.statements)))
-        statements.append(Repeat("channel", 0, channels, _CHANNELS_EACH, step))
-        for number, total in enumerate(sums):
-            statements.append(Put("tile", number * self.lanes + lane(self.lanes), total))
-        return statements
+                    lines.statements.append(assign(total, multiply_add(self.target, taps[tap], element, total)))
+        channels = builder.named("inputs", self.channels)
+        more = dims.minimum(channels - channel, _CHANNELS_EACH)
+        step = (self.fill_patch(kernel, sources, channel, more), repeat(near, 0, more, 1, lines.statements))
+        statements.append(repeat(channel, 0, channels, _CHANNELS_EACH, step))
+        return [*statements, *(self.kept(sources.tile, number, total) for number, total in enumerate(sums))]
 
-    def patch(self, kernel: _Loops, channels: Dim) -> list[Statement]:
-        """Some channels of the present tile's input, from channel `channel` on, in the buffer `patch`."""
+    def fill_patch(self, kernel: _Loops, sources: _Sources, channel: Dim, count: Dim) -> Statement:
+        """So many channels of the present tile's input, from `channel` on, side by side."""
         strides, sizes, corner = self.source(kernel)
-        near = variable("near") * self.lanes + lane(self.lanes)
-        mask: Code | None = _less(near, channels)
-        places = [start + further for start, further in zip(corner, split_index(variable("position"), self.sides))]
+        vector, position = kernel.builder.variable("near"), kernel.builder.variable("position")
+        near = vector * self.lanes + lane(self.lanes)
+        mask: Code | None = _less(near, count)
+        places = [start + further for start, further in zip(corner, split_index(position, self.sides))]
         for at, size in zip(places, sizes):
             mask = both(mask, both(_less(-1, at), _less(at, size)))
-        fetched = Fetch(
-            "x", offset(strides, [variable("y0"), variable("channel") + near, *places]), DType.float32, mask=mask
-        )
-        put = Put("patch", variable("position") * _CHANNELS_EACH + near, fetched)
-        vectors = Repeat("near", 0, dims.ceildiv(channels, self.lanes), 1, (put,))
-        return [Repeat("position", 0, self.points, 1, (vectors,))]
+        fetched = fetch(sources.x, offset(strides, [kernel.places[0], channel + near, *places]), mask=mask)
+        fill = put(sources.patch, position * _CHANNELS_EACH + near, fetched)
+        vectors = repeat(vector, 0, dims.ceildiv(count, self.lanes), 1, (fill,))
+        return repeat(position, 0, self.points, 1, (vectors,))
 
-    def recovered(self, kernel: _Loops, lines: Lines, statements: list[Statement]) -> Array:
-        """The taps between the channel `channel` + `c` and the present vector of features.
+    def recovered(
+        self, kernel: _Loops, weights: Buffer, lines: Lines, panel: Dim, channel: Dim, statements: list[Statement]
+    ) -> Array:
+        """The taps between a channel and the present vector of features.
 
         `statements` takes what tells where they lie: in a panel, or in a single vector after the panels.
         """
-        named, panels = kernel.parameters.named, self.panels
+        named, panels = kernel.builder.named, self.panels
         channels = named("inputs", self.channels)
         width, lanes = named("vectors", panels.width), named("single", panels.lanes)
         together = named("together", panels.whole * panels.width)
-        among = dims.minimum(variable("panel"), together)
-        start = dims.floordiv(among, width) * width * lanes * channels + dims.mod(among, width) * lanes
-        start = start + (variable("panel") - among) * lanes * channels
-        step = lanes + (width - 1) * lanes * dims.minimum(together - among, 1)
-        statements += [Let("start", start), Let("step", step)]
+        among = dims.minimum(panel, together)
+        place = dims.floordiv(among, width) * width * lanes * channels + dims.mod(among, width) * lanes
+        first, start = kernel.builder.let("start", place + (panel - among) * lanes * channels)
+        second, step = kernel.builder.let("step", lanes + (width - 1) * lanes * dims.minimum(together - among, 1))
+        statements += [first, second]
         point = named("point", self.channels * panels.stored(packed=True))
-        place = variable("start") + (variable("channel") + variable("c")) * variable("step") + lane(self.lanes)
+        vector = start + channel * step + lane(self.lanes)
 
         def fetched(number: int) -> Code:
-            return lines.keep(Fetch("weights", number * point + place, DType.float32, mask=kernel.mask()))
+            return lines.keep(fetch(weights, number * point + vector, mask=kernel.mask(panel)))
 
         points = [recovering(transform) for transform in self.transforms]
         places = np.arange(self.points).reshape(self.sides)[np.ix_(*points)]
@@ -372,30 +393,15 @@ class _Builder:
         small = Call("less_equal", (size, least), DType.bool)
         return lines.keep(Call("select", (small, Number(0.0, DType.float32), middle), DType.float32))
 
-    def endings(
-        self, values: Array, epilogue_writer: EpilogueWriter, write: Callable[..., tuple[Statement, ...]]
-    ) -> Callable[[bool], tuple[Statement, ...]]:
-        """What writes a tile; a long epilogue as a loop, so that the code stays small."""
 
-        def ends(inside: bool) -> tuple[Statement, ...]:
-            statements: list[Statement] = []
-            for number, place in enumerate(np.ndindex(values.shape)):
-                value = values[place]
-                if epilogue_writer.is_long:
-                    statements.append(Put("tile", number * self.lanes + lane(self.lanes), value))
-                else:
-                    statements.extend(write(value, place, inside, f"e{number}_"))
-            if epilogue_writer.is_long:
-                statements.append(self.ending_loop(write, inside))
-            return tuple(statements)
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What plain sums are made from, and where they are put down."""
 
-        return ends
-
-    def ending_loop(self, write: Callable[..., tuple[Statement, ...]], inside: bool) -> Statement:
-        """What writes the outputs that lie in the buffer `tile`."""
-        at = variable("e")
-        value = Fetch("tile", at * self.lanes + lane(self.lanes), DType.float32)
-        return Repeat("e", 0, prod(self.sizes), 1, write(value, split_index(at, self.sizes), inside, "e_"))
+    x: Buffer
+    weights: Buffer
+    tile: Buffer
+    patch: Buffer
 
 
 def _tile(sides: Sequence[int], make: Callable[[tuple[int, ...]], Code]) -> Array:
@@ -407,57 +413,58 @@ def _tile(sides: Sequence[int], make: Callable[[tuple[int, ...]], Code]) -> Arra
 
 
 class _Loops:
-    """Loops that the transforms share: over tiles (image y0, then y1, y2 along the spatial axes) and channels."""
+    """Loops that the transforms share: over tiles (an image, then places along the spatial axes) and channels."""
 
-    def __init__(self, builder: _Builder, channels: int) -> None:
-        self.builder = builder
+    def __init__(self, name: str, convolution: _Builder, channels: int) -> None:
+        self.convolution = convolution
         self.channels = channels
-        self.lanes = builder.lanes
-        self.parameters = Parameters()
+        self.lanes = convolution.lanes
+        self.builder = KernelBuilder(name)
+        self.number = self.builder.variable("number")  # of the present tile
+        self.places = self.builder.variables("y", 1 + len(convolution.counts))
 
     def stride(self, name: str, value: Dim) -> Dim:
-        return value if value in (0, 1) else self.parameters.named(name, value)
+        return value if value in (0, 1) else self.builder.named(name, value)
 
-    def channel(self) -> Dim:
-        return variable("panel") * self.lanes + lane(self.lanes)
+    def channel(self, panel: Dim) -> Dim:
+        return panel * self.lanes + lane(self.lanes)
 
-    def mask(self) -> Code | None:
+    def mask(self, panel: Dim) -> Code | None:
         if self.channels % self.lanes == 0:
             return None
-        return _less(self.channel(), self.parameters.named("channels", self.channels))
+        return _less(self.channel(panel), self.builder.named("channels", self.channels))
 
-    def at(self, point: int) -> Dim:
+    def at(self, point: int, panel: Dim) -> Dim:
         """Where a tile's element for a point lies among the transformed ones."""
-        pitch = self.parameters.named("pitch", self.builder.pitch(self.channels))
-        return (variable("number") * self.builder.points + point) * pitch + self.channel()
+        pitch = self.builder.named("pitch", self.convolution.pitch(self.channels))
+        return (self.number * self.convolution.points + point) * pitch + self.channel(panel)
 
-    def over_panels(self, body: Sequence[Statement]) -> Statement:
+    def over_panels(self, body: Callable[[Dim], Sequence[Statement]]) -> Statement:
         """A loop over all channels of a tile, a vector at a time."""
-        panels = self.parameters.named("panels", -(-self.channels // self.lanes))
-        return Repeat("panel", 0, panels, 1, tuple(body))
+        panel = self.builder.variable("panel")
+        inner = body(panel)
+        return repeat(panel, 0, self.builder.named("panels", -(-self.channels // self.lanes)), 1, inner)
 
-    def launch(self, name: str, buffers: tuple[Buffer, ...], body: Sequence[Statement]) -> Launch:
+    def launch(self, body: Sequence[Statement]) -> Launch:
         """`body` for all tiles."""
-        named = self.parameters.named
-        tiles = self.builder.tiles
-        each = max(1, TRANSFORM_ELEMENTS // (self.builder.points * self.channels))
+        named = self.builder.named
+        tiles = self.convolution.tiles
+        each = max(1, TRANSFORM_ELEMENTS // (self.convolution.points * self.channels))
         start = block() * named("tiles_each", each)
         stop = dims.minimum(start + named("tiles_each", each), named("tiles", tiles))
-        sizes = [
-            named(f"tiles{n}", size) for n, size in enumerate((self.builder.result.shape[0], *self.builder.counts))
-        ]
-        places = split_index(variable("number") + named("first", 0), sizes)
-        lets = [Let(f"y{number}", place) for number, place in enumerate(places)]
-        statements = (Repeat("number", start, stop, 1, (*lets, *body)),)
-        kernel = Kernel(name, buffers, tuple(self.parameters.values), self.lanes, statements)
-        return Launch(kernel, dims.ceildiv(tiles, each), tuple(self.parameters.values.values()))
+        counts = (self.convolution.result.shape[0], *self.convolution.counts)
+        sizes = [named(f"tiles{n}", size) for n, size in enumerate(counts)]
+        places = split_index(self.number + named("first", 0), sizes)
+        lets = [let(name, place) for name, place in zip(self.places, places)]
+        statements = (repeat(self.number, start, stop, 1, (*lets, *body)),)
+        return self.builder.launch(self.lanes, statements, dims.ceildiv(tiles, each))
 
 
 def _for_strip(launch: Launch, strip: Strip) -> Launch:
     """A launch over all tiles, for some of them."""
-    values = dict(zip(launch.kernel.parameters, launch.parameters, strict=True))
-    values |= {"first": strip.first, "tiles": strip.count}
-    return Launch(launch.kernel, dims.ceildiv(strip.count, values["tiles_each"]), tuple(values.values()))
+    values = {**dict(launch.parameters), "first": strip.first, "tiles": strip.count}
+    blocks = dims.ceildiv(strip.count, values["tiles_each"])
+    return replace(launch, blocks=blocks, parameters=tuple(values.items()))
 
 
 def _less(left: Dim, right: Dim) -> Code:

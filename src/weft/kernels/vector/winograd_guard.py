@@ -30,21 +30,10 @@ import numpy as np
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import (
-    Across,
-    Assign,
-    Call,
-    Code,
-    Define,
-    Integer,
-    Number,
-    Put,
-    Register,
-    Statement,
-    variable,
-)
+from weft.ir.kernel import Across, Call, Code, Integer, Number, Statement
 from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
 
 Array = np.ndarray[Any, Any]
 MOST_UNEVEN = 1024  # times the squares in its weakest block that those of a tile may be on average
@@ -54,47 +43,47 @@ _BLOCKS: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {1: ((0, (0,)),), 
 
 
 class Watch:
-    """Statements of the input's transform that find out whether a tile is harmless, and write what they find."""
+    """Statements of the input's transform that find out whether a tile is harmless."""
 
-    def __init__(self, target: VectorTarget, sizes: Sequence[int], sides: Sequence[int]) -> None:
+    def __init__(
+        self, target: VectorTarget, builder: KernelBuilder, sizes: Sequence[int], sides: Sequence[int]
+    ) -> None:
         """`sizes` and `sides` are a tile's outputs and inputs along each axis."""
         self.target = target
+        self.builder = builder
         blocks = list(product(*(_BLOCKS[size] for size in sizes))) if all(size in _BLOCKS for size in sizes) else []
         self.firsts = [[first for first, _ in block] for block in blocks]
         self.places = [list(product(*(positions for _, positions in block))) for block in blocks]
         taken = {place for places in self.places for place in places}
         self.rest = [place for place in np.ndindex(*sides) if place not in taken]
         self.most = [MOST_UNEVEN * prod(sides) / len(places) for places in self.places]
-        self.names = [f"strength{number}" for number in range(len(self.places) + 1)]
+        self.strengths = builder.registers("strength", len(self.places) + 1, DType.float32)
 
     def begin(self) -> list[Statement]:
         """Before a tile."""
-        return [Define(name, _number(0), True) for name in self.names]
+        return [define(strength, _number(0)) for strength in self.strengths]
 
     def take(self, tile: Array) -> list[Statement]:
         """Some channels of a tile, as an array of vectors."""
         statements: list[Statement] = []
-        for name, places in zip(self.names, (*self.places, self.rest)):
-            for place in places:
-                total = Register(name, DType.float32, True)
-                statements.append(Assign(name, multiply_add(self.target, tile[place], tile[place], total)))
+        for total, places in zip(self.strengths, (*self.places, self.rest)):
+            values = [tile[place] for place in places]
+            statements += [assign(total, multiply_add(self.target, value, value, total)) for value in values]
         return statements
 
-    def end(self, outputs: Sequence[Dim], sizes: Sequence[Dim]) -> list[Statement]:
-        """After a tile whose first output lies at `outputs` in a result of these sizes.
+    def end(self, outputs: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Statement], Code]:
+        """After a tile whose first output lies at `outputs` in a result of these sizes: whether it is not harmless.
 
         A block whose outputs all lie outside of the result does not matter.
         """
-        sums = [Register(f"{name}_sum", DType.float32, False) for name in self.names]
-        statements: list[Statement] = [
-            Define(found.name, Across("sum", Register(name, DType.float32, True)), False)
-            for found, name in zip(sums, self.names)
-        ]
+        made = [self.builder.keep("strength_sum", Across("sum", strength)) for strength in self.strengths]
+        statements: list[Statement] = [defined for defined, _ in made]
+        sums = [found for _, found in made]
         whole: Code = sums[0]
         for found in sums[1:]:
             whole = Call("add", (whole, found), DType.float32)
-        statements.append(Define("total", whole, False))
-        total = Register("total", DType.float32, False)
+        defined, total = self.builder.keep("total", whole)
+        statements.append(defined)
         low, high = SQUARES
         harmless = _either(_compare("greater_equal", total, _number(low)), _compare("less_equal", total, _number(0)))
         harmless = _both(harmless, _compare("less_equal", total, _number(high)))
@@ -105,8 +94,7 @@ class Watch:
                     outside = Call("less_equal", (Integer(size), Integer(output + first)), DType.bool)
                     even = _either(even, outside)
             harmless = _both(harmless, even)
-        flag = Call("logical_not", (harmless,), DType.bool)
-        return [*statements, Put("flags", variable("number"), flag)]
+        return statements, Call("logical_not", (harmless,), DType.bool)
 
 
 def _number(value: float) -> Number:

@@ -15,9 +15,10 @@ import numpy as np
 
 from weft.fuse.winograd import TAPS
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Define, Number, Register, Statement
+from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.lower.kernel_builder import KernelBuilder
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -73,16 +74,16 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 class Lines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
-    def __init__(self, target: VectorTarget, prefix: str = "v") -> None:
+    def __init__(self, target: VectorTarget, builder: KernelBuilder) -> None:
         self.target = target
-        self.prefix = prefix
+        self.builder = builder
         self.dtype = DType.float32
         self.statements: list[Statement] = []
 
     def keep(self, value: Code) -> Code:
-        name = f"{self.prefix}{len(self.statements)}"
-        self.statements.append(Define(name, value, True))
-        return Register(name, self.dtype, True)
+        defined, register = self.builder.keep("v", value, varying=True)
+        self.statements.append(defined)
+        return register
 
     def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
         """A tile with every line along an axis changed."""
