@@ -12,7 +12,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar
 from weft.kernels.lower.tensors import Epilogue
 
 KINDS = ("none", "none", "bias", "residual", "gelu")
@@ -31,18 +31,18 @@ class Ending:
         if kind == "none" or not shape:
             return
         axes = [dims.axis(position, size) for position, size in enumerate(shape)]
-        element = Load(0, tuple(map(Index, axes)), dtype)
+        element = Held(AT_HAND, dtype)
         wide = [1] * len(sizes)
         wide[axis] = sizes[axis]
         bias = _numbers(random, (sizes[axis],), dtype)
-        added: Scalar = Load(1, (Index(axes[axis]),), dtype)
+        added: Scalar = Load(0, (Index(axes[axis]),), dtype)
         zero = Literal(0, dtype)
         if kind == "bias":
             self._set(_two("maximum", _two("add", element, added), zero), [(bias, row_major(1), (shape[axis],))])
             self.meaning = lambda value: np.maximum(value + _wide(bias).reshape(wide), 0)
         elif kind == "residual":
             other = _numbers(random, tuple(sizes), dtype)
-            residual = Load(2, tuple(map(Index, axes)), dtype)
+            residual = Load(1, tuple(map(Index, axes)), dtype)
             expression = _two("maximum", _two("add", _two("add", element, added), residual), zero)
             self._set(expression, [(bias, row_major(1), (shape[axis],)), (other, layout, tuple(shape))])
             self.meaning = lambda value: np.maximum(value + _wide(bias).reshape(wide) + _wide(other), 0)

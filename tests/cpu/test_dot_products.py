@@ -14,7 +14,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
-from weft.ir.scalar import Apply, Index, Load
+from weft.ir.scalar import AT_HAND, Apply, Held
 from weft.ir.target import VectorTarget
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.vector.byte_products import dot_product_work
@@ -59,7 +59,7 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
     wanted = np.einsum(arrays[0].astype(np.int64), parts[0], arrays[1].astype(np.int64), parts[1], parts[2])
     epilogue, dtype = None, DType.int32
     if random.random() < 0.5:
-        element = Load(0, tuple(Index(dims.axis(n, size)) for n, size in enumerate(shapes[2])), DType.int32)
+        element = Held(AT_HAND, DType.int32)
         epilogue, dtype = Epilogue(Apply("cast", (element,), DType.float32), ()), DType.float32
         wanted = wanted.astype(np.float32)
     result = Tensor(dtype, shapes[2], layouts[2])

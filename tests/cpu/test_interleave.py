@@ -13,7 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.scalar import Apply, Index, Load
+from weft.ir.scalar import AT_HAND, Apply, Held, Index, Load
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.vector.interleave import interleave_work
 
@@ -41,8 +41,8 @@ def test_rectangles(features: int, strides: tuple[int, int], last: bool, symboli
     layout = channels_last(4) if last else row_major(4)
     result = Tensor(F32, (2, features, spatial[0] * strides[0], spatial[1] * strides[1]), layout)
     at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
-    added = Apply("add", (Load(0, at, F32), Load(1, (at[1],), F32)), F32)
-    epilogue = Epilogue(Apply("maximum", (added, Load(0, at, F32)), F32), (tensor_of(bias),))
+    added = Apply("add", (Held(AT_HAND, F32), Load(0, (at[1],), F32)), F32)
+    epilogue = Epilogue(Apply("maximum", (added, Held(AT_HAND, F32)), F32), (tensor_of(bias),))
     primitive = Convolve(strides, (1, 1), ((0, 0), (0, 0)), 1, transposed=True)
     given = tensor_of(x, channels_last(4), (2, 21, *spatial))
     work = interleave_work(primitive, given, w, result, epilogue, TARGET)

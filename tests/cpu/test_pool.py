@@ -12,7 +12,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
-from weft.ir.scalar import Apply, Index, Literal, Load
+from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, Tensor
 from weft.kernels.vector.pool import pool_work
@@ -71,8 +71,8 @@ def test_averages_by_epilogue(layout: Layout) -> None:
     bias = np.arange(24, dtype=np.float32)
     shape = (2, 24, 4, 5)
     at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
-    mean = Apply("divide", (Load(0, at, F32), Literal(9.0, F32)), F32)
-    epilogue = Epilogue(Apply("add", (mean, Load(1, (at[1],), F32)), F32), (tensor_of(bias),))
+    mean = Apply("divide", (Held(AT_HAND, F32), Literal(9.0, F32)), F32)
+    epilogue = Epilogue(Apply("add", (mean, Load(0, (at[1],), F32)), F32), (tensor_of(bias),))
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
     result = Tensor(F32, shape, layout)
     work = pool_work(primitive, tensor_of(array, layout), result, TARGET, epilogue)

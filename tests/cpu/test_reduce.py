@@ -13,7 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Reduce
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, Tensor
 
@@ -136,8 +136,8 @@ def test_mean_of_squared_differences_with_epilogue() -> None:
     domain = (6, 35, 18)
     difference = Apply("subtract", (plain(domain, F32), plain(domain, F32, 1)), F32)
     element = Apply("multiply", (difference, difference), F32)
-    shift = Load(1, (Index(dims.axis(1, 18)), Index(dims.axis(0, 6))), F32)
-    mean = Apply("divide", (Load(0, (Index(dims.axis(0, 6)), Index(dims.axis(1, 18))), F32), Literal(35.0, F32)), F32)
+    shift = Load(0, (Index(dims.axis(1, 18)), Index(dims.axis(0, 6))), F32)
+    mean = Apply("divide", (Held(AT_HAND, F32), Literal(35.0, F32)), F32)
     epilogue = Epilogue(Apply("add", (mean, shift), F32), (tensor_of(other),))
     result = Tensor(F32, (6, 18), row_major(2))
     expected = np.mean(np.square(first.astype(np.float64) - second), axis=1) + other.T
@@ -160,9 +160,7 @@ def test_long_reductions_are_the_same_for_any_threads(
     domain: tuple[Dim, ...] = (dims.symbol("n"), *shape[1:]) if symbolic else shape
     kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
     result = Tensor(F32, kept, row_major(len(kept)))
-    halved: Scalar = Apply(
-        "multiply", (Load(0, tuple(Index(dims.axis(a, s)) for a, s in enumerate(kept)), F32), Literal(0.5, F32)), F32
-    )
+    halved: Scalar = Apply("multiply", (Held(AT_HAND, F32), Literal(0.5, F32)), F32)
     work = reduce_work(
         Reduce("sum", axes),
         plain(domain, F32),

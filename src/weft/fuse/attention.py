@@ -15,11 +15,11 @@ from weft.fuse.causal import causal_bounds
 from weft.fuse.elements import NotFoundError, Program, shape_of
 from weft.ir import dims
 from weft.ir.access import axes_of_shape, nonlinear_axes
-from weft.ir.attention import AT_HAND, Attention, CausalBound
+from weft.ir.attention import Attention, CausalBound
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, loads, rebuild
+from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape
 
 LONGEST_PATH = 40  # steps between the two contractions
@@ -49,7 +49,7 @@ def numbered(attention: Attention, operands: Sequence[Value]) -> Attention:
     numbers = {value.number: position for position, value in enumerate(operands)}
 
     def renumber(load: Load) -> Scalar:
-        return Load(numbers.get(load.operand, AT_HAND), load.indices, load.dtype)
+        return Load(numbers[load.operand], load.indices, load.dtype)
 
     return replace(
         attention,
@@ -120,7 +120,7 @@ class _Matcher:
         count = dims.product(self.shape[axis] for axis in rows)
         _require(not isinstance(count, int) or count >= FEWEST_ROWS)
         axes, epilogue = self.after()
-        at_hand = Load(AT_HAND, (), DType.float32)
+        at_hand = Held(AT_HAND, DType.float32)
         own = self.product.results[0].number
         attention = Attention(
             shape=self.shape,
@@ -293,7 +293,7 @@ class _Matcher:
             return axes, None
         self.steps[id(step)] = step
         self._result = step.results[0]
-        at_hand = Load(AT_HAND, (), DType.float32)
+        at_hand = Held(AT_HAND, DType.float32)
         epilogue = rebuild(expression, lambda load: at_hand if load.operand == own else load)
         moved = [0] * len(axes)
         for axis, place in enumerate(order):

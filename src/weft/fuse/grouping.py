@@ -28,7 +28,7 @@ from weft.ir.groups import (
     is_tensor,
 )
 from weft.ir.program import ArgReduce, Contract, Convolve, Map, Pool, Reduce, Reshape, Step, TensorProgram, Value
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.scalar import AT_HAND, Held, Index, Load, Scalar, loads, rebuild
 from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 
@@ -164,8 +164,9 @@ def _epilogue(heavy: Step, after: Step) -> FusedMap:
 
     def renumber(load: Load) -> Scalar:
         value = after.operands[load.operand]
-        number = 0 if value == result else 1 + others.index(value)
-        return Load(number, load.indices, load.dtype, load.checked)
+        if value == result:
+            return Held(AT_HAND, load.dtype)
+        return Load(others.index(value), load.indices, load.dtype, load.checked)
 
     return FusedMap(rebuild(after.primitive.expression, renumber), others)
 

@@ -53,7 +53,7 @@ def _verify_group(group: Group, made: set[Value]) -> None:
     if not set(group.inputs) <= set(group.operands):
         raise InternalError("a group counts what is none of its operands", node=origin)
     epilogue = group.epilogue if isinstance(group, (HeavyGroup, ReduceGroup)) else None
-    if epilogue is not None and any(load.operand > len(epilogue.operands) for load in loads(epilogue.expression)):
+    if epilogue is not None and any(load.operand >= len(epilogue.operands) for load in loads(epilogue.expression)):
         raise InternalError("an epilogue reads what is none of its operands", node=origin)
 
 

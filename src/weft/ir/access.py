@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Expr
-from weft.ir.scalar import Apply, Index, Literal, Scalar, rebuild, walk
+from weft.ir.scalar import Apply, FlatLoad, Index, Literal, Scalar, rebuild, walk
 from weft.ir.types import Shape
 
 
@@ -52,8 +52,12 @@ def nonlinear_axes(value: Dim) -> set[int]:
 
 def axes_of(scalar: Scalar) -> set[int]:
     """Every axis that an expression depends on."""
-    indices = [node.value for node in walk(scalar) if isinstance(node, Index)]
-    return {atom.position for value in indices for atom in dims.atoms(value) if isinstance(atom, Axis)}
+    found: set[int] = set()
+    for node in walk(scalar):
+        if isinstance(node, (Index, FlatLoad)):
+            value = node.value if isinstance(node, Index) else node.offset
+            found |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
+    return found
 
 
 def move_axes(scalar: Scalar, axes: Mapping[int, Dim]) -> Scalar:

@@ -8,8 +8,6 @@ from weft.ir.dims import Dim
 from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
 
-AT_HAND = 1 << 20  # the operand number of what is at hand: a product, a total, or an element of the result
-
 
 @dataclass(frozen=True, slots=True)
 class CausalBound:
@@ -24,9 +22,8 @@ class Attention:
     """result[places, column] = sum over keys of softmax(score)[places, key] * value[places, key, column].
 
     Expressions are over the axes of `shape` (the places, then the keys) and, after these, `depth` (query and key) or
-    `width` (value). Along the places `rows` neither keys nor values change. `score` is over a load of the product of
-    query and key from AT_HAND, `divisor` over one of the total, `epilogue` over the axes of the result and one of the
-    element.
+    `width` (value). Along the places `rows` neither keys nor values change. What is at hand (`AT_HAND`) is in `score`
+    the product of query and key, in `divisor` the total, and in `epilogue`, over the axes of the result, an element.
     """
 
     shape: Shape

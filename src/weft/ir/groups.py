@@ -27,7 +27,7 @@ Values = tuple[Value, ...]
 class FusedMap:
     """A map that is done where a heavy step reads or writes an element.
 
-    Before a step, loads count `operands` from 0. After it, load 0 is the element at hand and operands count from 1.
+    Loads count `operands`. After a step, the element is what is at hand (`AT_HAND`).
     """
 
     expression: Scalar

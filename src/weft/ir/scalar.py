@@ -1,12 +1,14 @@
 """Scalar expressions: what a map computes for one output element.
 
 A `Scalar` is a tree of loads, literals, index arithmetic and function applications. Loads name their tensor by its
-position among the step's operands, so that equal computations on different tensors are equal trees.
+position among the step's operands, so that equal computations on different tensors are equal trees. Where kernels are
+built, trees also have leaves for values that a kernel holds already, and for elements at known offsets; those of a
+program's steps never do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Union, cast
 
@@ -148,7 +150,32 @@ class Apply:
         return f"{name}({', '.join(map(str, self.arguments))})"
 
 
-Scalar = Union[Literal, Index, Load, Apply]
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value that the kernel around the expression has in a register, or knows where to read, under a key."""
+
+    key: str | int
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"%{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLoad:
+    """The element of operand number `operand` at an offset from its start that is certain to lie inside."""
+
+    operand: int
+    offset: Dim
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"${self.operand}[+ {self.offset}]"
+
+
+Scalar = Union[Literal, Index, Load, Apply, Held, FlatLoad]
+
+AT_HAND = "at_hand"  # the key of the one value that a template has at hand: an element, a product, a total
 
 
 def walk(scalar: Scalar) -> Iterator[Scalar]:
@@ -172,12 +199,18 @@ def loads(scalar: Scalar) -> list[Load]:
     return [node for node in walk(scalar) if isinstance(node, Load)]
 
 
+def flat_loads(scalar: Scalar) -> list[FlatLoad]:
+    return [node for node in walk(scalar) if isinstance(node, FlatLoad)]
+
+
 def rebuild(
     scalar: Scalar,
     load: Callable[[Load], Scalar] | None = None,
     atom: Callable[[Symbol | Axis], Dim] | None = None,
+    held: Callable[[Held], Scalar] | None = None,
 ) -> Scalar:
-    """A copy in which `load` replaces each load (its indices rebuilt already) and `atom` each symbol and axis.
+    """A copy in which `load` replaces each load (its indices rebuilt already), `atom` each symbol and axis, and `held`
+    each value that is held.
 
     Subtrees that are one object in several places stay so: large expressions are graphs rather than trees.
     """
@@ -189,6 +222,10 @@ def rebuild(
             match node:
                 case Literal():
                     known = node
+                case Held():
+                    known = node if held is None else held(node)
+                case FlatLoad(operand, offset, dtype):
+                    known = node if atom is None else FlatLoad(operand, substitute(offset, atom), dtype)
                 case Index(value):
                     known = node if atom is None else Index(substitute(value, atom))
                 case Load(operand, indices, dtype, checked):
@@ -202,6 +239,11 @@ def rebuild(
     return copy(scalar)
 
 
+def with_held(scalar: Scalar, values: Mapping[str | int, Scalar]) -> Scalar:
+    """A copy with expressions in place of what is held under some keys."""
+    return rebuild(scalar, held=lambda node: values.get(node.key, node))
+
+
 def computed_dtypes(expression: Scalar) -> list[DType]:
     """The types that an expression computes with, index arithmetic aside."""
-    return [node.dtype for node in walk(expression) if isinstance(node, (Load, Apply))]
+    return [node.dtype for node in walk(expression) if not isinstance(node, (Literal, Index))]

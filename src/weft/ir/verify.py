@@ -6,7 +6,7 @@ from weft.errors import InternalError
 from weft.ir.dims import Axis, atoms
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Convolve, Map, Scatter, Step, TensorProgram, Value, bodies, tensor_dtype
-from weft.ir.scalar import FUNCTIONS, Apply, Index, Load, Scalar, walk
+from weft.ir.scalar import FUNCTIONS, Apply, FlatLoad, Held, Index, Load, Scalar, walk
 from weft.ir.types import TensorType
 
 Verified = dict[int, Step]
@@ -76,6 +76,8 @@ def _verify_scalar(scalar: Scalar, step: Step, rank: int) -> None:
             case Apply(function, arguments):
                 if FUNCTIONS.get(function) != len(arguments):
                     raise InternalError(f"{function} of {len(arguments)} arguments", node=step.origin)
+            case Held() | FlatLoad():
+                raise InternalError(f"{node} is for kernels, not for programs", node=step.origin)
             case Index(value):
                 if any(isinstance(atom, Axis) and atom.position >= rank for atom in atoms(value)):
                     raise InternalError(f"index {value} reaches past rank {rank}", node=step.origin)

@@ -217,6 +217,8 @@ class _Reader:
             case Apply(function, arguments, dtype):
                 given = [self._scalar(argument, operands) for argument in arguments]
                 return self._apply(function, given, (dtype, *(argument.dtype for argument in arguments)))
+            case _:  # of a kernel alone
+                return None
 
     def _apply(self, function: str, given: Sequence[_Known], dtypes: Sequence[DType]) -> _Known:
         if function == "logical_and" and any(argument is True for argument in given):

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from weft.backends.reference.scalars import apply_function, apply_symbolic
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, InternalError
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Expr, Symbol, UndecidedError
 from weft.ir.program import Map, Scatter
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -97,6 +97,8 @@ class _Evaluation:
                     known = self.load(scalar)
                 case Apply(function, arguments, dtype):
                     known = self.apply(function, [self.scalar(argument) for argument in arguments], dtype)
+                case Held() | FlatLoad():
+                    raise InternalError(f"{scalar} is for kernels, not for programs")
             self.memory[id(scalar)] = known
         return known
 

@@ -17,13 +17,13 @@ COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum":
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """`element` combined over the reduced axes, known to what follows as operand `number`, of type `dtype`.
+    """`element` combined over the reduced axes, held for what follows under a key, of type `dtype`.
 
     Kinds: sum, product, maximum, minimum. With `position` it is the place, along the one reduced axis, of the first
     maximum or minimum (or of the last); a NaN wins over any number.
     """
 
-    number: int
+    key: int
     kind: str
     element: Scalar
     dtype: DType

@@ -10,7 +10,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import LANE, Call, Code, Statement, dims_vary, is_varying, variable
 from weft.ir.layout import offset
-from weft.ir.scalar import Index, loads
+from weft.ir.scalar import AT_HAND, Held, flat_loads, walk
 from weft.kernels.lower.expressions import LITERAL_STRIDES, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
@@ -24,8 +24,7 @@ class EpilogueAccess:
 
     def __init__(self, result: Tensor, epilogue: Epilogue | None) -> None:
         self.result = result
-        self.operands = (result, *(epilogue.operands if epilogue else ()))
-        self.count = len(self.operands)
+        self.operands = epilogue.operands if epilogue else ()
         self.expression = None if epilogue is None else flatten_loads(epilogue.expression, self.operands)
 
     def steps_alike(self, outer: tuple[int, Dim], inner: tuple[int, Dim], size: Dim) -> bool:
@@ -36,10 +35,9 @@ class EpilogueAccess:
         (far, far_factor), (near, near_factor) = outer, inner
         strides = [(self.result.strides[far], self.result.strides[near])]
         if self.expression is not None:
-            if {far, near} & pinned_axes([self.expression], self.count):
+            if {far, near} & pinned_axes([self.expression]):
                 return False
-            flat = [load for load in loads(self.expression) if self.count < load.operand < 2 * self.count]
-            places = [load.indices[0].value for load in flat if isinstance(load.indices[0], Index)]
+            places = [load.offset for load in flat_loads(self.expression)]
             strides += [(stride_along(place, far), stride_along(place, near)) for place in places]
         return all(a * far_factor == b * near_factor * size for a, b in strides)
 
@@ -51,9 +49,8 @@ class EpilogueWriter(EpilogueAccess):
         super().__init__(result, epilogue)
         self.builder = builder
         self.inputs = {
-            number: builder.input(f"in{number}", tensor.dtype, Reference("operand", first + number - 1))
+            number: builder.input(f"in{1 + number}", tensor.dtype, Reference("operand", first + number))
             for number, tensor in enumerate(self.operands)
-            if number
         }
         self.out = builder.output("out", result.dtype, Reference("result", 0))
 
@@ -93,8 +90,7 @@ class EpilogueWriter(EpilogueAccess):
             return value
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
         views = operand_views(self.operands, self.inputs, self.builder)
-        replace = {0: value, self.count: value}
-        return Lowering(views, places, self.builder, replace, mask, statements).code(self.expression)
+        return Lowering(views, places, self.builder, {AT_HAND: value}, mask, statements).code(self.expression)
 
     def place(self, axes: Mapping[int, Dim]) -> Dim:
         """Where the element at given places is written."""
@@ -109,6 +105,6 @@ class EpilogueWriter(EpilogueAccess):
         """A sum as the element that the epilogue, or the result, takes."""
         dtype: DType = self.result.dtype
         if self.expression is not None:
-            own = (0, self.count)
-            dtype = next((load.dtype for load in loads(self.expression) if load.operand in own), value.dtype)
+            held = (node.dtype for node in walk(self.expression) if isinstance(node, Held))
+            dtype = next(held, value.dtype)
         return value if value.dtype is dtype else Call("cast", (value,), dtype)

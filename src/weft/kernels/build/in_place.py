@@ -10,7 +10,7 @@ from weft.ir import dims
 from weft.ir.access import nonlinear_axes, stride_along
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.layout import offset
-from weft.ir.scalar import Index, Load, Scalar, loads
+from weft.ir.scalar import FlatLoad, Load, Scalar, walk
 from weft.kernels.lower.merge_axes import flatten_loads
 from weft.kernels.lower.tensors import Copy, Tensor
 
@@ -18,12 +18,11 @@ from weft.kernels.lower.tensors import Copy, Tensor
 def overwritable(expression: Scalar, operands: Sequence[Tensor], result: Tensor) -> tuple[int, ...]:
     """The operands that an expression loads only from the place of the element that it gives."""
     size, own = dims.product(result.shape), own_place(result)
-    count = len(operands)
     found = []
     places: dict[int, list[Dim | None]] = {}
-    for load in loads(flatten_loads(expression, operands)):
-        index = load.indices[0] if count <= load.operand < 2 * count else None
-        places.setdefault(load.operand % count, []).append(index.value if isinstance(index, Index) else None)
+    for node in walk(flatten_loads(expression, operands)):
+        if isinstance(node, (Load, FlatLoad)):
+            places.setdefault(node.operand, []).append(node.offset if isinstance(node, FlatLoad) else None)
     for number, read in places.items():
         operand = operands[number]
         same_size = operand.dtype.numpy.itemsize == result.dtype.numpy.itemsize and dims.product(operand.shape) == size
@@ -40,18 +39,14 @@ def own_place(result: Tensor) -> Dim:
 def stretch(expression: Scalar, operands: Sequence[Tensor], result: Tensor) -> Copy | None:
     """The result as elements of an operand in the order in which they lie there; None where it is more than that."""
     flat = flatten_loads(expression, operands)
-    if not isinstance(flat, Load) or flat.operand < len(operands) or flat.dtype is not result.dtype:
-        return None
-    (index,) = flat.indices
-    assert isinstance(index, Index)
-    if nonlinear_axes(index.value):
+    if not isinstance(flat, FlatLoad) or flat.dtype is not result.dtype or nonlinear_axes(flat.offset):
         return None
     pieces: Dim = 1
     for axis, (size, step) in enumerate(zip(result.shape, result.strides)):
-        if size != 1 and stride_along(index.value, axis) != step:
+        if size != 1 and stride_along(flat.offset, axis) != step:
             pieces = pieces * size
-    start = dims.substitute(index.value, _at_start)
-    return Copy(0, flat.operand - len(operands), start, 0, dims.product(result.shape), pieces)
+    start = dims.substitute(flat.offset, _at_start)
+    return Copy(0, flat.operand, start, 0, dims.product(result.shape), pieces)
 
 
 def _at_start(atom: Symbol | Axis) -> Dim:

@@ -13,24 +13,23 @@ from weft.kernels.lower.tensors import Tensor
 
 STRETCH = 128  # elements of a row that a lane adds up on their own
 COLUMNS = 64  # rows that a block does side by side, at most
-ROW_VALUES = 1 << 20  # the numbers of operands that are numbers of rows start here
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A number for each row, known to what follows as operand `number`."""
+    """A number for each row, held for what follows under a key."""
 
-    number: int
+    key: int
     value: Scalar
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A value written to result number `result`; with `number`, later passes read it again as that operand."""
+    """A value written to result number `result`; with a key, later passes read it again under that."""
 
     result: int
     value: Scalar
-    number: int | None = None
+    key: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Cut:
 class Sweep:
     """`order` lists the domain's axes, outermost in memory first; expressions are over the domain's axes.
 
-    Loads from operands numbered ROW_VALUES and above read what passes before have found.
+    What they hold is what passes before have found.
     """
 
     domain: Shape

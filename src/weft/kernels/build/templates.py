@@ -75,5 +75,5 @@ def overwriting(work: Work, epilogue: Epilogue | None, result: Tensor) -> Work:
     """A product that may write where its epilogue reads: operands of that come after the two of the product."""
     if epilogue is None:
         return work
-    found = overwritable(epilogue.expression, (result, *epilogue.operands), result)
-    return replace(work, overwritable=tuple(1 + number for number in found if number))
+    found = overwritable(epilogue.expression, epilogue.operands, result)
+    return replace(work, overwritable=tuple(2 + number for number in found))

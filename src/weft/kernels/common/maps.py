@@ -12,7 +12,7 @@ from weft.ir.scalar import Scalar
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.in_place import overwritable, stretch
 from weft.kernels.build.loop_nest import Body
-from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import RESULT, Launch, Tensor, Work
@@ -72,7 +72,7 @@ class MapWriter:
         expression: Scalar,
         groups: Sequence[Dim],
         mask: Code | None,
-        known: dict[int, Code],
+        known: dict[Known, Code],
         place: Dim | None = None,
     ) -> Body:
         """The expression at the groups' positions, or written to a `place`; `known` are elements at hand."""

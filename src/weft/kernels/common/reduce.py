@@ -16,12 +16,12 @@ from weft.ir.dtypes import DType
 from weft.ir.groups import ReduceGroup
 from weft.ir.layout import row_major
 from weft.ir.program import ArgReduce, Reduce
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.scalar import AT_HAND, Held, Index, Load, Scalar, loads, rebuild, with_held
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, wide_dtype
 from weft.kernels.build.positions import position_dtype
-from weft.kernels.build.row_passes import ROW_VALUES, Pass, Result, Sweep, Write
+from weft.kernels.build.row_passes import Pass, Result, Sweep, Write
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
 
@@ -47,12 +47,12 @@ def reduction_sweep(
     """Reduce `element`, an expression over the domain that loads from the operands."""
     if isinstance(primitive, Reduce):
         reduced = frozenset(primitive.axes)
-        fold = Fold(ROW_VALUES, primitive.kind, element, element.dtype)
+        fold = Fold(0, primitive.kind, element, element.dtype)
     else:
         reduced = frozenset({primitive.axis})
         which = "last" if primitive.last else "first"
         positions = position_dtype(domain[primitive.axis])
-        fold = Fold(ROW_VALUES, primitive.kind, element, DType.int64, which, positions)
+        fold = Fold(0, primitive.kind, element, DType.int64, which, positions)
     kept = [axis for axis in range(len(domain)) if axis not in reduced]
     written = Write(0, _finished(epilogue, len(operands), fold, domain, kept))
     strides: list[Dim] = [0] * len(domain)
@@ -71,15 +71,14 @@ def reduction_sweep(
 def _finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, kept: Sequence[int]) -> Scalar:
     """What is written for a row, over the domain's axes; the epilogue's operands come after the first `count`."""
     if epilogue is None:
-        return Load(fold.number, (), fold.dtype)
+        return Held(fold.key, fold.dtype)
 
     def renumber(load: Load) -> Scalar:
-        if load.operand == 0:
-            return Load(fold.number, (), fold.dtype)
-        return Load(count + load.operand - 1, load.indices, load.dtype, load.checked)
+        return Load(count + load.operand, load.indices, load.dtype, load.checked)
 
     axes = {position: dims.axis(axis, domain[axis]) for position, axis in enumerate(kept)}
-    return move_axes(rebuild(epilogue.expression, renumber), axes)
+    moved = move_axes(rebuild(epilogue.expression, renumber), axes)
+    return with_held(moved, {AT_HAND: Held(fold.key, fold.dtype)})
 
 
 def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> tuple[int, ...]:
@@ -87,10 +86,9 @@ def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> 
     own = {dims.axis(axis, size): axis for axis, size in enumerate(domain) if size != 1}
     best: list[int] = []
     for load in loads(element):
-        if load.operand < len(operands):
-            indices = [load.indices[axis] for axis in operands[load.operand].layout.order]
-            found = [own[index.value] for index in indices if isinstance(index, Index) and index.value in own]
-            best = list(dict.fromkeys(found)) if len(found) > len(best) else best
+        indices = [load.indices[axis] for axis in operands[load.operand].layout.order]
+        found = [own[index.value] for index in indices if isinstance(index, Index) and index.value in own]
+        best = list(dict.fromkeys(found)) if len(found) > len(best) else best
     return (*(axis for axis in range(len(domain)) if axis not in best), *best)
 
 
@@ -118,7 +116,7 @@ def pieces_work(
     strides: list[Dim] = [0] * len(sweep.domain)
     for other, stride in zip(kept, stacked.strides[1:], strict=True):
         strides[other] = stride
-    write = Write(0, Load(fold.number, (), wide))
+    write = Write(0, Held(fold.key, wide))
     first = replace(
         sweep,
         passes=(*sweep.passes[:number], Pass((replace(fold, dtype=wide),), then=(write,))),

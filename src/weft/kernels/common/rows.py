@@ -15,11 +15,11 @@ from weft.ir.dtypes import DType
 from weft.ir.groups import RowGroup
 from weft.ir.program import Map, Reduce, Step, Value
 from weft.ir.rows import RowFrame
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
+from weft.ir.scalar import Apply, Held, Index, Literal, Load, Scalar, rebuild
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.build.accumulators import Fold
-from weft.kernels.build.row_passes import COLUMNS, ROW_VALUES, Pass, Result, Single, Sweep, Write
+from weft.kernels.build.row_passes import COLUMNS, Pass, Result, Single, Sweep, Write
 from weft.kernels.build.templates import Request
 from weft.kernels.common.reduce import memory_order
 from weft.kernels.lower.tensors import Tensor
@@ -58,15 +58,16 @@ class _Plan:
         self.results = results
         self.steps = {step.results[0]: step for step in steps}
         self.numbers = {value: number for number, value in enumerate(operands)}
+        self.keys: dict[Value, int] = {}  # under which what the group's steps give is held
         self.level: dict[Value, int] = {}
         for value, step in self.steps.items():
             level = max((self.level[operand] for operand in step.operands if operand in self.level), default=0)
             self.level[value] = level + 1 if isinstance(step.primitive, Reduce) else level
-            self.numbers[value] = ROW_VALUES + len(self.level)
-        self.inverse: dict[Value, int] = {}  # sums that elements are divided by, and the numbers of their inverses
+            self.keys[value] = len(self.level)
+        self.inverse: dict[Value, int] = {}  # sums that elements are divided by, and the keys of their inverses
         for value in self.steps:
             if self.is_sum_of_exponentials(value):
-                self.inverse[value] = ROW_VALUES + len(self.level) + 1 + len(self.inverse)
+                self.inverse[value] = len(self.level) + 1 + len(self.inverse)
         self.kept: dict[Value, tuple[int, int]] = {}  # a full value -> (the pass that writes it, the result)
         self.own: list[Result] = []
         for value in reversed(list(self.steps)):
@@ -164,16 +165,16 @@ class _Plan:
     def multiplied(self, expression: Scalar) -> Scalar:
         """The expression with multiplication by inverses in place of divisions, at its top."""
         match expression:
-            case Apply("divide", (dividend, Load(operand)), dtype):
-                for value, number in self.inverse.items():
-                    if self.numbers[value] == operand:
-                        return Apply("multiply", (dividend, Load(number, (), dtype)), dtype)
+            case Apply("divide", (dividend, Held(key)), dtype):
+                for value, inverse in self.inverse.items():
+                    if self.keys[value] == key:
+                        return Apply("multiply", (dividend, Held(inverse, dtype)), dtype)
         return expression
 
     def inside(self, value: Value, number: int) -> Scalar:
         """A value of the group, where pass `number` needs it."""
         if not self.is_full(value) or (value in self.kept and self.kept[value][0] < number):
-            return Load(self.numbers[value], (), _dtype(value))
+            return Held(self.keys[value], _dtype(value))
         return self.full(value, number)
 
     def element(self, value: Value, number: int) -> Scalar:
@@ -206,21 +207,21 @@ class _Plan:
             if isinstance(step.primitive, Reduce):
                 if self.level[value] - 1 == number:
                     element = self.element(step.operands[0], number)
-                    folds.append(Fold(self.numbers[value], step.primitive.kind, element, _dtype(value)))
+                    folds.append(Fold(self.keys[value], step.primitive.kind, element, _dtype(value)))
                     if value in self.inverse:
-                        one, total = Literal(1.0, _dtype(value)), Load(self.numbers[value], (), _dtype(value))
+                        one, total = Literal(1.0, _dtype(value)), Held(self.keys[value], _dtype(value))
                         then.append(Single(self.inverse[value], Apply("divide", (one, total), _dtype(value))))
             elif not self.is_full(value) and self.level[value] - 1 == number:
-                then.append(Single(self.numbers[value], self.full(value, number)))
+                then.append(Single(self.keys[value], self.full(value, number)))
         for value, (first, result) in self.kept.items():
             if first == number:
-                writes.append(Write(result, self.inside(value, number), self.numbers[value]))
+                writes.append(Write(result, self.inside(value, number), self.keys[value]))
         for result, value in enumerate(self.results):
             if self.is_full(value):
                 if self.level[value] == number and value not in self.kept:
                     writes.append(Write(result, self.inside(value, number)))
             elif self.level[value] - 1 == number:
-                then.append(Write(result, Load(self.numbers[value], (), _dtype(value))))
+                then.append(Write(result, Held(self.keys[value], _dtype(value))))
         return Pass(tuple(folds), tuple(writes), tuple(then))
 
     # -- memory ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, dims_vary, is_varying
 from weft.ir.layout import offset
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
 from weft.ir.types import Shape
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch
 
@@ -26,15 +26,15 @@ LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that a kernel reads: its buffer, and its strides as the kernel sees them.
-
-    A flat one is read at offsets that are known to lie inside.
-    """
+    """A tensor that a kernel reads: its buffer, and its strides as the kernel sees them."""
 
     buffer: Buffer
     shape: Shape
     strides: tuple[Dim, ...]
-    flat: bool = False
+
+
+Known = str | int | FlatLoad
+"""What a kernel may hold: a value under a key, or the element of a flat load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ NO_FACTS = Facts()
 class Lowering:
     """One or more expressions in the making, for one vector of elements.
 
-    `replace` gives operands whose element is at hand already, `mask` the lanes that are inside the domain. With
+    `known` are the values that the kernel holds, by key, and those of flat loads; `mask` the lanes that are inside the
+    domain. With
     `statements`, definitions of shared subexpressions are added there. Strides are parameters unless they are to be
     `literal`.
     `checks` gathers the conditions under which the data is at fault.
@@ -82,7 +83,7 @@ class Lowering:
         operands: Mapping[int, Operand],
         axes: Mapping[int, Dim],
         builder: KernelBuilder,
-        replace: Mapping[int, Code] | None = None,
+        known: Mapping[Known, Code] | None = None,
         mask: Code | None = None,
         statements: list[Statement] | None = None,
         literal: bool = False,
@@ -90,7 +91,7 @@ class Lowering:
         self.operands = operands
         self.axes = axes
         self.builder = builder
-        self.replace = {} if replace is None else replace  # it may grow
+        self.known = {} if known is None else known  # it may grow
         self.mask = mask
         self.statements = statements
         self.literal = literal
@@ -142,6 +143,12 @@ class Lowering:
                 return Integer(self.index(value))
             case Load():
                 return self.load(scalar, facts)
+            case Held(key):
+                return self.known[key]
+            case FlatLoad(operand, place):
+                if scalar in self.known:
+                    return self.known[scalar]
+                return self.fetch(self.operands[operand], self.flat_offset(place), None, None)
             case Apply("select", (condition, chosen, other), dtype):
                 test = self._visit(condition, facts)
                 inside = facts.under(condition, test)
@@ -159,13 +166,7 @@ class Lowering:
         return dims.symbol(atom.name, atom.low, atom.high)
 
     def load(self, load: Load, facts: Facts) -> Code:
-        if load.operand in self.replace:
-            return self.replace[load.operand]
         operand = self.operands[load.operand]
-        if operand.flat:
-            (flat,) = load.indices
-            assert isinstance(flat, Index)
-            return self.fetch(operand, self.flat_offset(flat.value), None, None)
         places: list[Dim] = []
         indirect: Code | None = None
         mask: Code | None = None
@@ -255,6 +256,8 @@ class _Sharing:
                 key = (repr(value), dtype)
             case Index(value):
                 key = (Index, value)
+            case Held() | FlatLoad():
+                key = scalar
             case Load(operand, indices, _, checked):
                 parts = [self.number(index) for index in indices]
                 key = (Load, operand, checked, *parts)

@@ -14,7 +14,7 @@ from weft.ir.access import axes_of, nonlinear_axes, stride_along
 from weft.ir.dims import Axis, Dim
 from weft.ir.kernel import Buffer
 from weft.ir.layout import offset
-from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild
+from weft.ir.scalar import Apply, FlatLoad, Index, Load, Scalar, flat_loads, rebuild
 from weft.ir.types import Shape
 from weft.kernels.lower.expressions import Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder
@@ -25,12 +25,10 @@ from weft.kernels.lower.tensors import Reference, Tensor
 class Merged:
     """`axes` are groups of the domain's axes, outermost first, each with its size.
 
-    Loads of `expressions` from operand n that are certain to lie inside became flat ones, with one index, an offset,
-    from operand n + `count`.
+    Loads of `expressions` that are certain to lie inside became flat ones.
     """
 
     expressions: tuple[Scalar, ...]
-    count: int
     axes: tuple[tuple[int, ...], ...]
     sizes: tuple[Dim, ...]
 
@@ -49,7 +47,7 @@ class Merged:
 
     def offsets(self) -> list[Dim]:
         """Where the flat loads are."""
-        return _offsets(self.expressions, self.count)
+        return _offsets(self.expressions)
 
 
 def merge_axes(
@@ -63,13 +61,11 @@ def merge_axes(
 ) -> Merged:
     """`order` lists the domain's axes from the outermost in; `results` are strides along all axes of the domain.
 
-    Axes that are `apart` do not merge with the others, those that are `starts` with none before them. Loads from
-    operands beyond those given are left as they are.
+    Axes that are `apart` do not merge with the others, those that are `starts` with none before them.
     """
-    count = len(operands)
     flat = tuple(flatten_loads(expression, operands) for expression in expressions)
-    offsets = _offsets(flat, count)
-    pinned = pinned_axes(flat, count)
+    offsets = _offsets(flat)
+    pinned = pinned_axes(flat)
     separate, first = set(apart), set(starts)
     groups: list[list[int]] = []
     sizes: list[Dim] = []
@@ -84,7 +80,7 @@ def merge_axes(
         else:
             groups.append([axis])
             sizes.append(domain[axis])
-    return Merged(flat, count, tuple(map(tuple, groups)), tuple(sizes))
+    return Merged(flat, tuple(map(tuple, groups)), tuple(sizes))
 
 
 def operand_inputs(
@@ -98,24 +94,19 @@ def operand_inputs(
 def operand_views(
     operands: Sequence[Tensor], buffers: Mapping[int, Buffer], builder: KernelBuilder
 ) -> dict[int, Operand]:
-    """The operands that have buffers, by index and, under numbers after those of all operands, flat."""
-    count = len(operands)
+    """The operands that have buffers, as kernels see them."""
     views: dict[int, Operand] = {}
     for number, operand in enumerate(operands):
         strides = tuple(builder.size(stride) for stride in operand.strides)
         if number in buffers:
             views[number] = Operand(buffers[number], operand.shape, strides)
-            views[count + number] = Operand(buffers[number], (), (), flat=True)
     return views
 
 
 def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:
-    """Loads that are certain to lie inside as offsets into flat operands, numbered after the others."""
-    count = len(operands)
+    """Loads that are certain to lie inside as flat ones."""
 
     def flatten(load: Load) -> Scalar:
-        if load.operand >= count:
-            return Load(load.operand + count, load.indices, load.dtype, load.checked)
         operand = operands[load.operand]
         places: list[Dim] = []
         for index, size in zip(load.indices, operand.shape, strict=True):
@@ -124,21 +115,16 @@ def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:
             if not (dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)):
                 return load
             places.append(index.value)
-        return Load(load.operand + count, (Index(offset(operand.strides, places)),), load.dtype)
+        return FlatLoad(load.operand, offset(operand.strides, places), load.dtype)
 
     return rebuild(expression, flatten)
 
 
-def _is_flat(load: Load, count: int) -> bool:
-    return count <= load.operand < 2 * count
+def _offsets(expressions: Iterable[Scalar]) -> list[Dim]:
+    return [load.offset for expression in expressions for load in flat_loads(expression)]
 
 
-def _offsets(expressions: Iterable[Scalar], count: int) -> list[Dim]:
-    found = (load for expression in expressions for load in loads(expression) if _is_flat(load, count))
-    return [load.indices[0].value for load in found if isinstance(load.indices[0], Index)]
-
-
-def pinned_axes(expressions: Iterable[Scalar], count: int) -> set[int]:
+def pinned_axes(expressions: Iterable[Scalar]) -> set[int]:
     """Axes that occur otherwise than as plain terms of an offset."""
     pinned: set[int] = set()
     pending = list(expressions)
@@ -149,9 +135,9 @@ def pinned_axes(expressions: Iterable[Scalar], count: int) -> set[int]:
             continue
         seen.add(id(node))
         match node:
-            case Load(operand, (Index(value),)) if count <= operand < 2 * count:
+            case FlatLoad(_, value):
                 pinned |= nonlinear_axes(value)
-            case Load(operand, indices) if operand < count:
+            case Load(_, indices):
                 for index in indices:
                     pinned |= axes_of(index)
             case Index(value):

@@ -34,8 +34,7 @@ class Tensor:
 class Epilogue:
     """What happens to each element of a heavy result before it is written.
 
-    `expression` is over the result's axes; its loads from operand 0 stand for the element at hand (always at the plain
-    axes), those from 1, 2, ... read `operands`.
+    `expression` is over the result's axes, what is at hand in it (`AT_HAND`) the element; loads read `operands`.
     """
 
     expression: Scalar

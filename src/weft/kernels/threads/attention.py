@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 
 from weft.ir import dims
-from weft.ir.access import axes_of_shape, nonlinear_axes, stride_along, without_axis
-from weft.ir.attention import AT_HAND, Attention
+from weft.ir.access import nonlinear_axes, stride_along, without_axis
+from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, When, block
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.scalar import AT_HAND, FlatLoad, Held, Load, Scalar, flat_loads
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
@@ -58,7 +58,7 @@ class Streaming:
             self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
             for n, tensor in enumerate(self.operands)
         ]
-        epilogue = _epilogue(attention, operands, result)
+        epilogue = _epilogue(attention, operands)
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, len(used))
         self.last = len(attention.shape) - 1
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
@@ -125,41 +125,38 @@ class Streaming:
     ) -> list[Code]:
         """Neighbours of a query, key or value, from a place (a multiple of their number) on; 0 where masked."""
         deep = self.last + 1
-        runs: dict[int, list[Register]] = {}
-        for load in dict.fromkeys(loads(element)):
-            alone = sum(other.operand == load.operand for other in set(loads(element))) == 1
+        runs: dict[FlatLoad, list[Register]] = {}
+        flat = dict.fromkeys(flat_loads(element))
+        for load in flat:
+            alone = sum(other.operand == load.operand for other in flat) == 1
             if count == RUN and alone and self._is_run(load):
-                assert isinstance(load.indices[0], Index)
-                lowering = self.lowering(places, statements)
-                place = lowering.flat_offset(load.indices[0].value)
-                own = runs[load.operand] = self.builder.registers("run", RUN, load.dtype)
-                statements.append(fetch_run(own, lowering.operands[load.operand].buffer, place, mask))
+                place = self.lowering(places, statements).flat_offset(load.offset)
+                own = runs[load] = self.builder.registers("run", RUN, load.dtype)
+                statements.append(fetch_run(own, self.sources[load.operand], place, mask))
         values: list[Code] = []
         for part in range(count):
             at = {**places, deep: places[deep] + part}
             lowering = self.lowering(at, statements, mask)
-            lowering.replace = {operand: own[part] for operand, own in runs.items()}
+            lowering.known = {load: own[part] for load, own in runs.items()}
             value = lowering.code(element)
-            if mask is not None and not isinstance(element, Load):
+            if mask is not None and not isinstance(element, (Load, FlatLoad)):
                 value = call("select", mask, value, number_of(0.0))
             values.append(lowering.keep(value) if not isinstance(value, Register) else value)
         return values
 
-    def _is_run(self, load: Load) -> bool:
+    def _is_run(self, load: FlatLoad) -> bool:
         """Whether a load takes neighbours along the last axis, the first of four at a multiple of four."""
-        if load.operand < len(self.operands) or not isinstance(load.indices[0], Index):
-            return False
-        place, deep = load.indices[0].value, self.last + 1
+        place, deep = load.offset, self.last + 1
         if deep in nonlinear_axes(place) or stride_along(place, deep) != 1:
             return False
         return dims.mod(without_axis(place, deep), RUN) == 0
 
     def score_at(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
         """The score that a product becomes, for a row and a key that are there."""
-        if isinstance(self.score, Load):
+        if isinstance(self.score, Held):
             return product
         lowering = self.lowering({**places, self.last: key}, statements)
-        lowering.replace = {len(self.operands) + AT_HAND: product}
+        lowering.known = {AT_HAND: product}
         return lowering.keep(lowering.code(self.score))
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -239,13 +236,11 @@ class Streaming:
         return statements
 
 
-def _epilogue(attention: Attention, operands: Sequence[Tensor], result: Tensor) -> Epilogue | None:
+def _epilogue(attention: Attention, operands: Sequence[Tensor]) -> Epilogue | None:
     if attention.epilogue is None:
         return None
     used = ending_operands(attention)
-    here = Load(0, tuple(map(Index, axes_of_shape(result.shape))), FLOAT)
-    moved = rebuild(with_operands(attention.epilogue, used, 1), lambda load: here if load.operand == AT_HAND else load)
-    return Epilogue(moved, tuple(operands[number] for number in used))
+    return Epilogue(with_operands(attention.epilogue, used), tuple(operands[number] for number in used))
 
 
 def larger(a: Code, b: Code) -> Code:

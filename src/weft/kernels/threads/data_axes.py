@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.dtypes import DType
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
 
 INT64 = DType.int64
 
 
-def with_number(scalar: Scalar, axes: Sequence[int], domain: Sequence[Dim], operand: int) -> Scalar:
-    """The expression where `axes`, outermost first, follow from a point's number, an int64 that stands for an operand.
+def with_number(scalar: Scalar, axes: Sequence[int], domain: Sequence[Dim], key: str) -> Scalar:
+    """The expression where `axes`, outermost first, follow from a point's number, an int64 that is held under a key.
 
     Axes of the domain that are not among them stay.
     """
     places: dict[int, Scalar] = {}
-    rest: Scalar = Load(operand, (), INT64)
+    rest: Scalar = Held(key, INT64)
     for axis in reversed(axes):
         size = Index(domain[axis])
         places[axis] = rest if axis == axes[0] else Apply("remainder", (rest, size), INT64)
@@ -29,7 +29,7 @@ def with_number(scalar: Scalar, axes: Sequence[int], domain: Sequence[Dim], oper
     def copy(node: Scalar) -> Scalar:
         if id(node) not in done:
             match node:
-                case Literal():
+                case Literal() | Held() | FlatLoad():
                     done[id(node)] = node
                 case Index(value):
                     done[id(node)] = _index(value, places)

@@ -11,10 +11,10 @@ from weft.ir import dims
 from weft.ir.access import nonlinear_axes, stride_along, without_axis
 from weft.ir.dims import Dim
 from weft.ir.kernel import LANE, Buffer, Code, Register, Statement, dims_vary, variable
-from weft.ir.scalar import Index, loads
+from weft.ir.scalar import AT_HAND, FlatLoad, Load, walk
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis
-from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, put, put_run
 from weft.kernels.lower.merge_axes import operand_views
 from weft.kernels.lower.tensors import Epilogue, Tensor
@@ -51,7 +51,7 @@ class RunEpilogueWriter(EpilogueWriter):
         ended = []
         for number, value in enumerate(values):
             at = {**axes, axis: axes[axis] + number}
-            elements = {operand: registers[number] for operand, registers in known.items()}
+            elements: dict[Known, Code] = {load: registers[number] for load, registers in known.items()}
             ended.append(self._finish(value, at, elements, statements))
         return [*statements, put_run(self.out, self.place(axes), ended, mask)]
 
@@ -64,42 +64,41 @@ class RunEpilogueWriter(EpilogueWriter):
         return [*statements, put(self.out, place, ended, mask=mask)]
 
     def _finish(
-        self, value: Code, axes: Mapping[int, Dim], known: Mapping[int, Code], statements: list[Statement]
+        self, value: Code, axes: Mapping[int, Dim], known: dict[Known, Code], statements: list[Statement]
     ) -> Code:
         value = self._narrowed(value)
         if self.expression is None:
             return value
-        return self._lowering(axes, {0: value, self.count: value, **known}, statements).code(self.expression)
+        return self._lowering(axes, {AT_HAND: value, **known}, statements).code(self.expression)
 
-    def _lowering(self, axes: Mapping[int, Dim], known: Mapping[int, Code], statements: list[Statement]) -> Lowering:
+    def _lowering(self, axes: Mapping[int, Dim], known: Mapping[Known, Code], statements: list[Statement]) -> Lowering:
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
         views = operand_views(self.operands, self.inputs, self.builder)
         return Lowering(views, places, self.builder, known, None, statements)
 
-    def _runs(self, axes: Mapping[int, Dim], axis: int, statements: list[Statement]) -> dict[int, list[Register]]:
+    def _runs(self, axes: Mapping[int, Dim], axis: int, statements: list[Statement]) -> dict[FlatLoad, list[Register]]:
         """Operands of the epilogue of which four neighbours are read at once, each once for the same place."""
-        found: dict[int, list[Register]] = {}
-        for operand, place in self._neighbours(axis).items():
-            buffer = self.inputs[operand - self.count]
-            offset = self._lowering(axes, {}, statements).flat_offset(place)
+        found: dict[FlatLoad, list[Register]] = {}
+        for load in self._neighbours(axis):
+            buffer = self.inputs[load.operand]
+            offset = self._lowering(axes, {}, statements).flat_offset(load.offset)
             if (buffer, offset) not in self._fetched:
                 registers = self._fetched[buffer, offset] = self.builder.registers("four", RUN, buffer.dtype)
                 statements.append(fetch_run(registers, buffer, offset))
-            found[operand] = self._fetched[buffer, offset]
+            found[load] = self._fetched[buffer, offset]
         return found
 
-    def _neighbours(self, axis: int) -> dict[int, Dim]:
-        """Operands that are read in one place alone, whose neighbours are those along an axis; the place."""
-        places: dict[int, set[Dim | None]] = {}
-        for load in loads(self.expression) if self.expression is not None else ():
-            flat = load.indices[0] if self.count < load.operand < 2 * self.count else None
-            number = load.operand % self.count + self.count
-            places.setdefault(number, set()).add(flat.value if isinstance(flat, Index) else None)
-        found: dict[int, Dim] = {}
-        for operand, known in places.items():
-            place = next(iter(known))
-            if len(known) != 1 or place is None or operand == self.count or axis in nonlinear_axes(place):
+    def _neighbours(self, axis: int) -> list[FlatLoad]:
+        """Loads of operands that are read in one place alone, whose neighbours are those along an axis."""
+        places: dict[int, set[Load | FlatLoad]] = {}
+        for node in walk(self.expression) if self.expression is not None else ():
+            if isinstance(node, (Load, FlatLoad)):
+                places.setdefault(node.operand, set()).add(node)
+        found: list[FlatLoad] = []
+        for known in places.values():
+            load = next(iter(known))
+            if len(known) != 1 or not isinstance(load, FlatLoad) or axis in nonlinear_axes(load.offset):
                 continue
-            if stride_along(place, axis) == 1 and dims.mod(without_axis(place, axis), RUN) == 0:
-                found[operand] = place
+            if stride_along(load.offset, axis) == 1 and dims.mod(without_axis(load.offset, axis), RUN) == 0:
+                found.append(load)
         return found

@@ -20,7 +20,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
 from weft.kernels.build.row_passes import STRETCH, Pass, Single, Sweep, Write, read_operands
-from weft.kernels.lower.expressions import Lowering, both
+from weft.kernels.lower.expressions import Known, Lowering, both
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, put, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
@@ -101,7 +101,7 @@ class _Row:
     kept: tuple[Dim, ...]
     piece: Dim | None
     inside: Code | None
-    known: dict[int, Code] = field(default_factory=dict)  # what passes before have found
+    known: dict[Known, Code] = field(default_factory=dict)  # what passes before have found
 
 
 class _Builder:
@@ -343,7 +343,7 @@ class _Builder:
         statements: list[Statement] = []
         for folding in foldings:
             statements += folding.finish_stretch() if in_stretch else []
-            end, row.known[self.merged.count + folding.fold.number] = folding.finish()
+            end, row.known[folding.fold.key] = folding.finish()
             statements += end
         return statements
 
@@ -365,7 +365,7 @@ class _Builder:
                     mask = both(mask, first)
                 statements.append(put(self.outs[action.result], place, value, mask=mask))
             else:
-                defined, row.known[self.merged.count + action.number] = self.builder.keep("v", value)
+                defined, row.known[action.key] = self.builder.keep("v", value)
                 statements.append(defined)
         return statements
 

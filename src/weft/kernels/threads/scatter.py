@@ -41,7 +41,7 @@ OUTSIDE = 2**31 - 1  # the key of a point that falls on no element
 LONGEST_WALK = 1 << 18  # points for one thread: software counts the turns of a loop, and ends it at 2 ** 16
 UNROLLED = 8
 STEPS, TURNS = 16, 64  # points that a thread takes between two looks whether any has more left, and looks between looks
-NUMBER = 1 << 19  # the operand that stands for the number of a point
+NUMBER = "number"  # the key of a point's number
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 
@@ -107,7 +107,7 @@ class _UpdateKernel:
 
     def __init__(self, name: str, operands: Sequence[Tensor], expressions: Sequence[Scalar]) -> None:
         self.builder = KernelBuilder(name)
-        read = sorted({load.operand for expression in expressions for load in loads(expression)} - {NUMBER})
+        read = sorted({load.operand for expression in expressions for load in loads(expression)})
         inputs = operand_inputs(operands, self.builder, read)
         self.views = operand_views(operands, inputs, self.builder)
         self.faults = FaultReport(self.builder)

@@ -14,22 +14,21 @@ from math import inf, nan
 
 from weft.cost.blocks import ATTENTION_BLOCK_WORK
 from weft.ir import dims
-from weft.ir.access import axes_of_shape
-from weft.ir.attention import AT_HAND, Attention
+from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Buffer, Call, Code, Integer, Number, Register, Statement, When, block, lane
-from weft.ir.scalar import Index, Load, Scalar, rebuild
+from weft.ir.scalar import AT_HAND, Held, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
 from weft.kernels.build.multiply_add import multiply_add
-from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat, unbounded
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.merge_axes import flatten_loads
+from weft.kernels.lower.merge_axes import flatten_loads, operand_views
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
 from weft.kernels.vector.key_panels import outer_axes
 
@@ -126,7 +125,7 @@ class _Builder:
             self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
             for n, tensor in enumerate(self.operands)
         ]
-        self.epilogue_writer = EpilogueWriter(result, self.epilogue(operands, result), self.builder, len(used))
+        self.epilogue_writer = EpilogueWriter(result, self.epilogue(operands), self.builder, len(used))
         before = len(used) + len(self.epilogue_writer.inputs)
         self.key_buffer = self.builder.input("keys", FLOAT, Reference("operand", before))
         self.value_buffer = self.builder.input("values", FLOAT, Reference("operand", before + 1))
@@ -143,14 +142,11 @@ class _Builder:
         self.width = self.panels * self.lanes
         self.most_tiles = max(min(MOST_TILES, KEPT_BYTES // (4 * self.height * (attention.depth + self.width))), 1)
 
-    def epilogue(self, operands: tuple[Tensor, ...], result: Tensor) -> Epilogue | None:
-        epilogue_writer = self.attention.epilogue
-        if epilogue_writer is None:
+    def epilogue(self, operands: tuple[Tensor, ...]) -> Epilogue | None:
+        if self.attention.epilogue is None:
             return None
-        used = used_operands(epilogue_writer)
-        here = Load(0, tuple(map(Index, axes_of_shape(result.shape))), FLOAT)
-        moved = rebuild(with_operands(epilogue_writer, used, 1), lambda load: here if load.operand == AT_HAND else load)
-        return Epilogue(moved, tuple(operands[number] for number in used))
+        used = used_operands(self.attention.epilogue)
+        return Epilogue(with_operands(self.attention.epilogue, used), tuple(operands[number] for number in used))
 
     # -- the kernel --------------------------------------------------------------------------------------------------
 
@@ -233,13 +229,8 @@ class _Builder:
         return repeat(number, 0, rows.height, 1, body(number))
 
     def lowering(self, places: dict[int, Dim], statements: list[Statement], mask: Code | None = None) -> Lowering:
-        size = self.builder.size
-        views = {
-            number: Operand(source, tensor.shape, tuple(size(stride) for stride in tensor.strides))
-            for number, (source, tensor) in enumerate(zip(self.sources, self.operands))
-        }
-        flat = {len(views) + n: Operand(source, (), (), flat=True) for n, source in enumerate(self.sources)}
-        return Lowering({**views, **flat}, places, self.builder, None, mask, statements)
+        views = operand_views(self.operands, dict(enumerate(self.sources)), self.builder)
+        return Lowering(views, places, self.builder, None, mask, statements)
 
     # -- before and after the keys -----------------------------------------------------------------------------------
 
@@ -410,7 +401,7 @@ class _Builder:
 
     def find_largest(self, rows: TileRows, keys: KeyPiece, number: Dim) -> Body:
         """The scores of a row, and the largest of them into `fresh`."""
-        plain = isinstance(self.score, Load)
+        plain = isinstance(self.score, Held)
         places = self.row_places(rows.row + number)
         made = {axis: self.builder.let(f"y{axis}", places[axis]) for axis in self.rows}
         places |= {axis: name for axis, (_, name) in made.items()}
@@ -423,7 +414,7 @@ class _Builder:
             if not plain:
                 here = {**places, self.last: keys.start + position}
                 lowering = self.lowering(here, statements, mask)
-                lowering.replace = {len(self.operands) + AT_HAND: code}
+                lowering.known = {AT_HAND: code}
                 defined, code = self.builder.keep("s", lowering.code(self.score), varying=True)
                 statements += [defined, put(self.scores, at, code, mask=mask)]
             if mask is not None:

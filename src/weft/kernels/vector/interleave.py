@@ -16,7 +16,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.scalar import Index, Load, Scalar, computed_dtypes, rebuild
+from weft.ir.scalar import AT_HAND, Index, Load, Scalar, computed_dtypes, rebuild, with_held
 from weft.ir.target import VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
@@ -73,6 +73,7 @@ def _place(
     element = Load(0, tuple(map(Index, places)), pixels.dtype)
     expression: Scalar = element
     if epilogue is not None:
-        expression = rebuild(epilogue.expression, lambda load: element if load.operand == 0 else load)
+        moved = rebuild(epilogue.expression, lambda load: replace(load, operand=1 + load.operand))
+        expression = with_held(moved, {AT_HAND: element})
     operands = [pixels, *(epilogue.operands if epilogue is not None else ())]
     return map_launch(expression, operands, result, choose_lanes(target, (*computed_dtypes(expression), result.dtype)))

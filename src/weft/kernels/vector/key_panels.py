@@ -9,7 +9,7 @@ from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.layout import row_major
-from weft.ir.scalar import Index, Scalar, loads
+from weft.ir.scalar import Index, Scalar, flat_loads, loads
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.lower.expressions import Lowering
@@ -63,7 +63,7 @@ def pack_keys(
 ) -> Launch:
     """Operands are those of the key, the result the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
-    if _runs_along_depth(expression, len(operands), len(shape)):
+    if _runs_along_depth(expression, len(shape)):
         return _Turning(expression, shape, operands, packed, target).launch()
     outer = outer_axes(key, len(shape) - 1)
     count = len(outer)
@@ -76,16 +76,13 @@ def pack_keys(
     return map_launch(guarded(move_axes(key, axes), place, shape[-1]), list(operands), packed, lanes)
 
 
-def _runs_along_depth(expression: Scalar, count: int, depth: int) -> bool:
+def _runs_along_depth(expression: Scalar, depth: int) -> bool:
     """Whether the numbers of a key are neighbours, wherever they are loaded from."""
     for load in loads(expression):
-        if depth in {
-            a.position for i in load.indices if isinstance(i, Index) for a in dims.atoms(i.value) if isinstance(a, Axis)
-        }:
-            (index, *others) = load.indices
-            if others or load.operand < count or not isinstance(index, Index) or stride_along(index.value, depth) != 1:
-                return False
-    return True
+        plain = [index.value for index in load.indices if isinstance(index, Index)]
+        if any(isinstance(atom, Axis) and atom.position == depth for value in plain for atom in dims.atoms(value)):
+            return False
+    return all(stride_along(load.offset, depth) == 1 for load in flat_loads(expression) if depth in axes_of(load))
 
 
 class _Turning:

@@ -19,7 +19,7 @@ from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, read_operands
-from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
@@ -117,7 +117,7 @@ class _Builder:
         """All passes; `places` are those along the kept groups, after the piece of a cut row."""
         piece, kept = (places[0], places[1:]) if self.cut is not None else (None, places)
         statements: list[Statement] = []
-        known: dict[int, Code] = {}
+        known: dict[Known, Code] = {}
         for number, part in enumerate(self.sweep.passes):
             if part.elements:
                 statements += self.sweep_row(number, kept, piece, mask, known)
@@ -125,7 +125,7 @@ class _Builder:
         return tuple(statements)
 
     def sweep_row(
-        self, number: int, kept: list[Dim], piece: Dim | None, mask: Code | None, known: dict[int, Code]
+        self, number: int, kept: list[Dim], piece: Dim | None, mask: Code | None, known: dict[Known, Code]
     ) -> list[Statement]:
         """Pass number `number`; what its folds come to is added to `known`."""
         lanes = self.lanes if self.along_row else None
@@ -151,7 +151,7 @@ class _Builder:
         start = [statement for folding in foldings for statement in folding.start()]
         finish: list[Statement] = []
         for folding in foldings:
-            statements, known[self.merged.count + folding.fold.number] = folding.finish()
+            statements, known[folding.fold.key] = folding.finish()
             finish += statements
         return [*start, *inner, *finish]
 
@@ -192,17 +192,17 @@ class _Builder:
         kept: Sequence[Dim],
         reduced: Sequence[Dim],
         mask: Code | None,
-        known: dict[int, Code],
+        known: dict[Known, Code],
     ) -> Body:
         """One vector of elements in pass number `number`: what is folded and what is written."""
         part = self.sweep.passes[number]
         groups = self.groups(kept, reduced)
         statements: list[Statement] = []
-        again = {
-            self.merged.count + write.number: self.read_again(write, groups, mask)
+        again: dict[Known, Code] = {
+            write.key: self.read_again(write, groups, mask)
             for earlier in self.sweep.passes[:number]
             for write in earlier.writes
-            if write.number is not None
+            if write.key is not None
         }
         lowering = Lowering(self.views, self.merged.places(groups), self.builder, {**known, **again}, mask, statements)
         values = [lowering.code(self.moved[id(expression)]) for expression in part.elements]
@@ -222,7 +222,7 @@ class _Builder:
         kept: Sequence[Dim],
         piece: Dim | None,
         mask: Code | None,
-        known: dict[int, Code],
+        known: dict[Known, Code],
     ) -> list[Statement]:
         """What is done for a row as a whole."""
         groups = self.groups(kept, [0] * len(self.reduced))
@@ -244,9 +244,7 @@ class _Builder:
                 own = None if self.along_row else mask
                 statements.append(put(self.outs[action.result], place, value, mask=own))
             else:
-                defined, known[self.merged.count + action.number] = self.builder.keep(
-                    "v", value, varying=not self.along_row
-                )
+                defined, known[action.key] = self.builder.keep("v", value, varying=not self.along_row)
                 statements.append(defined)
         return statements
 

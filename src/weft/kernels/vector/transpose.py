@@ -9,13 +9,13 @@ from weft.ir.access import nonlinear_axes, stride_along
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Register, Statement, When, lane
-from weft.ir.scalar import Index, Load, Scalar, rebuild
+from weft.ir.scalar import FlatLoad, Scalar, flat_loads
 from weft.kernels.build.loop_nest import Body, loops, spread
-from weft.kernels.lower.expressions import Lowering, Operand
+from weft.kernels.lower.expressions import Known, Lowering, Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, put, repeat, transpose
 from weft.kernels.lower.merge_axes import Merged
 
-Write = Callable[[Scalar, Sequence[Dim], "Code | None", "dict[int, Code]"], Body]
+Write = Callable[[Scalar, Sequence[Dim], "Code | None", "dict[Known, Code]"], Body]
 MOST_LANES = 16
 MOST_TURNED = 4  # loads that are worth a square each
 
@@ -88,26 +88,17 @@ class _Squares:
         self.across = across
         self.write = write
         self.views = views
-        self.turned: list[Load] = []
-        self.first = 2 * merged.count
-        self.expression = rebuild(merged.expressions[0], self._turn)
-        self.copies = isinstance(self.expression, Load)
+        self.turned = self._choose_turned()
+        self.expression = merged.expressions[0]
+        self.copies = self.expression in self.turned
         self.buffers = [
             builder.local(f"square{number}", load.dtype, lanes * lanes) for number, load in enumerate(self.turned)
         ]
 
-    def _turn(self, load: Load) -> Scalar:
-        if not self.merged.count <= load.operand < 2 * self.merged.count:
-            return load
-        (place,) = load.indices
-        assert isinstance(place, Index)
-        if _runs_along(self.merged, place.value) != self.across:
-            return load
-        if load not in self.turned:
-            if len(self.turned) == MOST_TURNED:
-                return load
-            self.turned.append(load)
-        return Load(self.first + self.turned.index(load), (), load.dtype)
+    def _choose_turned(self) -> list[FlatLoad]:
+        """Loads that run along the other axis, as many of them as are worth it, arguments before what takes them."""
+        found = dict.fromkeys(reversed(flat_loads(self.merged.expressions[0])))
+        return [load for load in found if _runs_along(self.merged, load.offset) == self.across][:MOST_TURNED]
 
     def body(self, groups: list[Dim], across: Dim, along: Dim) -> Body:
         """The square that starts there, whole or cut off by the end of the tensor."""
@@ -132,14 +123,13 @@ class _Squares:
         columns = along + lane(self.lanes)
         if ends is None and self.copies:
             for number in range(self.lanes):
-                known: dict[int, Code] = {self.first: rows[number]}
+                known: dict[Known, Code] = {self.turned[0]: rows[number]}
                 places = self.places(groups, across + number, columns)
                 statements += self.write(self.expression, places, None, known)
             return tuple(statements)
         row = self.builder.variable("row")
-        squares: dict[int, Code] = {
-            self.first + number: fetch(buffer, row * self.lanes + lane(self.lanes))
-            for number, buffer in enumerate(self.buffers)
+        squares: dict[Known, Code] = {
+            load: fetch(buffer, row * self.lanes + lane(self.lanes)) for load, buffer in zip(self.turned, self.buffers)
         }
         mask = None if ends is None else Call("less", (Integer(columns), Integer(ends[1])), DType.bool)
         stop = self.lanes if ends is None else dims.minimum(ends[0] - across, self.lanes)
@@ -151,8 +141,6 @@ class _Squares:
     ) -> tuple[list[Statement], list[Register]]:
         """A square in registers, and in local memory unless it is only copied on."""
         load, lanes = self.turned[number], self.lanes
-        (place,) = load.indices
-        assert isinstance(place, Index)
         rows = across + lane(lanes)
         mask = None if ends is None else Call("less", (Integer(rows), Integer(ends[0])), DType.bool)
         statements: list[Statement] = []
@@ -161,7 +149,7 @@ class _Squares:
             inside = along + column if ends is None else dims.minimum(along + column, ends[1] - 1)
             places = self.merged.places(self.places(groups, rows, inside))
             lowering = Lowering(self.views, places, self.builder, mask=mask)
-            element = lowering.fetch(self.views[load.operand], lowering.flat_offset(place.value), None, None)
+            element = lowering.fetch(self.views[load.operand], lowering.flat_offset(load.offset), None, None)
             statements.append(define(register, element))
         statements.append(transpose(registers))
         if ends is not None or not self.copies:

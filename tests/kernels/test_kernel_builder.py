@@ -1,0 +1,90 @@
+"""A KernelBuilder makes every name once; launches bind all that a kernel takes, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Number, block, lane, verify_kernel
+from weft.ir.work import Launch, Reference
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
+
+F32 = DType.float32
+OPERAND, RESULT, SPACE = Reference("operand", 0), Reference("result", 0), Reference("workspace", 0)
+
+
+def doubled() -> Launch:
+    """y = 2 x, four elements a block."""
+    builder = KernelBuilder("doubled")
+    x, y = builder.input("x", F32, OPERAND), builder.output("y", F32, RESULT)
+    count = builder.named("count", dims.symbol("n", 0))
+    at = builder.variable("i")
+    defined, element = builder.keep("x", fetch(x, at + lane(4)))
+    body = [defined, put(y, at + lane(4), element)]
+    return builder.launch(4, [repeat(at, block() * 4, count, 4, body)], 1)
+
+
+def test_names_are_made_once() -> None:
+    builder = KernelBuilder("names")
+    registers = [builder.register("t", F32) for _ in range(3)]
+    variables = builder.variables("k", 2) + builder.variables("k", 2)
+    buffers = [builder.local("t", F32, 8) for _ in range(2)]
+    for names in ([r.name for r in registers], [str(v) for v in variables], [b.name for b in buffers]):
+        assert len(set(names)) == len(names)
+    assert registers[0].name == buffers[0].name == "t"  # which never stand for each other
+
+
+def test_a_suffix_meets_no_hint() -> None:
+    builder = KernelBuilder("names")
+    names = [builder.register(hint, F32).name for hint in ("t_1", "t", "t", "t", "t_1")]
+    assert len(set(names)) == len(names)
+
+
+def test_variables_are_no_parameters() -> None:
+    builder = KernelBuilder("names")
+    assert builder.variable("rows") != builder.named("rows", dims.symbol("n", 0))
+    assert builder.named("rows", dims.symbol("n", 0)) == builder.named("rows", dims.symbol("n", 0))
+    with pytest.raises(InternalError, match="rows is n and 7"):
+        builder.named("rows", 7)
+
+
+def test_equal_requests_give_equal_kernels() -> None:
+    assert doubled() == doubled()
+    verify_kernel(doubled().kernel)
+
+
+def test_inputs_come_before_outputs_before_local_memory() -> None:
+    builder = KernelBuilder("order")
+    builder.local("shared", F32, 4)
+    builder.output("y", F32, RESULT)
+    builder.input("x", F32, OPERAND)
+    launch = builder.launch(1, (), 1)
+    assert [buffer.name for buffer in launch.kernel.buffers] == ["x", "y", "shared"]
+    assert launch.buffers == (("x", OPERAND), ("y", RESULT))
+
+
+def test_registers_are_defined_as_they_were_asked_for() -> None:
+    builder = KernelBuilder("registers")
+    register = builder.register("sum", F32, varying=False)
+    zero = Number(0.0, F32)
+    assert (define(register, zero).varying, assign(register, zero).register) == (False, register.name)
+
+
+def test_launches_bind_by_name() -> None:
+    launch = doubled()
+    turned = Launch(launch.kernel, 1, launch.parameters, launch.buffers[::-1])
+    assert turned == launch
+    assert turned.references == (OPERAND, RESULT)
+    assert launch.rebound({RESULT: SPACE}).references == (OPERAND, SPACE)
+    assert launch.rebound({SPACE: RESULT}) is launch
+
+
+@pytest.mark.parametrize("buffers", [(), (("x", OPERAND),), (("x", OPERAND), ("z", RESULT)), (("x", OPERAND),) * 2])
+def test_launches_bind_exactly_what_the_kernel_takes(buffers: tuple[tuple[str, Reference], ...]) -> None:
+    launch = doubled()
+    with pytest.raises(InternalError, match="doubled takes x, y"):
+        Launch(launch.kernel, 1, launch.parameters, buffers)
+    with pytest.raises(InternalError, match="doubled takes count"):
+        Launch(launch.kernel, 1, (), launch.buffers)
