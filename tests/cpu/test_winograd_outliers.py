@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from cpu.endings import Ending, random_array
+from cpu.products import transformed
 from cpu.works import TARGET, run_work, tensor_of
 from frontend.samples import model, node, tensor, value
 
@@ -60,7 +61,9 @@ class Case:
             outputs[axis] = names[axis] + self.shape[axis] - x.shape[axis]
         end = Ending(ending, F32, tuple(outputs), self.shape, 1, layout, 3)
         result, target = Tensor(F32, tuple(outputs), layout), replace(TARGET, cache_bytes=cache)
-        work = winograd_work(self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size)
+        work = transformed(
+            winograd_work, self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size
+        )
         assert work is not None
         self.meaning = end.meaning
         operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]
