@@ -62,7 +62,7 @@ ON_REFERENCE = ("ops", "test_bad_input", "test_damaged_files", "test_dynamic_siz
                 "test_random_graphs")  # fmt: skip
 """Tests of what models mean, thousands of them: their `auto` device is the reference, which compiles nothing.
 
-The same on compiled devices is the business of tests/cpu and of the conformance runs.
+The same on compiled devices is the business of tests/backends, tests/kernels and of the conformance runs.
 """
 
 

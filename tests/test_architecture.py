@@ -28,6 +28,8 @@ ALLOWED_LITERALS: dict[tuple[str, str], str] = {
 }
 """(file, literal) -> why it cannot be avoided there."""
 
+TESTS_OF_THEIR_OWN = ("attack",)  # folders
+
 CLOCK = re.compile(
     r"\btime\.(monotonic|perf_counter|process_time|thread_time|time|clock_gettime)(_ns)?\(|\bfrom time import\b"
     r"|\bos\.times\(|\bgetrusage\(|\btimeit\."
@@ -38,18 +40,18 @@ MAY_READ_A_CLOCK = {
     "attack/minimise.py": "goes on for as long as it is told",
     "attack/scenarios.py": "a watchdog of minutes; runs that the end of their process meets",
     "attack/sweep.py": "goes on for as long as it is told",
-    "cpu/test_code_cache.py": "files with dates in the past",
-    "cpu/test_model_cache.py": "files with dates in the past",
-    "cpu/test_tape.py": "the clock that launches are noted by is the system's",
+    "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
+    "cache/test_code.py": "files with dates in the past",
+    "cache/test_kept_models.py": "files with dates in the past",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
-    "profiling/browser.py": "a watchdog of minutes",
+    "report/browser.py": "a watchdog of minutes",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the
 time (counting.py: lines of Python that run; launches, compilations, files), and `weft bench` measures it. Watchdogs
 against hangs are minutes long."""
 SHORTEST_WATCHDOG = 60  # seconds
 MAY_HAVE_NO_PATIENCE = {
-    "test_conformance.py": "of a worker that hangs on purpose",
+    "compat/test_conformance.py": "of a worker that hangs on purpose",
 }
 
 
@@ -94,6 +96,13 @@ def test_watchdogs_are_patient() -> None:
         if seconds < SHORTEST_WATCHDOG
     }
     assert short == set(MAY_HAVE_NO_PATIENCE)
+
+
+def test_folders_of_tests_mirror_the_source() -> None:
+    """A test lies where its subject does; whole models, attacks and suites have folders of their own."""
+    folders = {path.parent.relative_to(TESTS) for path in TEST_FILES if path.name.startswith("test_")}
+    strangers = [folder.as_posix() for folder in folders if not (SOURCE / folder).is_dir()]
+    assert sorted(strangers) == sorted(TESTS_OF_THEIR_OWN)
 
 
 def test_exceptions_are_still_needed() -> None:

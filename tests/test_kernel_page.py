@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-from cpu.native import run_kernel
+from backends.cpu.native import run_kernel
 
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes

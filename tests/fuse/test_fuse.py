@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu.works import TARGET
 from frontend.samples import model, node, tensor, value
+from kernels.vector.works import TARGET
 from onnx import TensorProto
 
 import weft

@@ -215,10 +215,16 @@ class Emitter:
 
         Only carried registers keep the value that they were given last.
         """
-        known, registers, variables = dict(self.known), dict(self.registers), dict(self.variables)
+        known, registers, variables = len(self.known), dict(self.registers), dict(self.variables)
         yield
         registers.update((name, self.registers[name]) for name in carried)
-        self.known, self.registers, self.variables = known, registers, variables
+        self.registers, self.variables = registers, variables
+        self.forget(known)
+
+    def forget(self, known: int) -> None:
+        """Keep only the first so many of the known values."""
+        while len(self.known) > known:
+            self.known.popitem()
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -237,10 +243,11 @@ class Emitter:
 
     def guarded(self, mask: Value, compute: Callable[[], list[Value]]) -> list[Value]:
         """Values that are computed where a condition holds, and 0 elsewhere."""
-        before = self.builder.block
-        with self.builder.if_then(mask), self.scope():
+        before, known = self.builder.block, len(self.known)
+        with self.builder.if_then(mask):
             values = compute()
             inside = self.builder.block
+        self.forget(known)
         results = []
         for value in values:
             result = self.builder.phi(value.type)

@@ -1,0 +1,157 @@
+"""Attention on tiles in shared memory, and as products where threads share none, against softmax(q k) v in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kernels.threads.works import run_on_cpu, run_work, targets
+from kernels.vector import test_attention as written
+from kernels.vector.test_attention import Array, close, exact, program_of, qkv, written_out
+
+import weft
+from weft.backends.webgpu import targets as targets_module
+from weft.fuse.attention import find_attention, numbered
+from weft.ir.attention import Attention
+from weft.ir.layout import row_major
+from weft.ir.target import ThreadTarget
+from weft.ir.types import TensorType
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.threads.attention_parts import attention_parts
+from weft.kernels.threads.attention_tiles import choose_shape
+
+LEAST = 16384  # bytes that a block can share on every device
+SIZES = [
+    # batch, heads, queries, keys, depth, width
+    (1, 2, 64, 64, 64, 64),
+    (2, 3, 70, 197, 32, 32),
+    (1, 2, 13, 31, 15, 15),
+    (1, 1, 12, 33, 17, 40),
+    (1, 1, 7, 130, 1, 1),
+    (1, 1, 33, 40, 96, 24),
+]
+
+
+class Alone:
+    """A model that is one attention, with its kernel's operands."""
+
+    def __init__(self, built: onnx.ModelProto, inputs: Mapping[str, Array]) -> None:
+        program = program_of(built)
+        ((steps, found),) = find_attention(program)
+        made = {result for step in steps for result in step.results}
+        self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in made))
+        self.attention: Attention = numbered(found, self.operands)
+        self.tensors = []
+        for operand in (*self.operands, steps[-1].results[0]):
+            assert isinstance(operand.type, TensorType)
+            assert operand.type.shape is not None
+            self.tensors.append(Tensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
+        self.arrays = {**program.constants, **dict(zip(program.inputs, inputs.values()))}
+        self.sizes = {
+            str(size): length
+            for given in program.inputs
+            if isinstance(given.type, TensorType)
+            for size, length in zip(given.type.shape or (), self.arrays[given].shape)
+            if not isinstance(size, int)
+        }
+
+    def run(self, target: ThreadTarget, *, at_start: bool | None = None) -> Array:
+        """The result; with `at_start`, on a CPU's vectors, where memory ends with the operands or starts with them."""
+        (part,) = attention_parts(self.attention, self.tensors[:-1], self.tensors[-1], target)
+        arrays = [self.arrays[self.operands[number]] for number in part.operands]
+        memory = [(array, row_major(array.ndim)) for array in arrays]
+        if at_start is not None:
+            (result,), _ = run_on_cpu(part.work, memory, [part.result], self.sizes, at_start=at_start)
+        else:
+            (result,), _ = run_work(part.work, memory, [part.result], self.sizes)
+        return result
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_sizes(sizes: tuple[int, ...]) -> None:
+    inputs = qkv(np.random.default_rng(1), *sizes)
+    built = written_out({name: array.shape for name, array in inputs.items()})
+    close(Alone(built, inputs).run(targets()["sharing"]), exact(inputs))
+
+
+@pytest.mark.parametrize("queries", ["gone", "kept"])
+def test_several_rows_a_lane(queries: str) -> None:
+    """Heads enough for two and four rows, with queries in shared memory and without."""
+    inputs = qkv(np.random.default_rng(2), 2, 64, 70, 45, 64, 8)
+    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 2 * LEAST)
+    shape = choose_shape(alone.attention, target)
+    assert (shape.rows > 1, shape.keeps_queries) == (True, queries == "kept")
+    close(alone.run(target), exact(inputs))
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "depth", "width"), [(5, 33, 7, 16), (40, 70, 16, 9)])
+def test_stays_inside_its_memory(
+    queries: int, keys: int, depth: int, width: int, symbolic: bool, at_start: bool
+) -> None:
+    inputs = qkv(np.random.default_rng(13), 1, 2, queries, keys, depth, width)
+    shapes: dict[str, Sequence[Any]] = {name: array.shape for name, array in inputs.items()}
+    if symbolic:
+        shapes = {"q": [1, "n", 2, depth], "k": [1, "m", 2, depth], "v": [1, "m", 2, width]}
+    target = replace(targets()["sharing"], most_block_threads=16)
+    close(Alone(written_out(shapes), inputs).run(target, at_start=at_start), exact(inputs))
+
+
+# -- whole models ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sharing"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs as the tests of the CPU write them, for threads that share memory; or, `apart`, that do not."""
+
+    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, found: int = 1, threads: int = 1) -> Array:
+        assert len(find_attention(program_of(built))) == found or threads > 1
+        return weft.load(built, device="webgpu:llvmpipe", cache=False).run(dict(inputs))["y"]
+
+    own = targets_module.target_of
+    if request.param == "sharing":
+        monkeypatch.setattr(
+            targets_module, "target_of", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
+        )
+    monkeypatch.setattr(written, "run", run)
+
+
+@pytest.mark.usefixtures("way")
+class TestPrograms:
+    @pytest.mark.parametrize("shape", [(2, 1, 70, 600), (600,)])
+    def test_additive_mask(self, shape: tuple[int, ...]) -> None:
+        written.test_additive_mask(shape)
+
+    @pytest.mark.parametrize("guarded", [False, True])
+    def test_rows_without_a_visible_key(self, guarded: bool) -> None:
+        written.test_rows_without_a_visible_key(guarded)
+
+    def test_numbers_that_are_none(self) -> None:
+        written.test_numbers_that_are_none()
+
+    def test_scores_that_grow_fall_and_overflow(self) -> None:
+        written.test_scores_that_grow_fall_and_overflow()
+
+    def test_softcap_and_causal_comparison(self) -> None:
+        written.test_softcap_and_causal_comparison()
+
+    @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
+    def test_keys_out_of_sight_are_left_out(self, low: float) -> None:
+        written.test_keys_out_of_sight_are_left_out(True, low)
+
+    @pytest.mark.parametrize(("rank", "mask", "causal"), [(3, "bool", 1), (4, "float", 0), (4, None, 1)])
+    def test_the_operator(self, rank: int, mask: str | None, causal: int) -> None:
+        written.test_the_operator(rank, mask, causal)
+
+    def test_transposed_scores(self) -> None:
+        written.test_transposed_scores()
+
+    @pytest.mark.parametrize("way", ["sharing", "apart"], indirect=True)
+    def test_against_onnxruntime(self) -> None:
+        written.test_against_onnxruntime()

@@ -1,0 +1,136 @@
+"""Convolutions of small groups with threads as lanes: of all kinds at odd sizes, against the reference in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from frontend.samples import model, node, tensor, value
+from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import convolved
+from kernels.threads.works import Array, run_on_cpu, run_work, targets
+from kernels.vector.works import tensor_of
+from peers import onnxruntime_run
+
+import weft
+from weft.backends.reference.products import convolve
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last, row_major
+from weft.ir.program import Convolve
+from weft.ir.target import ThreadTarget
+from weft.kernels.build.convolution import Convolution
+from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
+
+F32 = DType.float32
+DTYPES = (F32, F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32)
+SPATIAL = {1: (1, 2, 5, 9, 20, 33, 70), 2: (1, 2, 5, 7, 9, 14, 20), 3: (1, 2, 3, 4, 5)}
+KINDS_OF_GROUPS = ("alone", "alone", "multiplied", "small", "fours")
+
+
+class Case:
+    """A convolution with its operands; with `symbolic`, batch and spatial sizes have names."""
+
+    def __init__(self, seed: int, symbolic: bool = False) -> None:
+        random = np.random.default_rng(seed)
+        self.dtype = DTYPES[random.integers(len(DTYPES))]
+        rank = int(random.choice([1, 2, 2, 2, 3]))
+        transposed = bool(random.random() < 0.3)
+        self.groups, channels, features = self.sizes_of_groups(random)
+        kernel = [int(x) for x in random.choice([1, 1, 2, 3, 3, 4, 5, 9], rank)]
+        strides = tuple(int(x) for x in random.choice([1, 1, 2, 3], rank))
+        dilations = tuple(int(x) for x in random.choice([1, 1, 1, 2, 3], rank))
+        spans = [dilation * (k - 1) + 1 for k, dilation in zip(kernel, dilations)]
+        sizes = [int(random.choice(SPATIAL[rank])) for _ in range(rank)]
+        pads = [(int(random.integers(0, 3)), int(random.integers(0, 3))) for _ in range(rank)]
+        if not transposed:
+            sizes = [max(size, span - sum(pad)) for size, span, pad in zip(sizes, spans, pads)]
+            outputs = [(n + sum(p) - span) // s + 1 for n, p, span, s in zip(sizes, pads, spans, strides)]
+        else:
+            full = [(n - 1) * s + span for n, s, span in zip(sizes, strides, spans)]
+            pads = [pad if sum(pad) < size else (0, 0) for pad, size in zip(pads, full)]
+            outputs = [size - sum(pad) + int(random.integers(0, s)) for size, pad, s in zip(full, pads, strides)]
+        batch = int(random.integers(1, 4))
+        shape = (batch, channels * self.groups, *sizes)
+        weights = (shape[1], features) if transposed else (features * self.groups, channels)
+        self.x = random_array(seed, shape, self.dtype)
+        self.w = random_array(seed + 1, (*weights, *kernel), self.dtype)
+        self.primitive = Convolve(strides, dilations, tuple(pads), self.groups, transposed)
+        self.layout = channels_last(rank + 2) if random.random() < 0.8 else row_major(rank + 2)
+        self.constant = bool(random.random() < 0.5)
+        self.shape = (batch, features * self.groups, *outputs)
+        names: list[Dim] = list(shape)
+        result: list[Dim] = list(self.shape)
+        self.bound: dict[str, int] = {}
+        if symbolic:
+            for axis in (0, *range(2, rank + 2)):
+                names[axis] = dims.symbol(f"n{axis}")
+                self.bound[f"n{axis}"] = shape[axis]
+            result[0] = names[0]
+            for axis, (stride, span, pad) in enumerate(zip(strides, spans, pads)):
+                size = names[axis + 2]
+                plain = dims.floordiv(size + sum(pad) - span, stride) + 1
+                found = (size - 1) * stride + span - sum(pad) if transposed else plain
+                more = outputs[axis] - dims.evaluate(found, self.bound)
+                result[axis + 2] = found + more
+        self.x_tensor = tensor_of(self.x, self.layout, names)
+        self.result = Tensor(self.dtype, tuple(result), self.layout)
+        kinds = KINDS if self.dtype.is_float else KINDS[:4]
+        self.ending = Ending(str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed)
+
+    @staticmethod
+    def sizes_of_groups(random: np.random.Generator) -> tuple[int, int, int]:
+        """Groups, and the channels and features of each."""
+        match KINDS_OF_GROUPS[int(random.integers(len(KINDS_OF_GROUPS)))]:
+            case "alone":
+                return int(random.choice([2, 3, 8, 24, 33, 40])), 1, 1
+            case "multiplied":
+                return int(random.choice([2, 3, 8])), 1, int(random.choice([2, 3, 4, 8]))
+            case "small":
+                return int(random.choice([2, 3, 5])), int(random.integers(2, 8)), int(random.integers(1, 8))
+            case _:
+                return int(random.choice([2, 3, 8])), int(random.choice([4, 8, 16])), int(random.choice([4, 8, 12]))
+
+    def work(self, target: ThreadTarget) -> Work:
+        w = tensor_of(self.w)
+        assert depthwise_applies(Convolution(self.primitive, self.x_tensor, w, self.result))
+        constant = self.w if self.constant else None
+        ends = (self.result, self.ending.epilogue, target)
+        return convolved(depthwise_work, self.primitive, self.x_tensor, w, *ends, constant_w=constant)
+
+    def wanted(self) -> Array:
+        wide = np.float64 if self.dtype.is_float else self.dtype.numpy
+        x, w = self.x.astype(wide), self.w.astype(wide)
+        return self.ending.meaning(convolve(self.primitive, x, w, self.groups, self.primitive.pads, self.shape))
+
+    def check(self, seed: int) -> None:
+        operands = [(self.x, self.layout), (self.w, row_major(self.w.ndim)), *self.ending.arrays]
+        wanted = self.wanted()
+        about = f"seed {seed}: {self.primitive} of {self.dtype}{self.x.shape} with {self.w.shape}"
+        print(about)
+        for name in ("software", "sharing"):
+            (found,), _ = run_work(self.work(targets()[name]), operands, [self.result], self.bound)
+            assert_close(found, wanted, self.dtype)
+        work = self.work(targets()["vectors"])
+        (found,), _ = run_on_cpu(work, operands, [self.result], self.bound, at_start=bool(seed % 2))
+        assert_close(found, wanted, self.dtype)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("group", range(4))
+def test_random_convolutions(group: int, symbolic: bool) -> None:
+    for seed in range(1000 * symbolic + group * 4, 1000 * symbolic + group * 4 + 4):
+        Case(seed, symbolic).check(seed)
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((3, 1), (1, 2)), ((2, 2), (3, 2)), ((3, 3), (2, 2))])
+def test_transposed_in_a_model(kernel: tuple[int, int], strides: tuple[int, int]) -> None:
+    """Some results meet no tap at all; against onnxruntime."""
+    random = np.random.default_rng(7)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((2, 6, 7, 9), (6, 1, *kernel)))
+    made = node("ConvTranspose", ["x", "w"], ["y"], kernel_shape=kernel, strides=strides, group=6)
+    built = model([made], [value("x", x.shape)], [value("y", None)], [tensor("w", w)])
+    (wanted,) = onnxruntime_run(built, {"x": x})
+    found = weft.load(built, device="webgpu:llvmpipe", cache=False).run({"x": x})["y"]
+    assert_close(found, wanted.astype(np.float64), F32)

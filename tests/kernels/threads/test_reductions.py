@@ -1,0 +1,177 @@
+"""Reductions with threads as lanes: any axes of any layout, long and short, against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernels.reductions import reduce_work
+from kernels.threads.works import Array, run_on_cpu, run_work, targets
+from kernels.vector.test_reduce import DTYPES, TOLERANCE, a_layout, numbers, plain
+from kernels.vector.works import tensor_of
+
+from weft.backends.reference.interpret import evaluate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
+from weft.ir.program import ArgReduce, Reduce
+from weft.ir.scalar import AT_HAND, Apply, Held, Literal, Scalar
+from weft.ir.target import ThreadTarget
+from weft.ir.types import TensorType
+from weft.kernels.lower.tensors import Epilogue, Tensor
+
+F32, I64, BOOL = DType.float32, DType.int64, DType.bool
+KINDS = ("sum", "product", "maximum", "minimum")
+LARGEST = {1: 40000, 2: 300, 3: 60, 4: 20}
+
+
+def given_target(name: str) -> ThreadTarget:
+    """Those of kernels.threads.works, and one of few threads that share memory."""
+    return replace(targets()["sharing"], block_threads=16, most_block_threads=32) if name == "few" else targets()[name]
+
+
+def check(found: Array, array: Array, kind: str, axes: tuple[int, ...], dtype: DType, message: str) -> None:
+    kept = tuple(size for axis, size in enumerate(array.shape) if axis not in axes)
+    if not dtype.is_float or kind in ("maximum", "minimum"):
+        (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], {})
+        wide = np.float64 if dtype.is_float else expected.dtype
+        np.testing.assert_array_equal(found.astype(wide), expected.astype(wide), err_msg=message)
+        return
+    wide_array = array.astype(np.float64)
+    expected = np.asarray({"sum": np.sum, "product": np.prod}[kind](wide_array, axis=axes))
+    scale = np.abs(wide_array).sum(axes) if kind == "sum" else np.abs(expected)
+    factors = array.size / max(expected.size, 1)  # each rounds once, in whatever order
+    tolerance = TOLERANCE[dtype] + (np.finfo(np.float32).eps * factors**0.5 if kind == "product" else 0)
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float64)), np.isnan(expected), err_msg=message)
+    wrong = np.abs(found.astype(np.float64) - expected) > tolerance * (scale + 1e-30)
+    assert not np.any(wrong & np.isfinite(expected)), f"{message}: {found} {expected}"
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("name", ["software", "sharing", "few"])
+def test_random_reductions(name: str, symbolic: bool) -> None:
+    for seed in range(1000 * symbolic, 1000 * symbolic + 20):
+        rng = np.random.default_rng(seed)
+        rank = int(rng.integers(1, 5))
+        shape = tuple(int(size) for size in rng.integers(1, LARGEST[rank], rank))
+        axes = tuple(sorted(int(axis) for axis in rng.permutation(rank)[: int(rng.integers(1, rank + 1))]))
+        dtype, kind = DTYPES[int(rng.integers(len(DTYPES)))], KINDS[int(rng.integers(4))]
+        domain: tuple[Dim, ...] = tuple(
+            dims.symbol(f"n{axis}") if symbolic and rng.random() < 0.6 else size for axis, size in enumerate(shape)
+        )
+        array = numbers(rng, shape, dtype, kind)
+        if dtype.is_float and rng.random() < 0.2:
+            array.reshape(-1)[int(rng.integers(array.size))] = np.nan
+        layout = a_layout(rng, rank)
+        kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+        result = Tensor(dtype, kept, a_layout(rng, len(kept)))
+        tensor = tensor_of(array, layout, domain)
+        work = reduce_work(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
+        run = run_on_cpu if name == "few" else run_work
+        (found,), _ = run(work, [(array, layout)], [result], {f"n{axis}": size for axis, size in enumerate(shape)})
+        message = f"seed {seed}: {kind} of {dtype}{domain} {shape} over {axes}, {layout} to {result.layout}"
+        check(found, array, kind, axes, dtype, message)
+
+
+@pytest.mark.parametrize("name", ["software", "sharing", "few"])
+def test_random_positions(name: str) -> None:
+    """Few different numbers, so that there are ties; NaN, infinities and bools too."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rank = int(rng.integers(1, 4))
+        shape = tuple(int(size) for size in rng.integers(1, {1: 3000, 2: 100, 3: 30}[rank], rank))
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
+        primitive = ArgReduce(["maximum", "minimum"][seed % 2], int(rng.integers(rank)), bool(rng.integers(2)))
+        array = rng.integers(0, int(rng.choice([2, 4, 50])), shape).astype(dtype.numpy)
+        if dtype.is_float and rng.random() < 0.5:
+            for value in (np.nan, np.inf, -np.inf):
+                array[rng.random(shape) < rng.choice([0, 0.02, 0.5])] = value
+        if rng.random() < 0.1:
+            array[...] = -np.inf if dtype.is_float else 0
+        layout = a_layout(rng, rank)
+        kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
+        result = Tensor(I64, kept, a_layout(rng, rank - 1))
+        tensor = tensor_of(array, layout)
+        work = reduce_work(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
+        (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
+        (expected,) = evaluate(primitive, [array], [TensorType(I64, kept)], {})
+        np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
+
+
+@pytest.mark.parametrize("name", ["software", "sharing"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1 << 20,), (0,)),
+        ((3, 300001), (1,)),
+        ((70001, 20), (0,)),
+        ((40, 9, 2000), (0, 2)),
+        ((8, 56, 56, 32), (1, 2)),
+        ((5000, 6), (1,)),
+    ],
+)
+def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Pieces of rows, with a symbolic size as well; halved afterwards."""
+    rng = np.random.default_rng(4)
+    array = (rng.random(shape) + 1).astype(np.float32)
+    for domain in (shape, (dims.symbol("n"), *shape[1:])):
+        kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+        result = Tensor(F32, kept, row_major(len(kept)))
+        whole: Scalar = Held(AT_HAND, F32)
+        epilogue = Epilogue(Apply("multiply", (whole, Literal(0.5, F32)), F32), ())
+        given = [tensor_of(array, shape=domain)]
+        target = given_target(name)
+        work = reduce_work(Reduce("sum", axes), plain(domain, F32), domain, given, result, target, epilogue)
+        (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]})
+        np.testing.assert_allclose(found, array.sum(axis=axes, dtype=np.float64) / 2, 2e-6)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_position_in_a_long_row(last: bool) -> None:
+    array = np.random.default_rng(8).integers(0, 50000, (2, 300000)).astype(np.float32)
+    result = Tensor(I64, (2,), row_major(1))
+    primitive = ArgReduce("maximum", 1, last)
+    (expected,) = evaluate(primitive, [array], [TensorType(I64, (2,))], {})
+    for name in ("software", "sharing"):
+        work = reduce_work(
+            primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, given_target(name)
+        )
+        (found,), _ = run_work(work, [(array, row_major(2))], [result])
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 0, 4)])
+def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
+    for dtype in (F32, DType.int32, BOOL):
+        for kind in KINDS:
+            array = np.zeros(shape, dtype.numpy)
+            for axes in ((1,), tuple(range(len(shape)))):
+                kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+                result = Tensor(dtype, kept, row_major(len(kept)))
+                work = reduce_work(
+                    Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, given_target("sharing")
+                )
+                (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
+                if dtype is BOOL:
+                    expected = np.full(kept, kind in ("product", "minimum"))
+                else:
+                    (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], {})
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_an_expression_of_two_tensors() -> None:
+    rng = np.random.default_rng(3)
+    first, second = rng.normal(size=(2, 6, 35, 18)).astype(np.float32)
+    domain = (6, 35, 18)
+    difference = Apply("subtract", (plain(domain, F32), plain(domain, F32, 1)), F32)
+    element = Apply("multiply", (difference, difference), F32)
+    result = Tensor(F32, (6, 18), row_major(2))
+    expected = np.square(first.astype(np.float64) - second).sum(1)
+    for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
+        tensors = [tensor_of(first, layout), tensor_of(second, layout)]
+        for name in ("software", "sharing"):
+            work = reduce_work(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
+            (found,), _ = run_work(work, [(first, layout), (second, layout)], [result])
+            np.testing.assert_allclose(found, expected, 1e-5)

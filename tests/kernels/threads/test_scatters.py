@@ -1,0 +1,123 @@
+"""Scatters with threads as lanes, which walk over points or sort them, and random numbers, against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels.threads.test_reductions import given_target
+from kernels.threads.works import run_on_cpu, run_work
+from kernels.vector.test_scatter import REDUCTIONS, a_layout, a_scatter
+from kernels.vector.works import tensor_of
+
+from weft.backends.reference.interpret import evaluate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
+from weft.ir.program import Random, Scatter
+from weft.ir.scalar import Index, Load, Scalar
+from weft.ir.types import TensorType
+from weft.kernels.common.random import random_work
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.threads.scatter import scatter_work
+
+F32, I64 = DType.float32, DType.int64
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", ["software", "sharing", "few"])
+def test_random_scatters(name: str, reduction: str) -> None:
+    for seed in range(3 if name == "few" else 6):
+        rng = np.random.default_rng(seed)
+        primitive, arrays, shapes, sizes = a_scatter(rng, bool(seed % 2), reduction, bool(rng.integers(2)))
+        layouts = [a_layout(rng, array.ndim) for array in arrays]
+        tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
+        result = Tensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
+        work = scatter_work(primitive, tensors, result, given_target(name))
+        run = run_on_cpu if name == "few" else run_work
+        (found,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
+        assert errors == 0
+        (expected,) = evaluate(primitive, arrays, [TensorType(result.dtype, shapes[0])], sizes)
+        message = f"seed {seed}: {primitive} {shapes} {layouts}"
+        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=message)
+
+
+def slices(rows: int, points: Dim, width: int, reduction: str) -> Scatter:
+    """Rows of updates, each to a row of the data that a table names."""
+    own = (Index(dims.axis(0, points)), Index(dims.axis(1, width)))
+    return Scatter((points, width), (Load(1, own[:1], I64), own[1]), Load(2, own, F32), reduction)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize(("rows", "points", "width"), [(300, 3000, 1), (7, 2000, 5), (4000, 1500, 16), (1, 700, 3)])
+def test_many_points_that_meet(rows: int, points: int, width: int, reduction: str) -> None:
+    """Sorted, and taken in their order to the last bit; as many as known when the kernel is built, or later."""
+    rng = np.random.default_rng(rows)
+    data, update = (rng.normal(size=(size, width)).astype(np.float32) for size in (rows, points))
+    table = rng.integers(0, rows, points)
+    expected = data.copy()
+    if reduction == "none":
+        expected[table] = update
+    else:
+        np.add.at(expected, table, update)
+    arrays = [data, table, update]
+    for name in ("software", "sharing"):
+        for size in (points, dims.symbol("m")):
+            shapes: list[tuple[Dim, ...]] = [(rows, width), (size,), (size, width)]
+            tensors = [tensor_of(array, shape=shape) for array, shape in zip(arrays, shapes)]
+            work = scatter_work(slices(rows, size, width, reduction), tensors, tensors[0], given_target(name))
+            pairs = [(array, row_major(array.ndim)) for array in arrays]
+            (found,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
+            assert errors == 0
+            np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {size} points")
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
+    """Sorted row by row, along two axes of points; some fall outside."""
+    rng = np.random.default_rng(9)
+    shape, domain = (5, 40), (5, 9, 30)
+    own = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(domain))
+    indices: tuple[Scalar, ...] = (own[0], Load(1, own, I64))
+    primitive = Scatter(domain, indices, Load(2, own, F32), reduction, checked=False)
+    data, update = rng.normal(size=shape).astype(np.float32), rng.normal(size=domain).astype(np.float32)
+    table = rng.integers(-3, 43, domain)
+    (expected,) = evaluate(primitive, [data, table, update], [TensorType(F32, shape)], {})
+    for layout in (row_major(2), Layout((1, 0))):
+        result = Tensor(F32, shape, layout)
+        work = scatter_work(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
+        assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
+        (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
+        assert errors == 0
+        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("points", [40, 400])
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_scattering_outside_is_reported(bad: int, points: int) -> None:
+    data, update = np.zeros((6, 33), np.float32), np.ones((points, 33), np.float32)
+    result = tensor_of(data)
+    for name in ("software", "sharing"):
+        table = np.arange(points) % 6
+        tensors = [tensor_of(array) for array in (data, table, update)]
+        work = scatter_work(slices(6, points, 33, "none"), tensors, result, given_target(name))
+        for place in (None, 0, points - 1):
+            given = table.copy()
+            if place is not None:
+                given[place] = bad
+            pairs = [(data, row_major(2)), (given, row_major(1)), (update, row_major(2))]
+            _, errors = run_work(work, pairs, [result])
+            assert errors == (place is not None)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_random_numbers(kind: str) -> None:
+    for seed, shape in ((1, (1,)), (2**63 + 5, (7, 9)), (2**32 + 77, (3, 1500)), (3, (0, 4)), (12, ())):
+        for dtype in (F32, DType.float16):
+            result = Tensor(dtype, shape, row_major(len(shape)))
+            work = random_work(Random(kind, seed), result, given_target("software"))
+            for launch in work.launches:
+                assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)
+            (found,), _ = run_work(work, [], [result])
+            (expected,) = evaluate(Random(kind, seed), [], [TensorType(dtype, shape)], {})
+            np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}")

@@ -1,0 +1,104 @@
+"""Runs the works of kernel builders on Mesa's llvmpipe, or as vectors of a CPU, next to memory out of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from kernels.vector.works import in_memory, out_of_memory
+from kernels.vector.works import run_work as run_on_cpu
+
+from weft.backends.resident.device import BufferSlice
+from weft.backends.webgpu.emit import emit
+from weft.backends.webgpu.gpu import Gpu, open_gpu
+from weft.backends.webgpu.launches import LaunchBinder
+from weft.backends.webgpu.targets import target_of
+from weft.cost.profiles import LARGE_GPU
+from weft.ir import dims
+from weft.ir.kernel import verify_kernel
+from weft.ir.layout import Layout
+from weft.ir.packing import array_of
+from weft.ir.target import ThreadTarget
+from weft.ir.work import Place, PlannedLaunch
+from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.tensors import Tensor, Work
+
+Array = np.ndarray[Any, Any]
+GUARD = 256  # bytes on either side of an array that must stay as they are
+POISON = 0xA5
+
+
+def software() -> Gpu:
+    return open_gpu("llvmpipe")
+
+
+def targets() -> dict[str, ThreadTarget]:
+    """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
+    gpu = software()
+    own = target_of(gpu.limits, gpu.abilities)
+    return {
+        "software": own,
+        "sharing": replace(own, rates=LARGE_GPU, block_threads=128, shared_bytes=16384, sharing_pays=True),
+        "vectors": replace(own, block_threads=8),
+    }
+
+
+def run_work(
+    work: Work,
+    operands: Sequence[tuple[Array, Layout]],
+    results: Sequence[Tensor],
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[list[Array], int]:
+    """The results, and what the kernels left in `errors`."""
+    bound = sizes or {}
+    gpu = software()
+    shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
+    arrays: dict[str, list[Array]] = {
+        "operand": [in_memory(array, layout) for array, layout in operands],
+        "result": [np.full(shape, 77).astype(r.dtype.numpy) for shape, r in zip(shapes, results)],
+        "workspace": [np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy) for w in work.workspaces],
+        "constant": [array_of(constant) for constant in work.constants],
+        "errors": [np.zeros(1, np.int32)],
+    }
+    regions: dict[tuple[str, int], int] = {}
+    memory: list[Any] = []
+    for kind, listed in arrays.items():
+        for number, array in enumerate(listed):
+            regions[kind, number] = len(memory)
+            padded = -(-array.nbytes // 4) * 4
+            content = np.full(padded + 2 * GUARD, POISON, np.uint8)
+            content[GUARD : GUARD + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+            memory.append((gpu.buffer(content.nbytes), content))
+            gpu.write(memory[-1][0], 0, content)
+    launches, shaders = [], {}
+    for index, launch in enumerate(work.launches):
+        kernel = replace(with_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
+        verify_kernel(kernel)
+        shaders[kernel.name] = emit(kernel, gpu.abilities)
+        places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in launch.references)
+        numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
+        blocks = dims.evaluate(launch.blocks, bound)
+        written = tuple(memory[place.region][1].nbytes - 2 * GUARD for place in places)
+        launches.append(PlannedLaunch(kernel, blocks, places, numbers, sizes=written))
+    binder = LaunchBinder(
+        gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4))
+    )
+    reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
+    found = gpu.run(binder.record(binder.bind(launches)), reads)
+    for (kind, number), region in regions.items():
+        before, after = memory[region][1], found[region]
+        end = GUARD + arrays[kind][number].nbytes
+        if kind in ("operand", "constant"):
+            assert np.array_equal(after, before), f"{kind} {number} was changed"
+        assert np.all(after[:GUARD] == POISON), f"before {kind} {number}"
+        assert np.all(after[end:] == before[end:]), f"after {kind} {number}"
+    outputs = []
+    for number, (result, shape) in enumerate(zip(results, shapes)):
+        raw = found[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
+        outputs.append(out_of_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
+    return outputs, int(found[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
+
+
+__all__ = ["run_on_cpu", "run_work", "software", "targets"]

@@ -1,0 +1,65 @@
+"""Sorting and the first few along any axis, with ties and NaN, against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels.vector.works import TARGET, run_work, tensor_of
+
+from weft.backends.reference.interpret import evaluate
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.layout import Layout, row_major
+from weft.ir.program import Sort
+from weft.ir.types import TensorType
+from weft.kernels.lower.tensors import Tensor
+from weft.kernels.vector.sort import sort_work
+
+DTYPES = (
+    DType.float32,
+    DType.float64,
+    DType.float16,
+    DType.bfloat16,
+    DType.int32,
+    DType.int64,
+    DType.uint8,
+    DType.bool,
+)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("group", range(6))
+def test_random_sorts(group: int, descending: bool, symbolic: bool) -> None:
+    for seed in range(group * 8, group * 8 + 8):
+        rng = np.random.default_rng(seed)
+        rank = int(rng.integers(1, 4))
+        shape = tuple(int(size) for size in rng.integers(1, {1: 2000, 2: 100, 3: 30}[rank], rank))
+        axis = int(rng.integers(rank))
+        count = int(rng.choice([0, 1, 2, 5, 31, shape[axis] // 2, shape[axis], shape[axis]]))
+        count = min(count, shape[axis])
+        sizes = {f"n{number}": size for number, size in enumerate(shape)} | {"k": count}
+        domain: tuple[Dim, ...] = tuple(
+            dims.symbol(f"n{number}") if symbolic and rng.random() < 0.6 else size for number, size in enumerate(shape)
+        )
+        number: Dim = dims.symbol("k", 0) if symbolic and rng.random() < 0.5 else count
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
+        array = rng.integers(0, int(rng.choice([2, 5, 100])), shape).astype(dtype.numpy)
+        if dtype.is_float and rng.random() < 0.5:
+            for value in (np.nan, np.inf, -np.inf):
+                array[rng.random(shape) < 0.1] = value
+        layouts = [
+            row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(a) for a in rng.permutation(rank)))
+            for _ in range(3)
+        ]
+        kept = (*domain[:axis], number, *domain[axis + 1 :])
+        results = [Tensor(dtype, kept, layouts[1]), Tensor(DType.int64, kept, layouts[2])]
+        primitive = Sort(axis, number, descending)
+        work = sort_work(primitive, tensor_of(array, layouts[0], domain), results[0], results[1], TARGET)
+        (values, positions), _ = run_work(work, [(array, layouts[0])], results, sizes)
+        kinds = [TensorType(dtype, kept), TensorType(DType.int64, kept)]
+        wanted, places = evaluate(primitive, [array], kinds, sizes)
+        message = f"seed {seed}: {primitive} of {dtype}{shape}"
+        np.testing.assert_array_equal(positions, places, err_msg=message)
+        np.testing.assert_array_equal(values.astype(np.float64), wanted.astype(np.float64), err_msg=message)

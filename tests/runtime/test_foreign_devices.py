@@ -1,0 +1,162 @@
+"""Devices of installed packages: found by their entry points, used if they are named, harmless if they are broken."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from test_api import X, Y, affine
+
+import weft
+from weft.cache.files import VARIABLE
+from weft.cli import main
+from weft.errors import DeviceError
+from weft.runtime.devices import choose, next_best
+
+PACKAGE = Path(__file__).parents[1] / "foreign_device"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip has installed the package."""
+    pytest.importorskip("pip")
+    folder = tmp_path_factory.mktemp("installed")
+    source = shutil.copytree(PACKAGE, tmp_path_factory.mktemp("source") / "package")
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(source)]
+    subprocess.run(command, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _on_the_path(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    yield
+    for name in ("acme_weft", "acme_weft_broken", "acme_card"):
+        sys.modules.pop(name, None)
+
+
+def test_listed_after_weft_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {device.name: device for device in weft.devices()}
+    foreign = {name: device.available for name, device in listed.items() if name.startswith("acme")}
+    assert list(listed)[-6:] == list(foreign)
+    broken = {"acme_absent": False, "acme_broken": False, "acme_other": False}
+    assert foreign == {"acme:0": True, "acme:1": True, "acme_card": True} | broken
+    assert listed["acme_broken"].description == (
+        "acme_weft_broken:DEVICE, of an installed package: OSError: libacme.so is not there"
+    )
+    assert "no chip answers" in listed["acme_absent"].description
+    assert "it is a str" in listed["acme_other"].description
+    assert main(["devices"]) == 0
+    assert all(text in capsys.readouterr().out for text in ("chip 1",))
+    assert main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-6]["limits"] == {"vector_bytes": 16}
+
+
+def test_a_model_runs_there() -> None:
+    acme = __import__("acme_weft")
+    model = weft.load(affine(), device="acme")
+    assert (model.device, model.explain(), acme.COMPILED) == ("acme:0", (), ["acme:0"])
+    np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
+    kept = model.run({"x": X}, keep=["y"])["y"]
+    assert kept.device == "acme:0"
+    np.testing.assert_allclose(kept.numpy(), Y, rtol=1e-6)
+    assert weft.to_device(X, "acme:1").device == "acme:1"
+    assert model.memory({"batch": 2}).peak > 0
+    with pytest.raises(DeviceError, match="'acme:0' cannot time its kernels"):
+        model.profile({"x": X})
+
+
+def test_what_was_compiled_there_is_cached() -> None:
+    acme = __import__("acme_weft")
+    weft.load(affine(), device="acme")
+    weft.load(affine(), device="acme")
+    weft.load(affine(), device="cpu")
+    assert acme.COMPILED == ["acme:0"]
+
+
+def two_sections() -> onnx.ModelProto:
+    """x [n, 8] -> y = relu(x @ w) and what the host finds in it, z = y @ w beyond that."""
+    w = numpy_helper.from_array(W, "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("NonZero", ["y"], ["found"]),
+        helper.make_node("MatMul", ["y", "w"], ["z"]),
+        helper.make_node("Gather", ["z", "i"], ["g"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, [1])
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("y", "found", "z", "g")]
+    return helper.make_model(helper.make_graph(nodes, "g", [x, i], outputs, [w]), ir_version=9)
+
+
+W = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
+FIRST = np.zeros(1, np.int64)
+
+
+def test_a_device_with_memory_of_its_own() -> None:
+    """Weights are uploaded once, tensors stay there, each set of sizes has a plan, launches are timed."""
+    card = __import__("acme_card").CARD
+    model, expected = (weft.load(two_sections(), device=device) for device in ("acme_card", "reference"))
+    uploaded = card.written
+    for count in (3, 5, 3):
+        x = np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32)
+        found, wanted = (each.run({"x": x, "i": FIRST}) for each in (model, expected))
+        for name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+    assert card.written - uploaded < 3 * (5 * 8 * 4 * 3 + 64)  # inputs, and what the host hands back
+    kept = model.run({"x": model.to_device(x), "i": FIRST}, keep=["z"])["z"]
+    assert (kept.device, kept.shape) == ("acme_card", (3, 8))
+    np.testing.assert_array_equal(kept.numpy(), found["z"])
+    assert model.memory({"n": 4}).weights >= W.nbytes
+    assert [kernel.name for kernel in model.profile({"x": x, "i": FIRST}, repeat=1).kernels]
+    with pytest.raises(weft.ExecutionError, match="out of range"):
+        model.run({"x": x, "i": FIRST + 7})
+
+
+def test_memory_of_its_own_ends_and_is_given_back() -> None:
+    card = __import__("acme_card").CARD
+    model = weft.load(two_sections(), device="acme_card")
+    with pytest.raises(weft.OutOfMemoryError):
+        model.run({"x": np.zeros((1 << 20, 8), np.float32), "i": FIRST})
+    model.run({"x": np.zeros((3, 8), np.float32), "i": FIRST})
+    with pytest.raises(weft.OutOfMemoryError, match="memory_limit"):
+        weft.load(two_sections(), device="acme_card", memory_limit=100)
+    del model
+    gc.collect()
+    assert card.taken == 0
+
+
+def test_it_is_used_only_if_it_is_named() -> None:
+    assert not choose("auto").name.startswith("acme")
+    assert next_best("acme:0") is None
+
+
+@pytest.mark.parametrize("name", ["acme_broken", "acme_absent", "acme_other", "acme:7", "acme:"])
+def test_what_is_not_available_says_why(name: str) -> None:
+    with pytest.raises(DeviceError, match=r"libacme|no chip answers|it is a str|there is no device"):
+        weft.load(affine(), device=name)
+
+
+def test_a_backend_is_imported_when_it_is_asked_for() -> None:
+    code = """
+import sys, weft
+weft.load(sys.argv[1], device="reference")
+print(*(name for name in ("weft.backends.cpu", "weft.backends.webgpu", "acme_weft") if name in sys.modules))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(Path(weft.__file__).parent / "cli" / "demo_data" / "digits.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
