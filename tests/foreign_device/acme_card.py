@@ -34,10 +34,11 @@ from weft.backends.resident.device import BufferSlice, Commands, Find
 from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import recorder
 from weft.backends.resident.tensor import upload
+from weft.cost.roofline import Peak
 from weft.errors import OutOfMemoryError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
-from weft.ir.target import Peak, Target
+from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Place, PlannedLaunch, Repeated, Section, unrolled
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernels.products import contracted
 from kernels.reductions import reduce_work
 from kernels.vector.works import tensor_of
 from models.code_digests import gpu_limits
@@ -171,7 +172,7 @@ def examples(sizes: tuple[int, int, int] = (301, 203, 517)) -> list[Example]:
     works = [
         map_work(expression, [given], given, target),
         reduce_work(Reduce("sum", (1,)), square, left.shape, [given], tensor_of(reduced), target),
-        contract_work(contract, given, other, tensor_of(product), None, target),
+        contracted(contract_work, contract, given, other, tensor_of(product), None, target),
     ]
     return [
         Example("map", works[0], (left,), mapped, 1e-6),

@@ -4,7 +4,7 @@
 
 `CASES` is a list of dictionaries: `name`, `ptx`, `arrays` (bytes) and `launches`, each (kernel, blocks, lanes, bytes of
 shared memory, numbers of arrays, parameters). `RESULTS` has for each case the arrays afterwards, or a text that says
-what went wrong. `llvm/ptx.py` writes the one and checks the other.
+what went wrong. `ptx.py` writes the one and checks the other.
 """
 
 from __future__ import annotations

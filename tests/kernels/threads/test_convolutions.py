@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels.epilogues import assert_close, random_array
+from kernels.products import convolved
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.test_convolve import Case
 from kernels.vector.works import tensor_of
@@ -28,7 +29,7 @@ LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 def work_of(case: Case, target: ThreadTarget) -> Work:
     ends = (case.result, case.ending.epilogue, target)
     constant = case.w if case.constant else None
-    return convolve_work(case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
+    return convolved(convolve_work, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -48,7 +49,7 @@ def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], tar
     features = w.shape[1] * int(str(primitive.groups)) if primitive.transposed else w.shape[0]
     shape = (x.shape[0], features, *outputs)
     layout, result = channels_last(x.ndim), Tensor(F32, shape, channels_last(x.ndim))
-    work = convolve_work(primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w)
+    work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w)
     (found,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
     pads = [(int(str(before)), int(str(after))) for before, after in primitive.pads]
     wide = (array.astype(np.float64) for array in (x, w))
@@ -87,7 +88,7 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     x_tensor, result = (Tensor(F32, shape, layout) for shape in shapes)
     w = random_array(2, (features, channels, taps, taps), F32) / np.float32(taps * channels**0.5)
     primitive = Convolve((1, 1), (1, 1), ((taps // 2, taps // 2),) * 2, 1)
-    work = convolve_work(primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
+    work = convolved(convolve_work, primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
 
     def active(number: int) -> list[int]:
         blocks = [dims.evaluate(launch.blocks, {"batch": number}) for launch in work.launches]
@@ -124,7 +125,7 @@ def test_orders_of_channels(target: str) -> None:
         primitive = Convolve((1, 1), (1, 1), ((0, 0), (0, 0)), groups)
         chosen = LARGE if target == "large" else targets()[target]
         ends: tuple[Tensor, None, ThreadTarget] = (result, None, chosen)
-        work = convolve_work(primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order)
+        work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order)
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))
         assert_close(found, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
@@ -138,7 +139,7 @@ def test_a_padding_that_a_run_tells() -> None:
     layout = channels_last(4)
     for target in (targets()["software"], LARGE):
         result = Tensor(F32, (1, 12, 11 - pad, 12 - pad), layout)
-        work = convolve_work(primitive, tensor_of(x, layout), tensor_of(w), result, None, target)
+        work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target)
         for value in (0, 1, 2):
             shape = (1, 12, 11 - value, 12 - value)
             operands = [(x, layout), (w, row_major(4))]
@@ -155,6 +156,8 @@ def test_bytes() -> None:
     layout, result = channels_last(4), Tensor(DType.int32, (1, 12, 8, 8), channels_last(4))
     wanted = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
     for target in (targets()["software"], LARGE):
-        work = convolve_work(primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w)
+        work = convolved(
+            convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
+        )
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         assert np.array_equal(found, wanted)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from frontend.samples import model, node, tensor, value
 from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import convolved
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.works import tensor_of
 from peers import onnxruntime_run
@@ -18,6 +19,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.target import ThreadTarget
+from weft.kernels.build.convolution import Convolution
 from weft.kernels.lower.tensors import Tensor, Work
 from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
 
@@ -92,10 +94,10 @@ class Case:
 
     def work(self, target: ThreadTarget) -> Work:
         w = tensor_of(self.w)
-        assert depthwise_applies(self.primitive, self.x_tensor.shape, w.shape)
+        assert depthwise_applies(Convolution(self.primitive, self.x_tensor, w, self.result))
         constant = self.w if self.constant else None
         ends = (self.result, self.ending.epilogue, target)
-        return depthwise_work(self.primitive, self.x_tensor, w, *ends, constant_w=constant)
+        return convolved(depthwise_work, self.primitive, self.x_tensor, w, *ends, constant_w=constant)
 
     def wanted(self) -> Array:
         wide = np.float64 if self.dtype.is_float else self.dtype.numpy

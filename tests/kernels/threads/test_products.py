@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels.epilogues import assert_close, random_array
+from kernels.products import contracted
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.test_contract import Case
 from kernels.vector.works import tensor_of
@@ -36,7 +37,7 @@ def work_of(case: Case, target: ThreadTarget) -> Work:
     tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
     ends = (case.result, case.ending.epilogue, target)
-    return contract_work(case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
+    return contracted(contract_work, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
 
 
 def check(case: Case, names: tuple[str, ...]) -> None:
@@ -61,7 +62,9 @@ def product(
 ) -> Work:
     left, right = Tensor(dtypes[0], (m, k), row_major(2)), Tensor(dtypes[1], (k, n), row_major(2))
     result = Tensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
-    return contract_work(Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights)
+    return contracted(
+        contract_work, Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights
+    )
 
 
 def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
@@ -206,7 +209,7 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
     b, s = dims.symbol("b"), dims.symbol("s")
     shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
     left, right, result = (Tensor(F32, shape, row_major(3)) for shape in shapes)
-    work = contract_work(Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
+    work = contracted(contract_work, Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
     chosen = set()
     for sizes in ({"b": 1, "s": 1}, {"b": 70, "s": 1}, {"b": 2, "s": 9}, {"b": 3, "s": 65}, {"b": 1, "s": 300}):
         shape = (sizes["b"], sizes["s"], 32)

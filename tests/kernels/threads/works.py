@@ -13,7 +13,7 @@ from kernels.vector.works import run_work as run_on_cpu
 from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
-from weft.backends.webgpu.launches import Binder
+from weft.backends.webgpu.launches import LaunchBinder
 from weft.backends.webgpu.targets import target_of
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
@@ -82,7 +82,9 @@ def run_work(
         blocks = dims.evaluate(launch.blocks, bound)
         written = tuple(memory[place.region][1].nbytes - 2 * GUARD for place in places)
         launches.append(PlannedLaunch(kernel, blocks, places, numbers, sizes=written))
-    binder = Binder(gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4)))
+    binder = LaunchBinder(
+        gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4))
+    )
     reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
     found = gpu.run(binder.record(binder.bind(launches)), reads)
     for (kind, number), region in regions.items():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import contracted
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.ir import dims
@@ -70,7 +71,7 @@ class Case:
         given = zip(self.arrays, self.layouts, parts)
         tensors = [tensor_of(array, layout, self.shape(labels)) for array, layout, labels in given]
         constants = [array if constant else None for array, constant in zip(self.arrays, self.constant)]
-        return contract_work(
+        return contracted(contract_work,
             self.primitive, *tensors, self.result, self.ending.epilogue, TARGET,
             constant_left=constants[0], constant_right=constants[1],
         )  # fmt: skip
@@ -104,7 +105,7 @@ def matrix_product(m: Dim, n: Dim, k: Dim, weights: Array | None, dtype: DType =
     left, result = (Tensor(dtype, shape, row_major(2)) for shape in ((m, k), (m, n)))
     right = Tensor(dtype, (n, k) if transposed else (k, n), row_major(2))
     primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
-    return contract_work(primitive, left, right, result, None, TARGET, constant_right=weights)
+    return contracted(contract_work, primitive, left, right, result, None, TARGET, constant_right=weights)
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import convolved
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.reference.products import convolve
@@ -83,7 +84,8 @@ class Case:
     def work(self) -> Work:
         weights = tensor_of(self.w)
         constant = self.w if self.constant else None
-        return convolve_work(
+        return convolved(
+            convolve_work,
             self.primitive,
             self.x_tensor,
             weights,
@@ -120,7 +122,7 @@ def plain(channels: int, features: int, sizes: tuple[Dim, ...], kernel: int, str
     outputs = [dims.floordiv(size + 2 * pad - kernel, stride) + 1 for size in sizes]
     x, result = (Tensor(F32, shape, channels_last(4)) for shape in ((1, channels, *sizes), (1, features, *outputs)))
     weights = np.ones((features, channels // groups, kernel, kernel), np.float32)
-    return convolve_work(primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
+    return convolved(convolve_work, primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
 
 
 def test_one_by_one_is_one_product() -> None:
@@ -144,7 +146,7 @@ def test_transposed_with_a_padding_that_only_the_run_tells() -> None:
     result = Tensor(F32, (2, 7, 11), layout)
     tensor = tensor_of(x, layout, (2, 5, 9))
     for before in (0, 3, 4):
-        work = convolve_work(primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
+        work = convolved(convolve_work, primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
         (found,), _ = run_work(work, [(x, layout), (w, row_major(3))], [result], {"n": before})
         exact = (a.astype(np.float64) for a in (x, w))
         assert_close(found, convolve(primitive, *exact, 1, [(before, 0)], (2, 7, 11)), F32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.products import contracted
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.ir import dims
@@ -63,8 +64,15 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
         epilogue, dtype = Epilogue(Apply("cast", (element,), DType.float32), ()), DType.float32
         wanted = wanted.astype(np.float32)
     result = Tensor(dtype, shapes[2], layouts[2])
-    work = dot_product_work(
-        primitive, *tensors, result, epilogue, target, constant_left=constants[0], constant_right=constants[1]
+    work = contracted(
+        dot_product_work,
+        primitive,
+        *tensors,
+        result,
+        epilogue,
+        target,
+        constant_left=constants[0],
+        constant_right=constants[1],
     )
     operands = list(zip(arrays, layouts))
     (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 3 == 0)
@@ -96,6 +104,8 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
         primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
         result = Tensor(DType.int32, (m, n), row_major(2))
         given = b if constant else None
-        work = dot_product_work(primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=given)
+        work = contracted(
+            dot_product_work, primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=given
+        )
         (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
         np.testing.assert_array_equal(found, a.astype(np.int64) @ (b.T if transposed else b).astype(np.int64))

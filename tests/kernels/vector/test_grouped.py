@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import convolved
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 from weft.backends.reference.products import convolve
@@ -56,7 +57,8 @@ def check(
     weights = (wide, features // groups) if transposed else (features, wide // groups)
     w = random_array(2, (*weights, *kernel), F32)
     end = Ending(ending, F32, shape, shape, 1, layout, 3)
-    work = convolve_work(
+    work = convolved(
+        convolve_work,
         primitive,
         tensor_of(x, layout),
         tensor_of(w),

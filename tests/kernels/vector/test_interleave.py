@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.products import transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 from weft.ir import dims
@@ -45,7 +46,7 @@ def test_rectangles(features: int, strides: tuple[int, int], last: bool, symboli
     epilogue = Epilogue(Apply("maximum", (added, Held(AT_HAND, F32)), F32), (tensor_of(bias),))
     primitive = Convolve(strides, (1, 1), ((0, 0), (0, 0)), 1, transposed=True)
     given = tensor_of(x, channels_last(4), (2, 21, *spatial))
-    work = interleave_work(primitive, given, w, result, epilogue, TARGET)
+    work = transformed(interleave_work, primitive, given, w, result, epilogue, TARGET)
     assert work is not None
     operands = [(x, channels_last(4)), (w, row_major(4)), (bias, row_major(1))]
     (ours,), _ = run_work(work, operands, [result], sizes)
@@ -68,4 +69,6 @@ def test_where_it_does_not_apply(
     x = Tensor(F32, (1, 8, 7, 7), channels_last(4))
     result = Tensor(F32, (1, 1, size, size), row_major(4))
     primitive = Convolve(strides, (1, 1), pads, 1, transposed=True)
-    assert interleave_work(primitive, x, np.zeros((8, 1, *kernel), np.float32), result, None, TARGET) is None
+    assert (
+        transformed(interleave_work, primitive, x, np.zeros((8, 1, *kernel), np.float32), result, None, TARGET) is None
+    )

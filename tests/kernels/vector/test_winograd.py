@@ -10,6 +10,7 @@ import onnx
 import pytest
 from frontend.samples import model, node, tensor, value
 from kernels.epilogues import KINDS, Ending, assert_close, random_array
+from kernels.products import transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 import weft
@@ -58,7 +59,7 @@ def test_winograd(seed: int) -> None:
     ending = Ending(KINDS[seed % len(KINDS)], F32, tuple(outputs), shape, 1, layout, seed)
     result = Tensor(F32, tuple(outputs), layout)
     tensor = tensor_of(x, layout, names)
-    work = winograd_work(primitive, tensor, w, result, ending.epilogue, TARGET, 2 + 2 * (seed // 4 % 2))
+    work = transformed(winograd_work, primitive, tensor, w, result, ending.epilogue, TARGET, 2 + 2 * (seed // 4 % 2))
     assert work is not None
     operands = [(x, layout), (w, row_major(w.ndim)), *ending.arrays]
     (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 4 == 0)
@@ -72,7 +73,7 @@ def test_in_strips_and_with_rows_that_would_compete(channels: int, cache: int) -
     x, w = random_array(1, (2, channels, 33, 21), F32), random_array(2, (channels, channels, 3, 3), F32)
     primitive, layout = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1), channels_last(4)
     result, target = Tensor(F32, x.shape, layout), replace(TARGET, cache_bytes=cache)
-    work = winograd_work(primitive, tensor_of(x, layout), w, result, None, target, 4)
+    work = transformed(winograd_work, primitive, tensor_of(x, layout), w, result, None, target, 4)
     assert work is not None
     assert len(work.launches) > 3 or cache > 1024
     (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])

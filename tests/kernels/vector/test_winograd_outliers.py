@@ -11,6 +11,7 @@ import onnx
 import pytest
 from frontend.samples import model, node, tensor, value
 from kernels.epilogues import Ending, random_array
+from kernels.products import transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 import weft
@@ -60,7 +61,9 @@ class Case:
             outputs[axis] = names[axis] + self.shape[axis] - x.shape[axis]
         end = Ending(ending, F32, tuple(outputs), self.shape, 1, layout, 3)
         result, target = Tensor(F32, tuple(outputs), layout), replace(TARGET, cache_bytes=cache)
-        work = winograd_work(self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size)
+        work = transformed(
+            winograd_work, self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size
+        )
         assert work is not None
         self.meaning = end.meaning
         operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]

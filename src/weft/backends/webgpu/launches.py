@@ -45,16 +45,16 @@ Key = tuple[str, tuple[Binding, ...], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundLaunch:
     """A launch whose buffers have their bindings: how, where, and the first element's place in each."""
 
     launch: PlannedLaunch
-    ways: tuple[Binding, ...]
-    spots: tuple[BufferSlice, ...]  # of each buffer that is no alias
+    bindings: tuple[Binding, ...]
+    slices: tuple[BufferSlice, ...]  # of each buffer that is no alias
     bases: tuple[tuple[int, ...], ...]  # of each time it is run, of each buffer
 
 
-class Binder:
+class LaunchBinder:
     """Binds the launches of plans; `find` tells where a place is, given the bytes from there on that are used."""
 
     def __init__(self, gpu: Gpu, shaders: Mapping[str, Shader], find: Find) -> None:
@@ -62,7 +62,7 @@ class Binder:
         self.shaders = shaders
         self.find = find
 
-    def bind(self, entries: Sequence[PlannedLaunch | Repeated], *, idle: bool = False) -> list[list[Bound]]:
+    def bind(self, entries: Sequence[PlannedLaunch | Repeated], *, idle: bool = False) -> list[list[BoundLaunch]]:
         """Launches by entry; those without blocks, which other sizes may need, only if they are asked for."""
         found = []
         for entry in entries:
@@ -89,11 +89,11 @@ class Binder:
                 hint="use a real GPU, or device='cpu'",
             )
 
-    def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> Bound:
+    def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> BoundLaunch:
         self._check_loops(launch)
         buffers = shared_buffers(launch.kernel)
         alignment = self.gpu.limits.offset_alignment
-        spots: dict[str, BufferSlice] = {}  # by the buffer that has the binding
+        slices: dict[str, BufferSlice] = {}  # by the buffer that has the binding
         homes: dict[tuple[int, int, int, Any], str] = {}
         aliases: dict[str, str] = {}
         bases: list[list[int]] = []
@@ -106,9 +106,9 @@ class Binder:
             home = homes.setdefault((id(span.buffer), span.offset, shift, buffer.dtype), buffer.name)
             if home != buffer.name and place.region != ABSOLUTE:
                 aliases[buffer.name] = home
-                spots[home] = max(spots[home], whole, key=lambda spot: spot.size)  # one may be a part of the other
+                slices[home] = max(slices[home], whole, key=lambda each: each.size)  # one may be a part of the other
             else:
-                spots[buffer.name] = whole
+                slices[buffer.name] = whole
             elements = whole.size // buffer.dtype.numpy.itemsize
             if elements > MOST_ELEMENTS and launch.blocks:
                 raise ExecutionError(
@@ -117,24 +117,28 @@ class Binder:
                     hint="use a smaller batch, or device='cpu'",
                 )
         runs = self.shaders[launch.kernel.name].runs
-        ways = []
+        bindings = []
         for buffer, place, own in zip(buffers, launch.buffers, bases):
             aligned = all(base % runs[buffer.name] == 0 for base in own)
             if buffer.name in aliases:
-                ways.append(Binding(alias=aliases[buffer.name], aligned=aligned))
+                bindings.append(Binding(alias=aliases[buffer.name], aligned=aligned))
             else:
                 constant = place.region == ABSOLUTE and not buffer.written
-                ways.append(self._way(buffer, spots[buffer.name], aligned, constant))
-        self._check_bindings(launch, ways, spots)
-        return Bound(launch, tuple(ways), tuple(spots.values()), tuple(zip(*bases)) if bases else ((),) * count)
+                bindings.append(self._binding(buffer, slices[buffer.name], aligned, constant))
+        self._check_bindings(launch, bindings, slices)
+        return BoundLaunch(
+            launch, tuple(bindings), tuple(slices.values()), tuple(zip(*bases)) if bases else ((),) * count
+        )
 
-    def _check_bindings(self, launch: PlannedLaunch, ways: Sequence[Binding], spots: Mapping[str, BufferSlice]) -> None:
+    def _check_bindings(
+        self, launch: PlannedLaunch, bindings: Sequence[Binding], slices: Mapping[str, BufferSlice]
+    ) -> None:
         """OutOfMemoryError if tensors are so large that a kernel cannot see all of them at once."""
-        count = sum(way.segments for way in ways if way.alias is None)
+        count = sum(binding.segments for binding in bindings if binding.alias is None)
         most = self.gpu.limits.max_bindings
-        if count > most and any(way.segments > 1 for way in ways):
+        if count > most and any(binding.segments > 1 for binding in bindings):
             raise OutOfMemoryError(
-                f"a kernel works on {sum(spot.size for spot in spots.values()):,} bytes, for which it would need "
+                f"a kernel works on {sum(part.size for part in slices.values()):,} bytes, for which it would need "
                 f"{count} bindings; {self.gpu.name} has {most}",
                 node=launch.origin or None,
                 hint="use smaller inputs, or another device: see weft.devices()",
@@ -147,20 +151,20 @@ class Binder:
         far = shift * (count - 1)
         return self.find(Place(place.region, place.offset + min(far, 0)), size + abs(far))
 
-    def _way(self, buffer: form.Buffer, spot: BufferSlice, aligned: bool, constant: bool) -> Binding:
+    def _binding(self, buffer: form.Buffer, part: BufferSlice, aligned: bool, constant: bool) -> Binding:
         """A buffer that is larger than a binding may be takes several."""
         most = self._most_bytes()
-        count = -(-spot.size // most)
+        count = -(-part.size // most)
         if count <= 1:
             return Binding(aligned=aligned, constant=constant)
         return Binding(None, count, most // buffer.dtype.numpy.itemsize, aligned, constant)
 
     # -- what runs ---------------------------------------------------------------------------------------------------
 
-    def record(self, entries: Sequence[Sequence[Bound]]) -> Recording:
+    def record(self, entries: Sequence[Sequence[BoundLaunch]]) -> Recording:
         """What runs on the device, in order."""
         pipelines = self.pipelines(entries)
-        rows: list[tuple[Bound, tuple[int, ...]]] = []
+        rows: list[tuple[BoundLaunch, tuple[int, ...]]] = []
         for entry in entries:
             for time in range(len(entry[0].bases) if entry else 0):
                 rows += [(bound, bound.bases[time]) for bound in entry]
@@ -173,21 +177,21 @@ class Binder:
             found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
         return Recording(found)
 
-    def _key(self, bound: Bound) -> Key:
+    def _key(self, bound: BoundLaunch) -> Key:
         x, y = self._grid(bound.launch)
-        return bound.launch.kernel.name, bound.ways, x * y == bound.launch.blocks
+        return bound.launch.kernel.name, bound.bindings, x * y == bound.launch.blocks
 
-    def pipelines(self, entries: Sequence[Sequence[Bound]]) -> dict[Key, ComputePipeline]:
+    def pipelines(self, entries: Sequence[Sequence[BoundLaunch]]) -> dict[Key, ComputePipeline]:
         """What launches need."""
         sources: dict[Key, ShaderSource] = {}
         for bound in (bound for entry in entries for bound in entry):
             kernel = bound.launch.kernel
             key = self._key(bound)
             if key not in sources:
-                named = {buffer.name: way for buffer, way in zip(shared_buffers(kernel), bound.ways)}
+                named = {buffer.name: binding for buffer, binding in zip(shared_buffers(kernel), bound.bindings)}
                 shader = self.shaders[kernel.name]
                 text = module_text(kernel, shader, named, self.gpu.abilities, key[-1])
-                kinds = (UNIFORM, *_kinds(bound.ways))
+                kinds = (UNIFORM, *_kinds(bound.bindings))
                 sources[key] = ShaderSource(text, kinds, shared_bytes=shader.shared_bytes)
         names = {f"{key[0]}.{number}": key for number, key in enumerate(sources)}
         made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
@@ -209,15 +213,15 @@ class Binder:
         self.gpu.write(buffer, 0, block.astype(np.int32))
         return buffer
 
-    def _ranges(self, bound: Bound) -> list[tuple[GpuBuffer, int, int]]:
+    def _ranges(self, bound: BoundLaunch) -> list[tuple[GpuBuffer, int, int]]:
         """The bindings of the buffers, in order."""
         most = self._most_bytes()
         ranges = []
-        ways = [way for way in bound.ways if way.alias is None]
-        for way, spot in zip(ways, bound.spots, strict=True):
-            for part in range(way.segments):
-                size = min(most, spot.size - part * most) if way.segments > 1 else spot.size
-                ranges.append((spot.buffer, spot.offset + part * most, max(-(-size // 16) * 16, 16)))
+        bindings = [binding for binding in bound.bindings if binding.alias is None]
+        for binding, whole in zip(bindings, bound.slices, strict=True):
+            for segment in range(binding.segments):
+                size = min(most, whole.size - segment * most) if binding.segments > 1 else whole.size
+                ranges.append((whole.buffer, whole.offset + segment * most, max(-(-size // 16) * 16, 16)))
         return ranges
 
     def _most_bytes(self) -> int:
@@ -232,8 +236,13 @@ class Binder:
         return -(-launch.blocks // rows), rows
 
 
-def _kinds(ways: Sequence[Binding]) -> tuple[str, ...]:
-    return tuple(READ if way.constant else WRITE for way in ways if way.alias is None for _ in range(way.segments))
+def _kinds(bindings: Sequence[Binding]) -> tuple[str, ...]:
+    return tuple(
+        READ if binding.constant else WRITE
+        for binding in bindings
+        if binding.alias is None
+        for _ in range(binding.segments)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,11 +254,11 @@ class GpuLaunches:
     parameter_bytes: int = PARAMETER_STRIDE
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
-        binder = Binder(self.gpu, self.shaders, find)
+        binder = LaunchBinder(self.gpu, self.shaders, find)
         binder.pipelines(binder.bind(launches, idle=True))
 
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> Recording:
-        binder = Binder(self.gpu, self.shaders, find)
+        binder = LaunchBinder(self.gpu, self.shaders, find)
         return binder.record(binder.bind(launches))
 
 

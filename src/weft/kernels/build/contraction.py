@@ -1,4 +1,4 @@
-"""Operands of a contraction by label, and the order in which labels are summed."""
+"""A contraction as templates are given it: its operands by label, and the order in which labels are summed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Scalar
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import Epilogue, Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +38,25 @@ class ContractOperand:
             if other == label and self.tensor.shape[axis] != 1:
                 total = total + strides[axis]
         return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contraction:
+    """Operands of its work are left, right, then those of the epilogue; constants are given with the logical shape."""
+
+    primitive: Contract
+    left: Tensor
+    right: Tensor
+    result: Tensor
+    epilogue: Epilogue | None = None
+    constant_left: Array | None = None
+    constant_right: Array | None = None
+
+    def operands(self) -> tuple[ContractOperand, ContractOperand]:
+        if len(set(self.primitive.output)) != len(self.primitive.output):
+            raise InternalError("a contraction with a label twice in its result")
+        left = ContractOperand(0, self.left, self.primitive.left, self.constant_left)
+        return left, ContractOperand(1, self.right, self.primitive.right, self.constant_right)
 
 
 def sum_order(left: ContractOperand, right: ContractOperand, output: Sequence[int]) -> list[int]:

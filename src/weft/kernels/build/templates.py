@@ -36,10 +36,6 @@ class Request(Generic[AnyGroup, AnyTarget]):
     def take(self, values: Sequence[Value]) -> list[Tensor]:
         return [self.tensors[value] for value in values]
 
-    def constants_of(self, values: Sequence[Value]) -> list[Any]:
-        """The arrays of values that are constant, None for others."""
-        return [self.constants.get(value) for value in values]
-
     def epilogue(self, fused: FusedMap | None) -> Epilogue | None:
         return None if fused is None else Epilogue(fused.expression, tuple(self.take(fused.operands)))
 

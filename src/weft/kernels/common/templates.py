@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.ir.groups import AttentionGroup, HeavyGroup, MapGroup, ReduceGroup, RowGroup, StepGroup
-from weft.ir.program import Dims, Map, Random
+from weft.ir.program import Contract, Convolve, Dims, Map, Random
 from weft.ir.target import ThreadTarget, VectorTarget
+from weft.kernels.build.contraction import Contraction
+from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.row_passes import Sweep
 from weft.kernels.build.templates import Built, Part, Request, Template, Templates, overwriting
 from weft.kernels.common.concat import MapLaunch, concat_work
@@ -59,12 +61,30 @@ def building_rows(build: Callable[[Sweep, Any], Work], *, keeps: bool) -> Buildi
     return work
 
 
-def building_heavy(build: Callable[[Request[HeavyGroup, Any]], Work | None]) -> Building:
-    """Products, which may be written where an epilogue reads."""
+def building_contractions(build: Callable[[Contraction, Any], Work]) -> Building:
+    def work(request: Request[HeavyGroup, Any]) -> Work:
+        group = request.group
+        assert isinstance(group.heavy.primitive, Contract)
+        left, right = request.take(group.sources)
+        epilogue = request.epilogue(group.epilogue)
+        constants = [request.constants.get(value) for value in group.sources]
+        contraction = Contraction(group.heavy.primitive, left, right, request.result, epilogue, *constants)
+        return overwriting(build(contraction, request.target), epilogue, request.result)
+
+    return work
+
+
+def building_convolutions(build: Callable[[Convolution, Any, int | None], Work | None]) -> Building:
+    """`build` is also given the size of transformed tiles, if there are to be any."""
 
     def work(request: Request[HeavyGroup, Any]) -> Work | None:
-        made = build(request)
-        return None if made is None else overwriting(made, request.epilogue(request.group.epilogue), request.result)
+        group = request.group
+        assert isinstance(group.heavy.primitive, Convolve)
+        x, w = request.take(group.sources)
+        epilogue, weights = request.epilogue(group.epilogue), request.constants.get(group.sources[1])
+        convolution = Convolution(group.heavy.primitive, x, w, request.result, epilogue, weights, group.channel_order)
+        made = build(convolution, request.target, request.tile)
+        return None if made is None else overwriting(made, epilogue, request.result)
 
     return work
 

@@ -21,7 +21,7 @@ from weft.ir.dims import Dim
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import ContractOperand, sum_order
+from weft.kernels.build.contraction import Contraction, ContractOperand, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
@@ -32,26 +32,11 @@ from weft.kernels.threads.product_operands import RUN
 Array = np.ndarray[Any, Any]
 
 
-def contract_work(
-    primitive: Contract,
-    left: Tensor,
-    right: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: ThreadTarget,
-    *,
-    constant_left: Array | None = None,
-    constant_right: Array | None = None,
-) -> Work:
-    """Operands are left, right, then those of the epilogue; constants are given with the logical shape.
-
-    Operands may be of different types, one uint8 and the other int8: the sums are int32 then.
-    """
-    if len(set(primitive.output)) != len(primitive.output):
-        raise InternalError("a contraction with a label twice in its result")
-    one = ContractOperand(0, left, primitive.left, constant_left)
-    other = ContractOperand(1, right, primitive.right, constant_right)
-    plans = [_Plan(one, other, primitive, result, epilogue), _Plan(other, one, primitive, result, epilogue)]
+def contract_work(contraction: Contraction, target: ThreadTarget) -> Work:
+    """Operands may be of different types, one uint8 and the other int8: the sums are int32 then."""
+    one, other = contraction.operands()
+    ends = contraction.primitive, contraction.result, contraction.epilogue
+    plans = [_Plan(one, other, *ends), _Plan(other, one, *ends)]
     return min(plans, key=_Plan.rank).work(target)
 
 

@@ -15,66 +15,40 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InternalError
 from weft.fuse.channel_order import period_of
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, offset
 from weft.ir.packing import Packing
-from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import ThreadTarget
+from weft.kernels.build.convolution import CHANNEL, Convolution, fixed, kernel_slice
 from weft.kernels.build.loop_axes import LoopAxis
-from weft.kernels.build.windows import Phase, Window, distances, phases
-from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.build.windows import Phase
+from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
 from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import product_work
 from weft.kernels.threads.product_operands import RUN
 
 Array = np.ndarray[Any, Any]
-CHANNEL = 1
 
 
-def convolve_work(
-    primitive: Convolve,
-    x: Tensor,
-    w: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: ThreadTarget,
-    *,
-    constant_w: Array | None = None,
-    order: Dim | None = None,
-) -> Work:
-    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
-
-    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
-    """
-    return _Builder(primitive, x, w, result, epilogue, target, constant_w, order).work()
+def convolve_work(convolution: Convolution, target: ThreadTarget) -> Work:
+    """One product for each phase."""
+    return _Builder(convolution, target).work()
 
 
 class _Builder:
-    def __init__(
-        self,
-        primitive: Convolve,
-        x: Tensor,
-        w: Tensor,
-        result: Tensor,
-        epilogue: Epilogue | None,
-        target: ThreadTarget,
-        constant: Array | None,
-        order: Dim | None,
-    ) -> None:
-        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
-        self.constant, self.transposed, self.groups = constant, primitive.transposed, primitive.groups
-        channels = w.shape[1] * self.groups if order is not None else x.shape[CHANNEL]
-        self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
-        self.features = dims.floordiv(result.shape[CHANNEL], self.groups)  # of the result, in a group
-        self.phases = phases(primitive, w.shape[2:], result.shape[2:])
-        self.distances = distances(primitive)
-        self.order, self.first_channel = _simplified(order)
+    def __init__(self, convolution: Convolution, target: ThreadTarget) -> None:
+        self.x, self.w, self.result = convolution.x, convolution.w, convolution.result
+        self.epilogue, self.target = convolution.epilogue, target
+        self.constant, self.transposed = convolution.constant, convolution.primitive.transposed
+        self.groups = convolution.primitive.groups
+        self.channels, self.features = convolution.channels, convolution.features
+        self.phases, self.distances = convolution.phases, convolution.distances
+        self.order, self.first_channel = _simplified(convolution.order)
 
     def work(self) -> Work:
         source, work = Reference("operand", 0), Work(())
@@ -153,8 +127,8 @@ class _Builder:
     def packing(self, phase: Phase) -> Packing:
         """The weights of a phase as [groups, taps, channels, features], with zeros after the last feature."""
         assert self.constant is not None
-        groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
-        lines = groups * prod(_fixed(window.taps) for window in phase) * channels
+        groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
+        lines = groups * prod(fixed(window.taps) for window in phase) * channels
         shape = (lines, -(-features // RUN) * RUN)
         given = (groups, channels, features) if self.transposed else (groups, features, channels)
         pack = partial(_pack, phase=phase, given=given, transposed=self.transposed, width=shape[1])
@@ -192,20 +166,8 @@ def _pack(array: Array, *, phase: Phase, given: Sequence[int], transposed: bool,
     """Group by group, so that little is in memory at once."""
     arranged = array.reshape(*given, *array.shape[2:])
     arranged = arranged if transposed else arranged.swapaxes(1, 2)
-    arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+    arranged = arranged[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
     for group in arranged:
         lines = np.moveaxis(group, (0, 1), (-2, -1))
         lines = lines.reshape(-1, lines.shape[-1])
         yield np.pad(lines, ((0, 0), (0, width - lines.shape[1])))
-
-
-def _taps(window: Window) -> slice:
-    first, count = _fixed(window.tap_first), _fixed(window.taps)
-    stop = first + count * window.tap_step
-    return slice(first, stop if stop >= 0 else None, window.tap_step)
-
-
-def _fixed(size: Dim) -> int:
-    if not isinstance(size, int):
-        raise InternalError(f"constant weights of the unknown size {size}")
-    return size

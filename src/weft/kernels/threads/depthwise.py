@@ -23,13 +23,12 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Number, Register, Statement
 from weft.ir.layout import offset, row_major
 from weft.ir.packing import Constant, Packing
-from weft.ir.program import Convolve
 from weft.ir.scalar import Index, Load
 from weft.ir.target import ThreadTarget
-from weft.ir.types import Shape
+from weft.kernels.build.convolution import CHANNEL, Convolution, fixed, kernel_slice
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.multiply_add import accumulator_type, multiply_add, widened
-from weft.kernels.build.windows import Phase, Window, distances, phases
+from weft.kernels.build.windows import Phase
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
@@ -42,39 +41,28 @@ MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, product
 MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
 MANY_THREADS = 512  # for each unit, that keep a GPU busy
 WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-CHANNEL = 1
 
 
-def depthwise_applies(primitive: Convolve, x_shape: Shape, w_shape: Shape) -> bool:
-    """Whether a convolution has groups, small ones, and no zeros between the elements of its input."""
-    if primitive.groups == 1 or any(distance != 1 for distance in distances(primitive)):
+def depthwise_applies(convolution: Convolution) -> bool:
+    """Whether a convolution of one type has groups, small ones, and no zeros between the elements of its input."""
+    primitive, w = convolution.primitive, convolution.w
+    if convolution.x.dtype is not w.dtype or convolution.order is not None:
         return False
-    channels = dims.floordiv(x_shape[1], primitive.groups)
-    features = w_shape[1] if primitive.transposed else dims.floordiv(w_shape[0], primitive.groups)
-    return min(estimate(channels), estimate(features)) <= MOST_CHANNELS
+    if primitive.groups == 1 or any(distance != 1 for distance in convolution.distances):
+        return False
+    features = w.shape[1] if primitive.transposed else dims.floordiv(w.shape[0], primitive.groups)
+    return min(estimate(convolution.channels), estimate(features)) <= MOST_CHANNELS
 
 
-def depthwise_work(
-    primitive: Convolve,
-    x: Tensor,
-    w: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: ThreadTarget,
-    *,
-    constant_w: Array | None = None,
-) -> Work:
-    """Operands are x, w (of one type), then those of the epilogue; a constant w is given with its logical shape."""
-    groups = Groups(
-        primitive.groups,
-        dims.floordiv(x.shape[1], primitive.groups),
-        dims.floordiv(result.shape[1], primitive.groups),
-        primitive.transposed,
-    )
+def depthwise_work(convolution: Convolution, target: ThreadTarget) -> Work:
+    """One kernel for each phase, and one that packs weights which are not constant."""
+    primitive, x, w, constant_w = convolution.primitive, convolution.x, convolution.w, convolution.constant
+    result, epilogue = convolution.result, convolution.epilogue
+    groups = Groups(primitive.groups, convolution.channels, convolution.features, primitive.transposed)
     launches: list[Launch] = []
     constants: list[Constant] = []
     spaces: list[Workspace] = []
-    for phase in phases(primitive, w.shape[2:], result.shape[2:]):
+    for phase in convolution.phases:
         if any(window.taps == 0 for window in phase):
             weights = Reference("operand", 0)  # of which nothing is read
         elif constant_w is not None:
@@ -105,17 +93,17 @@ class Groups:
 
 def packed_weights(array: Array, phase: Phase, groups: Groups) -> Packing:
     """A constant's taps of a phase as [taps, channels, features of all groups]."""
-    taps = [_fixed(window.taps) for window in phase]
-    shape = (*taps, _fixed(groups.channels), _fixed(groups.count) * _fixed(groups.features))
+    taps = [fixed(window.taps) for window in phase]
+    shape = (*taps, fixed(groups.channels), fixed(groups.count) * fixed(groups.features))
     return Packing(array, partial(_packed, phase=phase, groups=groups), shape, array.dtype)
 
 
 def _packed(array: Array, phase: Phase, groups: Groups) -> Iterator[Array]:
-    count, channels, features = (_fixed(size) for size in (groups.count, groups.channels, groups.features))
+    count, channels, features = (fixed(size) for size in (groups.count, groups.channels, groups.features))
     sides = (channels, features) if groups.transposed else (features, channels)
     arranged = array.reshape(count, *sides, *array.shape[2:])
     arranged = arranged if groups.transposed else arranged.swapaxes(1, 2)  # [groups, channels, features, kernel]
-    arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+    arranged = arranged[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
     yield np.moveaxis(arranged, (1, 0, 2), (-3, -2, -1))
 
 
@@ -129,17 +117,6 @@ def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) 
     load = Load(0, tuple(map(Index, places)), w.dtype)
     packed = Tensor(w.dtype, shape, row_major(len(shape)))
     return region_launch(load, [w], packed, target), Workspace(w.dtype, dims.product(shape))
-
-
-def _taps(window: Window) -> slice:
-    first, count = _fixed(window.tap_first), _fixed(window.taps)
-    stop = first + count * window.tap_step
-    return slice(first, stop if stop >= 0 else None, window.tap_step)
-
-
-def _fixed(size: Dim) -> int:
-    assert isinstance(size, int), f"constant weights of the unknown size {size}"
-    return size
 
 
 # -- the kernel ------------------------------------------------------------------------------------------------------

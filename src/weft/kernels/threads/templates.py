@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
+from weft.ir.groups import AttentionGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.templates import Request, Template, Templates
+from weft.kernels.build.convolution import Convolution
+from weft.kernels.build.templates import Template, Templates
 from weft.kernels.common import templates as common
 from weft.kernels.common.templates import (
     building_attention,
     building_concats,
-    building_heavy,
+    building_contractions,
+    building_convolutions,
     building_maps,
     building_pools,
     building_reductions,
@@ -29,39 +31,12 @@ from weft.kernels.threads.reduce import sweep_work
 from weft.kernels.threads.scatter import scatter_work
 from weft.kernels.threads.sort import sort_work
 
-Heavy = Request[HeavyGroup, ThreadTarget]
+
+def _depthwise(convolution: Convolution, target: ThreadTarget, _: int | None) -> Work | None:
+    return depthwise_work(convolution, target) if depthwise_applies(convolution) else None
 
 
-def _contract(request: Heavy) -> Work:
-    left, right = request.take(request.group.sources)
-    constant_left, constant_right = request.constants_of(request.group.sources)
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    primitive = request.group.heavy.primitive
-    assert isinstance(primitive, Contract)
-    return contract_work(primitive, left, right, *ends, constant_left=constant_left, constant_right=constant_right)
-
-
-def _depthwise(request: Heavy) -> Work | None:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    x, w = request.take(request.group.sources)
-    primitive = request.group.heavy.primitive
-    one_type = x.dtype is w.dtype and request.group.channel_order is None
-    if not one_type or not depthwise_applies(primitive, x.shape, w.shape):
-        return None
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    _, weights = request.constants_of(request.group.sources)
-    return depthwise_work(primitive, x, w, *ends, constant_w=weights)
-
-
-def _convolve(request: Heavy) -> Work:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    x, w = request.take(request.group.sources)
-    _, weights = request.constants_of(request.group.sources)
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    order = request.group.channel_order
-    return convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights, order=order)
-
-
+_CONVOLVE = building_convolutions(lambda convolution, target, _: convolve_work(convolution, target))
 _SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
 _CUMULATE = building_steps(lambda primitive, given, made, target: cumulate_work(primitive, given[0], made[0], target))
 _SORT = building_steps(lambda primitive, given, made, target: sort_work(primitive, given[0], made[0], made[1], target))
@@ -80,10 +55,14 @@ TEMPLATES: Templates = {
     Reduce: _SWEEP,
     ArgReduce: _SWEEP,
     Pool: (Template("pool", "a thread for each element, or four channels", building_pools(pool_work)),),
-    Contract: (Template("tile product", "tiles of rows by columns, chosen by their time", building_heavy(_contract)),),
+    Contract: (
+        Template(
+            "tile product", "tiles of rows by columns, chosen by their time", building_contractions(contract_work)
+        ),
+    ),
     Convolve: (
-        Template("depthwise", "few channels in a group: a thread for some pixels", building_heavy(_depthwise)),
-        Template("tile product", "positions by channels, tiles chosen by their time", building_heavy(_convolve)),
+        Template("depthwise", "few channels in a group: a thread for some pixels", building_convolutions(_depthwise)),
+        Template("tile product", "positions by channels, tiles chosen by their time", _CONVOLVE),
     ),
     RowGroup: (Template("row passes", "a row for a lane, or for a group of them", _ROWS),),
     AttentionGroup: (Template("streaming attention", "tiles of keys in shared memory", _ATTENTION),),

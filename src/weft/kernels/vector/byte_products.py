@@ -14,11 +14,12 @@ import numpy as np
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Convolve
+from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import guarded
-from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work, Workspace
+from weft.kernels.build.contraction import Contraction, guarded
+from weft.kernels.build.convolution import Convolution
+from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.maps import map_work
@@ -28,58 +29,30 @@ WORD = 4  # bytes
 INT32 = DType.int32
 
 
-def dot_product_work(
-    primitive: Contract,
-    left: Tensor,
-    right: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: VectorTarget,
-    *,
-    constant_left: Array | None = None,
-    constant_right: Array | None = None,
-) -> Work:
+def dot_product_work(contraction: Contraction, target: VectorTarget) -> Work:
     """As `contract_work`, for an operand of uint8 and one of int8; the sums are int32."""
-    label = _summed_label(primitive, left, right)
-    sides = [
-        _Words(number, tensor, labels, constant, label)
-        for number, (tensor, labels, constant) in enumerate(
-            ((left, primitive.left, constant_left), (right, primitive.right, constant_right))
-        )
-    ]
-    work = contract_work(
-        primitive,
-        sides[0].tensor(),
-        sides[1].tensor(),
-        result,
-        epilogue,
-        target,
-        constant_left=sides[0].constant_words(),
-        constant_right=sides[1].constant_words(),
-        unsigned=0 if left.dtype is DType.uint8 else 1,
+    label = _summed_label(contraction.primitive, contraction.left, contraction.right)
+    left, right = (
+        _Words(side.number, side.tensor, side.labels, side.constant, label) for side in contraction.operands()
     )
-    for side in sides:
-        work = side.prepared(work, target)
-    return work
+    words = replace(
+        contraction,
+        left=left.tensor(),
+        right=right.tensor(),
+        constant_left=left.constant_words(),
+        constant_right=right.constant_words(),
+    )
+    work = contract_work(words, target, unsigned=0 if contraction.left.dtype is DType.uint8 else 1)
+    return right.prepared(left.prepared(work, target), target)
 
 
-def byte_convolve_work(
-    primitive: Convolve,
-    x: Tensor,
-    w: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: VectorTarget,
-    *,
-    constant_w: Array | None = None,
-) -> Work:
+def byte_convolve_work(convolution: Convolution, target: VectorTarget) -> Work:
     """As `convolve_work`, for x of uint8 and w of int8, in one group; words go along the channels."""
-    labels = tuple(range(len(x.shape)))
-    left, right = _Words(0, x, labels, None, 1), _Words(1, w, labels, constant_w, 1)
-    constant = right.constant_words()
-    work = convolve_work(
-        primitive, left.tensor(), right.tensor(), result, epilogue, target, constant_w=constant, words=True
-    )
+    labels = tuple(range(len(convolution.x.shape)))
+    left = _Words(0, convolution.x, labels, None, 1)
+    right = _Words(1, convolution.w, labels, convolution.constant, 1)
+    words = replace(convolution, x=left.tensor(), w=right.tensor(), constant=right.constant_words())
+    work = convolve_work(words, target, words=True)
     return right.prepared(left.prepared(work, target), target)
 
 

@@ -18,10 +18,9 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import row_major
 from weft.ir.packing import Packing
-from weft.ir.program import Contract
 from weft.ir.scalar import Index, Load
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import ContractOperand, guarded, sum_order
+from weft.kernels.build.contraction import Contraction, ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
@@ -35,27 +34,13 @@ _TYPICAL = 64  # what an unknown size is taken for where a choice must be made
 _FEW = 4  # rows or columns so few that the products are bound by memory
 
 
-def contract_work(
-    primitive: Contract,
-    left: Tensor,
-    right: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: VectorTarget,
-    *,
-    constant_left: Array | None = None,
-    constant_right: Array | None = None,
-    unsigned: int | None = None,
-) -> Work:
-    """Operands are left, right, then those of the epilogue; constants are given with the logical shape.
-
-    With `unsigned` elements are words of four bytes, and those of that operand unsigned.
-    """
-    one = ContractOperand(0, left, primitive.left, constant_left)
-    other = ContractOperand(1, right, primitive.right, constant_right)
+def contract_work(contraction: Contraction, target: VectorTarget, unsigned: int | None = None) -> Work:
+    """With `unsigned` elements are words of four bytes, and those of that operand unsigned."""
+    one, other = contraction.operands()
+    output, result, epilogue = contraction.primitive.output, contraction.result, contraction.epilogue
     plans = [
-        _Plan(one, other, primitive.output, result, epilogue, target, unsigned),
-        _Plan(other, one, primitive.output, result, epilogue, target, unsigned),
+        _Plan(one, other, output, result, epilogue, target, unsigned),
+        _Plan(other, one, output, result, epilogue, target, unsigned),
     ]
     return min(plans, key=_Plan.cost).work()
 
@@ -73,8 +58,6 @@ class _Plan:
         target: VectorTarget,
         unsigned: int | None = None,
     ) -> None:
-        if len(set(output)) != len(output):
-            raise InternalError("a contraction with a label twice in its result")
         self.left, self.right, self.output, self.result = rows, columns, output, result
         self.epilogue, self.target = epilogue, target
         self.unsigned = "" if unsigned is None else "left" if unsigned == rows.number else "right"

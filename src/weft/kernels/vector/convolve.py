@@ -17,14 +17,14 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
-from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
+from weft.kernels.build.convolution import Convolution, fixed, kernel_slice
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
-from weft.kernels.build.windows import Phase, Window, distances, needed, phases
-from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.build.windows import Phase, needed
+from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, Tensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import depthwise_launch
 from weft.kernels.vector.maps import map_launch
@@ -34,25 +34,9 @@ from weft.kernels.vector.register_tiles import Product, product_kernel
 Array = np.ndarray[Any, Any]
 
 
-def convolve_work(
-    primitive: Convolve,
-    x: Tensor,
-    w: Tensor,
-    result: Tensor,
-    epilogue: Epilogue | None,
-    target: VectorTarget,
-    *,
-    constant_w: Array | None = None,
-    words: bool = False,
-    order: Dim | None = None,
-) -> Work:
-    """Operands are x, w, then those of the epilogue; a constant w is given with its logical shape.
-
-    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, which has them last.
-
-    With `words` elements are words of four bytes, unsigned in x and signed in w.
-    """
-    return _Builder(primitive, x, w, result, epilogue, target, constant_w, words=words, order=order).work()
+def convolve_work(convolution: Convolution, target: VectorTarget, *, words: bool = False) -> Work:
+    """With `words` elements are words of four bytes, unsigned in x and signed in w."""
+    return _Builder(convolution, target, words=words).work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +49,14 @@ class Source:
 
 
 class _Builder:
-    def __init__(
-        self,
-        primitive: Convolve,
-        x: Tensor,
-        w: Tensor,
-        result: Tensor,
-        epilogue: Epilogue | None,
-        target: VectorTarget,
-        constant: Array | None,
-        *,
-        words: bool = False,
-        order: Dim | None = None,
-    ) -> None:
+    def __init__(self, convolution: Convolution, target: VectorTarget, *, words: bool = False) -> None:
         self.unsigned = "left" if words else ""
-        self.x, self.w, self.result, self.epilogue, self.target = x, w, result, epilogue, target
-        self.constant, self.transposed = constant, primitive.transposed
-        self.groups, self.order = primitive.groups, order
-        channels = w.shape[1] * self.groups if order is not None else x.shape[1]
-        self.channels = dims.floordiv(channels, self.groups)  # of the input, in a group
-        self.features = dims.floordiv(result.shape[1], self.groups)  # of the result, in a group
-        self.phases = phases(primitive, w.shape[2:], result.shape[2:])
-        self.distances = distances(primitive)
+        self.x, self.w, self.result = convolution.x, convolution.w, convolution.result
+        self.epilogue, self.target = convolution.epilogue, target
+        self.constant, self.transposed = convolution.constant, convolution.primitive.transposed
+        self.groups, self.order = convolution.primitive.groups, convolution.order
+        self.channels, self.features = convolution.channels, convolution.features
+        self.phases, self.distances = convolution.phases, convolution.distances
         plain = all(distance == 1 for distance in self.distances)
         self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
         self.parts = self.column_parts()
@@ -198,8 +168,8 @@ class _Builder:
     def weights(self, phase: Phase, part: Columns) -> Reference:
         """The weights of a phase as [groups, panels, taps, channels, columns] (depthwise: channels are columns)."""
         if self.constant is not None:
-            heads = 1 if self.depthwise else _fixed(self.groups)
-            sums = prod(_fixed(window.taps) for window in phase) * _fixed(self.channels)
+            heads = 1 if self.depthwise else fixed(self.groups)
+            sums = prod(fixed(window.taps) for window in phase) * fixed(self.channels)
             pack = partial(self.packed, phase=phase, part=part)
             self.constants.append(
                 Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.constant.dtype)
@@ -227,15 +197,15 @@ class _Builder:
         return reference
 
     def packed(self, array: Array, phase: Phase, part: Columns) -> Iterator[Array]:
-        groups, channels, features = (_fixed(size) for size in (self.groups, self.channels, self.features))
+        groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
         kernel = array.shape[2:]
         shape = (groups, channels, features) if self.transposed else (groups, features, channels)
         arranged = array.reshape(*shape, *kernel)
         arranged = arranged.swapaxes(1, 2) if self.transposed else arranged
-        arranged = arranged[(slice(None),) * 3 + tuple(map(_taps, phase))]
+        arranged = arranged[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
         if self.depthwise:
             arranged = arranged.reshape(1, groups, 1, *arranged.shape[3:])
-        columns = slice(part.first, part.first + _fixed(part.panels.columns))
+        columns = slice(part.first, part.first + fixed(part.panels.columns))
         chosen = np.moveaxis(arranged[:, columns], (1, 2), (-1, -2))
         yield part.panels.pack(chosen.reshape(len(arranged), -1, chosen.shape[-1]))
 
@@ -285,14 +255,3 @@ def _inside(place: Dim, size: Dim, distance: int) -> list[Scalar]:
     if distance != 1:
         conditions.append(Apply("equal", (Index(dims.mod(place, distance)), Index(0)), DType.bool))
     return conditions
-
-
-def _taps(window: Window) -> slice:
-    first, count = _fixed(window.tap_first), _fixed(window.taps)
-    stop = first + count * window.tap_step
-    return slice(first, stop if stop >= 0 else None, window.tap_step)
-
-
-def _fixed(size: Dim) -> int:
-    assert isinstance(size, int), f"constant weights of the unknown size {size}"
-    return size

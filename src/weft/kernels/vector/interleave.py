@@ -18,6 +18,7 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.scalar import AT_HAND, Index, Load, Scalar, computed_dtypes, rebuild, with_held
 from weft.ir.target import VectorTarget
+from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
@@ -27,18 +28,18 @@ from weft.kernels.vector.maps import map_launch
 Array = np.ndarray[Any, Any]
 
 
-def interleave_work(
-    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
-) -> Work | None:
-    """Operands are x, w, then those of the epilogue; None where rectangles overlap, or do not fit a vector."""
-    if not _applies(primitive, x, w, result, target):
+def interleave_work(convolution: Convolution, target: VectorTarget) -> Work | None:
+    """None where weights are not constant, rectangles overlap, or do not fit a vector."""
+    primitive, x, w = convolution.primitive, convolution.x, convolution.constant
+    result, epilogue = convolution.result, convolution.epilogue
+    if w is None or not _applies(primitive, x, w, result, target):
         return None
     rank = len(x.shape)
     plain = Convolve((1,) * (rank - 2), (1,) * (rank - 2), ((0, 0),) * (rank - 2), 1)
     weights = np.moveaxis(w, (0, 1), (-1, -2)).reshape(-1, w.shape[0], *(1,) * (rank - 2))
     pixels = Tensor(x.dtype, (x.shape[0], len(weights), *x.shape[2:]), channels_last(rank))
     right = Tensor(x.dtype, weights.shape, row_major(rank))
-    work = convolve_work(plain, x, right, pixels, None, target, constant_w=np.ascontiguousarray(weights))
+    work = convolve_work(Convolution(plain, x, right, pixels, constant=np.ascontiguousarray(weights)), target)
     space = Reference("workspace", len(work.workspaces))
     launches = [launch.rebound({Reference("result", 0): space}) for launch in work.launches]
     # the map's operands are the pixels and the epilogue's, which come after x and w

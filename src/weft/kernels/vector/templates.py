@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
+from weft.ir.groups import AttentionGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import VectorTarget
-from weft.kernels.build.templates import Request, Template, Templates
+from weft.kernels.build.contraction import Contraction
+from weft.kernels.build.convolution import Convolution
+from weft.kernels.build.templates import Template, Templates
 from weft.kernels.common import templates as common
 from weft.kernels.common.templates import (
     building_attention,
     building_concats,
-    building_heavy,
+    building_contractions,
+    building_convolutions,
     building_maps,
     building_pools,
     building_reductions,
@@ -31,64 +34,23 @@ from weft.kernels.vector.scatter import scatter_work
 from weft.kernels.vector.sort import sort_work
 from weft.kernels.vector.winograd import winograd_work
 
-Heavy = Request[HeavyGroup, VectorTarget]
+
+def _contract(contraction: Contraction, target: VectorTarget) -> Work:
+    """Elements of two types are bytes."""
+    build = contract_work if contraction.left.dtype is contraction.right.dtype else dot_product_work
+    return build(contraction, target)
 
 
-def _contract(request: Heavy) -> Work:
-    left, right = request.take(request.group.sources)
-    constant_left, constant_right = request.constants_of(request.group.sources)
-    assert isinstance(request.group.heavy.primitive, Contract)
-    build = contract_work if left.dtype is right.dtype else dot_product_work
-    return build(
-        request.group.heavy.primitive,
-        left,
-        right,
-        request.result,
-        request.epilogue(request.group.epilogue),
-        request.target,
-        constant_left=constant_left,
-        constant_right=constant_right,
-    )
+def _convolve_bytes(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
+    return None if convolution.x.dtype is convolution.w.dtype else byte_convolve_work(convolution, target)
 
 
-def _convolve_bytes(request: Heavy) -> Work | None:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    x, w = request.take(request.group.sources)
-    if x.dtype is w.dtype:
-        return None
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    _, weights = request.constants_of(request.group.sources)
-    return byte_convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights)
+def _winograd(convolution: Convolution, target: VectorTarget, tile: int | None) -> Work | None:
+    return None if tile is None else winograd_work(convolution, target, tile)
 
 
-def _winograd(request: Heavy) -> Work | None:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    _, weights = request.constants_of(request.group.sources)
-    if request.tile is None or weights is None:
-        return None
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    x = request.tensors[request.group.sources[0]]
-    return winograd_work(request.group.heavy.primitive, x, weights, *ends, request.tile)
-
-
-def _interleave(request: Heavy) -> Work | None:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    _, weights = request.constants_of(request.group.sources)
-    if weights is None:
-        return None
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    return interleave_work(request.group.heavy.primitive, request.tensors[request.group.sources[0]], weights, *ends)
-
-
-def _convolve(request: Heavy) -> Work:
-    assert isinstance(request.group.heavy.primitive, Convolve)
-    x, w = request.take(request.group.sources)
-    _, weights = request.constants_of(request.group.sources)
-    ends = request.result, request.epilogue(request.group.epilogue), request.target
-    order = request.group.channel_order
-    return convolve_work(request.group.heavy.primitive, x, w, *ends, constant_w=weights, order=order)
-
-
+_INTERLEAVE = building_convolutions(lambda convolution, target, _: interleave_work(convolution, target))
+_CONVOLVE = building_convolutions(lambda convolution, target, _: convolve_work(convolution, target))
 _SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
 _CUMULATE = building_steps(lambda primitive, given, made, target: cumulate_work(primitive, given[0], made[0], target))
 _SORT = building_steps(lambda primitive, given, made, _: sort_work(primitive, *given, *made))
@@ -107,12 +69,14 @@ TEMPLATES: Templates = {
     Reduce: _SWEEP,
     ArgReduce: _SWEEP,
     Pool: (Template("pool", "channels or positions as lanes", building_pools(pool_work)),),
-    Contract: (Template("register tiles", "rows by columns in registers, sums in panels", building_heavy(_contract)),),
+    Contract: (
+        Template("register tiles", "rows by columns in registers, sums in panels", building_contractions(_contract)),
+    ),
     Convolve: (
-        Template("byte products", "uint8 by int8, four products at a time", building_heavy(_convolve_bytes)),
-        Template("winograd", "transformed tiles are worth their memory", building_heavy(_winograd)),
-        Template("interleave", "a transposed convolution whose rectangles do not overlap", building_heavy(_interleave)),
-        Template("register tiles", "pixels by channels in registers, the input padded once", building_heavy(_convolve)),
+        Template("byte products", "uint8 by int8, four products at a time", building_convolutions(_convolve_bytes)),
+        Template("winograd", "transformed tiles are worth their memory", building_convolutions(_winograd)),
+        Template("interleave", "a transposed convolution whose rectangles do not overlap", _INTERLEAVE),
+        Template("register tiles", "pixels by channels in registers, the input padded once", _CONVOLVE),
     ),
     RowGroup: (Template("row passes", "each pass over a row feeds the next", _ROWS),),
     AttentionGroup: (Template("streaming attention", "keys and values packed, then passed over once", _ATTENTION),),

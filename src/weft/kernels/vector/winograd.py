@@ -28,6 +28,7 @@ from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
 from weft.ir.program import Convolve
 from weft.ir.target import VectorTarget
+from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, split_index
 from weft.kernels.build.multiply_add import multiply_add
@@ -52,10 +53,12 @@ _CHANNELS_EACH = 64  # of a tile that lie side by side while plain sums are comp
 _NOTHING = 2.0**-22  # of what a tap is recovered from that may be left of one that is 0
 
 
-def winograd_work(
-    primitive: Convolve, x: Tensor, w: Array, result: Tensor, epilogue: Epilogue | None, target: VectorTarget, size: int
-) -> Work | None:
-    """The convolution with constant weights, in tiles of `size` outputs along each axis; None where it cannot be."""
+def winograd_work(convolution: Convolution, target: VectorTarget, size: int) -> Work | None:
+    """In tiles of `size` outputs along each axis; None where weights are not constant, or it cannot be."""
+    primitive, x, w = convolution.primitive, convolution.x, convolution.constant
+    result, epilogue = convolution.result, convolution.epilogue
+    if w is None:
+        return None
     last = channels_last(w.ndim)
     if not applies(primitive, x.dtype, w.shape[2:]) or not x.layout == last == result.layout:
         return None

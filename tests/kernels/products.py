@@ -1,0 +1,54 @@
+"""Products as the tests of both families want them: builders called with their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernels.vector.works import tensor_of
+
+from weft.ir.program import Contract, Convolve
+from weft.kernels.build.contraction import Contraction
+from weft.kernels.build.convolution import Convolution
+from weft.kernels.lower.tensors import Epilogue, Tensor, Work
+
+
+def contracted(
+    build: Callable[..., Work],
+    primitive: Contract,
+    left: Tensor,
+    right: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Any,
+    **constants: Any,
+) -> Work:
+    return build(Contraction(primitive, left, right, result, epilogue, **constants), target)
+
+
+def convolved(
+    build: Callable[..., Any],
+    primitive: Convolve,
+    x: Tensor,
+    w: Tensor,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    target: Any,
+    *,
+    constant_w: Any = None,
+    order: Any = None,
+) -> Any:
+    return build(Convolution(primitive, x, w, result, epilogue, constant_w, order), target)
+
+
+def transformed(
+    build: Callable[..., Any],
+    primitive: Convolve,
+    x: Tensor,
+    w: Any,
+    result: Tensor,
+    epilogue: Epilogue | None,
+    *target: Any,
+) -> Any:
+    """For builders of convolutions with constant weights; the target, and what else they take, comes last."""
+    return build(Convolution(primitive, x, tensor_of(w), result, epilogue, w), *target)
