@@ -10,15 +10,15 @@ from kernels.vector.works import tensor_of
 from weft.ir.program import Contract, Convolve
 from weft.kernels.build.contraction import Contraction
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.lower.tensors import Epilogue, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
 
 
 def contracted(
     build: Callable[..., Work],
     primitive: Contract,
-    left: Tensor,
-    right: Tensor,
-    result: Tensor,
+    left: StoredTensor,
+    right: StoredTensor,
+    result: StoredTensor,
     epilogue: Epilogue | None,
     target: Any,
     **constants: Any,
@@ -29,9 +29,9 @@ def contracted(
 def convolved(
     build: Callable[..., Any],
     primitive: Convolve,
-    x: Tensor,
-    w: Tensor,
-    result: Tensor,
+    x: StoredTensor,
+    w: StoredTensor,
+    result: StoredTensor,
     epilogue: Epilogue | None,
     target: Any,
     *,
@@ -44,9 +44,9 @@ def convolved(
 def transformed(
     build: Callable[..., Any],
     primitive: Convolve,
-    x: Tensor,
+    x: StoredTensor,
     w: Any,
-    result: Tensor,
+    result: StoredTensor,
     epilogue: Epilogue | None,
     *target: Any,
 ) -> Any:

@@ -9,7 +9,7 @@ from weft.ir.scalar import Scalar
 from weft.ir.target import ThreadTarget, VectorTarget
 from weft.ir.types import Shape
 from weft.kernels.common.reduce import reduction_sweep
-from weft.kernels.lower.tensors import Epilogue, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
 from weft.kernels.threads.reduce import sweep_work as thread_sweep_work
 from weft.kernels.vector.reduce import sweep_work as vector_sweep_work
 
@@ -18,8 +18,8 @@ def reduce_work(
     primitive: Reduce | ArgReduce,
     element: Scalar,
     domain: Shape,
-    operands: Sequence[Tensor],
-    result: Tensor,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
     target: VectorTarget | ThreadTarget,
     epilogue: Epilogue | None = None,
 ) -> Work:

@@ -35,7 +35,7 @@ from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.barriers import sections_with_barriers
 from weft.kernels.lower.memoize import memoizing
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.select import choose, copy_work
 
 Progress = Callable[[float], None]
@@ -143,7 +143,7 @@ class _Builder:
         program = group.body.program
         self.tasks.append(ScanTask(step.primitive, program, body, copies, operands, step.results, step.origin))
 
-    def tensor(self, value: Value) -> Tensor:
+    def tensor(self, value: Value) -> StoredTensor:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(rank(value))))
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
@@ -167,9 +167,9 @@ class _Builder:
         self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
 
 
-def _row_major(value: Value) -> Tensor:
+def _row_major(value: Value) -> StoredTensor:
     assert isinstance(value.type, TensorType)
-    return Tensor(value.type.dtype, value.type.shape or (), row_major(rank(value)))
+    return StoredTensor(value.type.dtype, value.type.shape or (), row_major(rank(value)))
 
 
 def _highest(program: TensorProgram) -> int:

@@ -13,7 +13,7 @@ from weft.ir.program import Value
 from weft.ir.scalar import Index, Load
 from weft.ir.target import Target, ThreadTarget, VectorTarget
 from weft.kernels.build.templates import Part, Request, Templates
-from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads import maps as thread_maps
 from weft.kernels.threads import templates as threads
 from weft.kernels.vector import maps as vector_maps
@@ -56,11 +56,11 @@ def _key(group: KernelGroup) -> type:
             return type(group.steps[0].primitive)
 
 
-def copy_work(source: Tensor, result: Tensor, target: Target, *, flat: bool) -> Work:
+def copy_work(source: StoredTensor, result: StoredTensor, target: Target, *, flat: bool) -> Work:
     """The same elements in another layout, or (flat) under another shape."""
     if flat:
         size = dims.product(source.shape)
-        source, result = (Tensor(source.dtype, (size,), row_major(1)) for _ in range(2))
+        source, result = (StoredTensor(source.dtype, (size,), row_major(1)) for _ in range(2))
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.shape))
     element = Load(0, plain, source.dtype)
     match target:

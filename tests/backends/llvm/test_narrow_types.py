@@ -10,7 +10,7 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.scalar import Apply, Index, Load
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.maps import map_work
 
 FLOATS = [dtype for dtype in DType if dtype.is_float and dtype.bits <= 8]
@@ -21,7 +21,7 @@ def apply(function: str, arrays: list[np.ndarray], kinds: list[DType], result: D
     """An element-wise function of one-dimensional arrays, as a kernel."""
     shape = arrays[0].shape
     loads = tuple(Load(n, (Index(dims.axis(0, shape[0])),), kind) for n, kind in enumerate(kinds))
-    out = Tensor(result, shape, row_major(1))
+    out = StoredTensor(result, shape, row_major(1))
     work = map_work(Apply(function, loads, result), [tensor_of(array, row_major(1)) for array in arrays], out, TARGET)
     (found,), _ = run_work(work, [(array, row_major(1)) for array in arrays], [out], {})
     return np.asarray(found)

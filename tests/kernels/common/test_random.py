@@ -14,13 +14,13 @@ from weft.ir.layout import row_major
 from weft.ir.program import Random
 from weft.ir.types import TensorType
 from weft.kernels.common.random import random_work
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)  # Philox 4x32-10 of key 0 and counter 0
 
 
 def draw(kind: str, seed: int, shape: tuple[Dim, ...], dtype: DType, sizes: dict[str, int]) -> np.ndarray:
-    result = Tensor(dtype, shape, row_major(len(shape)))
+    result = StoredTensor(dtype, shape, row_major(len(shape)))
     (array,), _ = run_work(random_work(Random(kind, seed), result, TARGET), [], [result], sizes)
     return np.asarray(array)
 

@@ -17,7 +17,7 @@ from weft.ir.verify import verify
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.lower.merge_axes import flatten_loads, operand_inputs, operand_views
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 
 F32 = DType.float32
 
@@ -25,7 +25,7 @@ F32 = DType.float32
 def test_loads_that_lie_inside_become_flat() -> None:
     inside = Load(0, (Index(dims.axis(0, 3)), Index(dims.axis(1, 5))), F32)
     outside = Load(0, (Index(dims.axis(0, 3) + 1), Index(dims.axis(1, 5))), F32)
-    operand = Tensor(F32, (3, 5), row_major(2))
+    operand = StoredTensor(F32, (3, 5), row_major(2))
     assert flatten_loads(inside, [operand]) == FlatLoad(0, dims.axis(0, 3) * 5 + dims.axis(1, 5), F32)
     assert flatten_loads(outside, [operand]) == outside
     assert flatten_loads(Held(AT_HAND, F32), [operand]) == Held(AT_HAND, F32)
@@ -44,7 +44,7 @@ def test_they_are_walked_rebuilt_and_printed() -> None:
 
 def test_kernels_read_what_they_do_not_hold() -> None:
     builder = KernelBuilder("lowered")
-    operands = [Tensor(F32, (8,), row_major(1))]
+    operands = [StoredTensor(F32, (8,), row_major(1))]
     views = operand_views(operands, operand_inputs(operands, builder), builder)
     flat, held = FlatLoad(0, dims.axis(0, 8), F32), Held(0, F32)
     element = Number(2.0, F32)

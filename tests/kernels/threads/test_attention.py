@@ -20,7 +20,7 @@ from weft.ir.attention import Attention
 from weft.ir.layout import row_major
 from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.threads.attention_parts import attention_parts
 from weft.kernels.threads.attention_tiles import choose_shape
 
@@ -49,7 +49,9 @@ class Alone:
         for operand in (*self.operands, steps[-1].results[0]):
             assert isinstance(operand.type, TensorType)
             assert operand.type.shape is not None
-            self.tensors.append(Tensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
+            self.tensors.append(
+                StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape)))
+            )
         self.arrays = {**program.constants, **dict(zip(program.inputs, inputs.values()))}
         self.sizes = {
             str(size): length

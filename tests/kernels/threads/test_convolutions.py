@@ -19,7 +19,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.target import ThreadTarget
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.threads.convolve import convolve_work
 
 F32 = DType.float32
@@ -48,7 +48,7 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
 def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: ThreadTarget) -> Work:
     features = w.shape[1] * int(str(primitive.groups)) if primitive.transposed else w.shape[0]
     shape = (x.shape[0], features, *outputs)
-    layout, result = channels_last(x.ndim), Tensor(F32, shape, channels_last(x.ndim))
+    layout, result = channels_last(x.ndim), StoredTensor(F32, shape, channels_last(x.ndim))
     work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w)
     (found,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
     pads = [(int(str(before)), int(str(after))) for before, after in primitive.pads]
@@ -85,7 +85,7 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     layout = channels_last(4)
     batch = dims.symbol("batch")
     shapes: list[tuple[Dim, ...]] = [(batch, count, size, size) for count in (channels, features)]
-    x_tensor, result = (Tensor(F32, shape, layout) for shape in shapes)
+    x_tensor, result = (StoredTensor(F32, shape, layout) for shape in shapes)
     w = random_array(2, (features, channels, taps, taps), F32) / np.float32(taps * channels**0.5)
     primitive = Convolve((1, 1), (1, 1), ((taps // 2, taps // 2),) * 2, 1)
     work = convolved(convolve_work, primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
@@ -121,10 +121,10 @@ def test_orders_of_channels(target: str) -> None:
     for order, count, groups in ((shuffle, 48, 2), (dims.axis(1, 16) + 8, 16, 1), (dims.axis(1, 16) * 3, 16, 4)):
         w = random_array(7, (20, count // groups, 1, 1), F32)
         places = [dims.evaluate(dims.substitute(order, lambda _, n=number: n), {}) for number in range(count)]
-        layout, result = channels_last(4), Tensor(F32, (2, 20, 5, 6), channels_last(4))
+        layout, result = channels_last(4), StoredTensor(F32, (2, 20, 5, 6), channels_last(4))
         primitive = Convolve((1, 1), (1, 1), ((0, 0), (0, 0)), groups)
         chosen = LARGE if target == "large" else targets()[target]
-        ends: tuple[Tensor, None, ThreadTarget] = (result, None, chosen)
+        ends: tuple[StoredTensor, None, ThreadTarget] = (result, None, chosen)
         work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order)
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))
@@ -138,7 +138,7 @@ def test_a_padding_that_a_run_tells() -> None:
     x, w = random_array(8, (1, 8, 5, 4), F32), random_array(9, (8, 12, 3, 3), F32)
     layout = channels_last(4)
     for target in (targets()["software"], LARGE):
-        result = Tensor(F32, (1, 12, 11 - pad, 12 - pad), layout)
+        result = StoredTensor(F32, (1, 12, 11 - pad, 12 - pad), layout)
         work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target)
         for value in (0, 1, 2):
             shape = (1, 12, 11 - value, 12 - value)
@@ -153,7 +153,7 @@ def test_bytes() -> None:
     x = random.integers(0, 256, (1, 9, 8, 8)).astype(np.uint8)
     w = random.integers(-128, 128, (12, 9, 3, 3)).astype(np.int8)
     primitive = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1)
-    layout, result = channels_last(4), Tensor(DType.int32, (1, 12, 8, 8), channels_last(4))
+    layout, result = channels_last(4), StoredTensor(DType.int32, (1, 12, 8, 8), channels_last(4))
     wanted = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
     for target in (targets()["software"], LARGE):
         work = convolved(

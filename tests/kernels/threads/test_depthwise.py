@@ -20,7 +20,7 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
 
 F32 = DType.float32
@@ -75,7 +75,7 @@ class Case:
                 more = outputs[axis] - dims.evaluate(found, self.bound)
                 result[axis + 2] = found + more
         self.x_tensor = tensor_of(self.x, self.layout, names)
-        self.result = Tensor(self.dtype, tuple(result), self.layout)
+        self.result = StoredTensor(self.dtype, tuple(result), self.layout)
         kinds = KINDS if self.dtype.is_float else KINDS[:4]
         self.ending = Ending(str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed)
 

@@ -17,7 +17,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.threads.pool import pool_work
 
 F32, I64 = DType.float32, DType.int64
@@ -36,8 +36,8 @@ class Case:
 
     primitive: Pool
     array: Array
-    operand: Tensor
-    result: Tensor
+    operand: StoredTensor
+    result: StoredTensor
     sizes: dict[str, int]
 
     @property
@@ -76,7 +76,7 @@ def random_case(seed: int, kind: str, symbolic: bool, dtype: DType | None = None
     if dtype.is_float and kind != "sum" and rng.random() < 0.3:
         array[rng.random(shape) < 0.05] = np.nan
     layout = a_layout(rng, rank + 2)
-    result = Tensor(I64 if kind == "argmax" else dtype, (*domain[:2], *counts), a_layout(rng, rank + 2))
+    result = StoredTensor(I64 if kind == "argmax" else dtype, (*domain[:2], *counts), a_layout(rng, rank + 2))
     return Case(Pool(kind, window, strides, dilations, pads), array, tensor_of(array, layout, domain), result, sizes)
 
 
@@ -102,7 +102,7 @@ def test_endings(ending: str, layout: Layout) -> None:
     array = np.random.default_rng(0).normal(size=(2, 24, 9, 11)).astype(np.float32)
     shape = (2, 24, 4, 5)
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
-    result = Tensor(F32, shape, layout)
+    result = StoredTensor(F32, shape, layout)
     end = Ending(ending, F32, shape, shape, 1, layout, 3)
     work = pool_work(primitive, tensor_of(array, layout), result, targets()["software"], end.epilogue)
     (found,), _ = run_work(work, [(array, layout), *end.arrays], [result])
@@ -115,7 +115,7 @@ def test_large_windows() -> None:
     array = np.random.default_rng(1).normal(size=(1, 8, 33, 40)).astype(np.float32)
     for kind in ("maximum", "sum"):
         primitive = Pool(kind, (33, 40), (1, 1), (1, 1), ((0, 0), (20, 20)))
-        result = Tensor(F32, (1, 8, 1, 41), channels_last(4))
+        result = StoredTensor(F32, (1, 8, 1, 41), channels_last(4))
         work = pool_work(primitive, tensor_of(array, channels_last(4)), result, targets()["software"])
         (found,), _ = run_work(work, [(array, channels_last(4))], [result])
         (wanted,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, result.shape)], {})

@@ -20,7 +20,7 @@ from weft.ir.layout import row_major
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
 from weft.kernels.lower.barriers import with_barriers
-from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads import product_choice as choose
 from weft.kernels.threads import size_ranges as ranges
 from weft.kernels.threads.contract import contract_work
@@ -60,8 +60,8 @@ def test_random_labels(group: int, symbolic: bool) -> None:
 def product(
     m: Dim, n: Dim, k: Dim, target: ThreadTarget, weights: Array | None = None, dtypes: tuple[DType, DType] = (F32, F32)
 ) -> Work:
-    left, right = Tensor(dtypes[0], (m, k), row_major(2)), Tensor(dtypes[1], (k, n), row_major(2))
-    result = Tensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
+    left, right = StoredTensor(dtypes[0], (m, k), row_major(2)), StoredTensor(dtypes[1], (k, n), row_major(2))
+    result = StoredTensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
     return contracted(
         contract_work, Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights
     )
@@ -70,7 +70,7 @@ def product(
 def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
     a, b = random_array(m, (m, k), F32), random_array(n, (k, n), F32)
     operands = [(a, row_major(2)), (b, row_major(2))]
-    (found,), _ = run_work(work, operands, [Tensor(F32, (m, n), row_major(2))], bound)
+    (found,), _ = run_work(work, operands, [StoredTensor(F32, (m, n), row_major(2))], bound)
     assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
@@ -200,7 +200,7 @@ def test_few_rows_are_a_variant_of_software() -> None:
             a, b = random_array(m, (m, 40), F32), random_array(m + 1, (40, 80), F32)
             run = run_on_cpu if name == "vectors" else run_work
             operands = [(a, row_major(2)), (b, row_major(2))]
-            (found,), _ = run(work, operands, [Tensor(F32, (m, 80), row_major(2))], {"m": m})
+            (found,), _ = run(work, operands, [StoredTensor(F32, (m, 80), row_major(2))], {"m": m})
             assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
@@ -208,7 +208,7 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
     """Products as in attention: a grid, rows and columns are all unknown, and rows may be one."""
     b, s = dims.symbol("b"), dims.symbol("s")
     shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
-    left, right, result = (Tensor(F32, shape, row_major(3)) for shape in shapes)
+    left, right, result = (StoredTensor(F32, shape, row_major(3)) for shape in shapes)
     work = contracted(contract_work, Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
     chosen = set()
     for sizes in ({"b": 1, "s": 1}, {"b": 70, "s": 1}, {"b": 2, "s": 9}, {"b": 3, "s": 65}, {"b": 1, "s": 300}):
@@ -238,7 +238,7 @@ def test_bytes(dtypes: tuple[DType, DType]) -> None:
     for target in (targets()["software"], LARGE):
         for weights in (None, b):
             work = product(33, 20, 70, target, weights, dtypes)
-            result = Tensor(DType.int32, (33, 20), row_major(2))
+            result = StoredTensor(DType.int32, (33, 20), row_major(2))
             (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
             assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
 

@@ -20,7 +20,7 @@ from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import AT_HAND, Apply, Held, Literal, Scalar
 from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 KINDS = ("sum", "product", "maximum", "minimum")
@@ -66,7 +66,7 @@ def test_random_reductions(name: str, symbolic: bool) -> None:
             array.reshape(-1)[int(rng.integers(array.size))] = np.nan
         layout = a_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = Tensor(dtype, kept, a_layout(rng, len(kept)))
+        result = StoredTensor(dtype, kept, a_layout(rng, len(kept)))
         tensor = tensor_of(array, layout, domain)
         work = reduce_work(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
         run = run_on_cpu if name == "few" else run_work
@@ -92,7 +92,7 @@ def test_random_positions(name: str) -> None:
             array[...] = -np.inf if dtype.is_float else 0
         layout = a_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
-        result = Tensor(I64, kept, a_layout(rng, rank - 1))
+        result = StoredTensor(I64, kept, a_layout(rng, rank - 1))
         tensor = tensor_of(array, layout)
         work = reduce_work(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
         (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
@@ -118,7 +118,7 @@ def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...
     array = (rng.random(shape) + 1).astype(np.float32)
     for domain in (shape, (dims.symbol("n"), *shape[1:])):
         kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = Tensor(F32, kept, row_major(len(kept)))
+        result = StoredTensor(F32, kept, row_major(len(kept)))
         whole: Scalar = Held(AT_HAND, F32)
         epilogue = Epilogue(Apply("multiply", (whole, Literal(0.5, F32)), F32), ())
         given = [tensor_of(array, shape=domain)]
@@ -131,7 +131,7 @@ def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...
 @pytest.mark.parametrize("last", [False, True])
 def test_the_position_in_a_long_row(last: bool) -> None:
     array = np.random.default_rng(8).integers(0, 50000, (2, 300000)).astype(np.float32)
-    result = Tensor(I64, (2,), row_major(1))
+    result = StoredTensor(I64, (2,), row_major(1))
     primitive = ArgReduce("maximum", 1, last)
     (expected,) = evaluate(primitive, [array], [TensorType(I64, (2,))], {})
     for name in ("software", "sharing"):
@@ -149,7 +149,7 @@ def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
             array = np.zeros(shape, dtype.numpy)
             for axes in ((1,), tuple(range(len(shape)))):
                 kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
-                result = Tensor(dtype, kept, row_major(len(kept)))
+                result = StoredTensor(dtype, kept, row_major(len(kept)))
                 work = reduce_work(
                     Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, given_target("sharing")
                 )
@@ -167,7 +167,7 @@ def test_an_expression_of_two_tensors() -> None:
     domain = (6, 35, 18)
     difference = Apply("subtract", (plain(domain, F32), plain(domain, F32, 1)), F32)
     element = Apply("multiply", (difference, difference), F32)
-    result = Tensor(F32, (6, 18), row_major(2))
+    result = StoredTensor(F32, (6, 18), row_major(2))
     expected = np.square(first.astype(np.float64) - second).sum(1)
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]

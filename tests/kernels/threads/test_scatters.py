@@ -18,7 +18,7 @@ from weft.ir.program import Random, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.random import random_work
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.threads.scatter import scatter_work
 
 F32, I64 = DType.float32, DType.int64
@@ -32,7 +32,7 @@ def test_random_scatters(name: str, reduction: str) -> None:
         primitive, arrays, shapes, sizes = a_scatter(rng, bool(seed % 2), reduction, bool(rng.integers(2)))
         layouts = [a_layout(rng, array.ndim) for array in arrays]
         tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
-        result = Tensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
+        result = StoredTensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
         work = scatter_work(primitive, tensors, result, given_target(name))
         run = run_on_cpu if name == "few" else run_work
         (found,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
@@ -84,7 +84,7 @@ def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
     table = rng.integers(-3, 43, domain)
     (expected,) = evaluate(primitive, [data, table, update], [TensorType(F32, shape)], {})
     for layout in (row_major(2), Layout((1, 0))):
-        result = Tensor(F32, shape, layout)
+        result = StoredTensor(F32, shape, layout)
         work = scatter_work(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
         assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
         (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
@@ -114,7 +114,7 @@ def test_scattering_outside_is_reported(bad: int, points: int) -> None:
 def test_random_numbers(kind: str) -> None:
     for seed, shape in ((1, (1,)), (2**63 + 5, (7, 9)), (2**32 + 77, (3, 1500)), (3, (0, 4)), (12, ())):
         for dtype in (F32, DType.float16):
-            result = Tensor(dtype, shape, row_major(len(shape)))
+            result = StoredTensor(dtype, shape, row_major(len(shape)))
             work = random_work(Random(kind, seed), result, given_target("software"))
             for launch in work.launches:
                 assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)

@@ -17,7 +17,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate, Sort
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.threads.cumulate import cumulate_work
 from weft.kernels.threads.sort import sort_work
 
@@ -53,7 +53,7 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
             array[rng.random(shape) < 0.2] = dtype.limits[1]
         layouts = [a_layout(rng, rank) for _ in range(3)]
         kept = (*domain[:axis], wanted, *domain[axis + 1 :])
-        results = [Tensor(dtype, kept, layouts[1]), Tensor(I64, kept, layouts[2])]
+        results = [StoredTensor(dtype, kept, layouts[1]), StoredTensor(I64, kept, layouts[2])]
         primitive = Sort(axis, wanted, bool(rng.integers(2)))
         work = sort_work(primitive, tensor_of(array, layouts[0], domain), *results, given_target(name))
         run = run_on_cpu if name == "few" else run_work
@@ -75,7 +75,7 @@ def test_long_rows(name: str, shape: tuple[int, int], count: int) -> None:
     expected = np.argsort(-array, axis=1, kind="stable")[:, :count]
     for domain in (shape, (shape[0], dims.symbol("n"))):
         kept = (shape[0], count)
-        results = [Tensor(F32, kept, row_major(2)), Tensor(I64, kept, row_major(2))]
+        results = [StoredTensor(F32, kept, row_major(2)), StoredTensor(I64, kept, row_major(2))]
         work = sort_work(Sort(1, count, True), tensor_of(array, shape=domain), *results, given_target(name))
         (values, positions), _ = run_work(work, [(array, row_major(2))], results, {"n": shape[1]})
         np.testing.assert_array_equal(positions, expected)
@@ -98,7 +98,7 @@ def test_random_cumulations(name: str, kind: str) -> None:
             array = rng.normal(size=shape).astype(dtype.numpy)
         primitive = Cumulate(kind, int(rng.integers(rank)), bool(rng.integers(2)), bool(rng.integers(2)))
         layouts = [a_layout(rng, rank) for _ in range(2)]
-        result = Tensor(dtype, domain, layouts[1])
+        result = StoredTensor(dtype, domain, layouts[1])
         work = cumulate_work(primitive, tensor_of(array, layouts[0], domain), result, given_target(name))
         sizes = {f"n{axis}": size for axis, size in enumerate(shape)}
         (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layouts[0])], [result], sizes)

@@ -23,7 +23,7 @@ from weft.ir.packing import array_of
 from weft.ir.target import ThreadTarget
 from weft.ir.work import Place, PlannedLaunch
 from weft.kernels.lower.barriers import with_barriers
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 
 Array = np.ndarray[Any, Any]
 GUARD = 256  # bytes on either side of an array that must stay as they are
@@ -48,7 +48,7 @@ def targets() -> dict[str, ThreadTarget]:
 def run_work(
     work: Work,
     operands: Sequence[tuple[Array, Layout]],
-    results: Sequence[Tensor],
+    results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[Array], int]:
     """The results, and what the kernels left in `errors`."""

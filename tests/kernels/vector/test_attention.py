@@ -23,7 +23,7 @@ from weft.ir.layout import row_major
 from weft.ir.program import TensorProgram
 from weft.ir.target import VectorTarget
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.attention_parts import attention_parts
 
 Array = np.ndarray[Any, Any]
@@ -337,7 +337,7 @@ def test_stays_inside_its_memory(
     for operand in (*operands, steps[-1].results[0]):
         assert isinstance(operand.type, TensorType)
         assert operand.type.shape is not None
-        tensors.append(Tensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
+        tensors.append(StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
     arrays = dict(zip(program.inputs, inputs.values()))
     sizes = {"n": queries, "m": keys}
     packed: list[Array] = []

@@ -16,7 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.types import Shape
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.vector.contract import contract_work
 
 F32 = DType.float32
@@ -61,7 +61,7 @@ class Case:
         axis = int(random.integers(max(len(output), 1)))
         sizes = [self.sizes[x] for x in output]
         self.ending = Ending(kind, self.dtype, self.shape(output), sizes, axis, self.layouts[2], seed)
-        self.result = Tensor(self.dtype, self.shape(output), self.layouts[2])
+        self.result = StoredTensor(self.dtype, self.shape(output), self.layouts[2])
 
     def shape(self, labels: Any) -> Shape:
         return tuple(self.names[label] for label in labels)
@@ -102,8 +102,8 @@ def test_sizes_with_names(seed: int) -> None:
 
 
 def matrix_product(m: Dim, n: Dim, k: Dim, weights: Array | None, dtype: DType = F32, transposed: bool = False) -> Work:
-    left, result = (Tensor(dtype, shape, row_major(2)) for shape in ((m, k), (m, n)))
-    right = Tensor(dtype, (n, k) if transposed else (k, n), row_major(2))
+    left, result = (StoredTensor(dtype, shape, row_major(2)) for shape in ((m, k), (m, n)))
+    right = StoredTensor(dtype, (n, k) if transposed else (k, n), row_major(2))
     primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
     return contracted(contract_work, primitive, left, right, result, None, TARGET, constant_right=weights)
 
@@ -116,7 +116,7 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
     for n, k in ((1, 1), (1, 300), (3, 65), (31, 7), (33, 1024), (100, 20), (300, 3)):
         a, b = random_array(m, (m, k), F32), random_array(n, (n, k) if transposed else (k, n), F32)
         work = matrix_product(m, n, k, b if constant else None, transposed=transposed)
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [Tensor(F32, (m, n), row_major(2))])
+        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (m, n), row_major(2))])
         assert_close(found, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
 
 
@@ -127,7 +127,9 @@ def test_edges_of_columns(dtype: DType, constant: bool) -> None:
     for m, n in ((3, 40), (13, 17), (13, 24), (25, 33), (25, 48), (25, 49), (30, 80), (150, 100)):
         a, b = random_array(m, (m, 19), dtype), random_array(n, (19, n), dtype)
         work = matrix_product(m, n, 19, b if constant else None, dtype)
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [Tensor(dtype, (m, n), row_major(2))])
+        (found,), _ = run_work(
+            work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(dtype, (m, n), row_major(2))]
+        )
         assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
@@ -139,7 +141,9 @@ def test_one_kernel_for_many_sizes(transposed: bool) -> None:
         a = random_array(1, (sizes[0], sizes[2]), F32)
         b = random_array(2, (sizes[1], sizes[2]) if transposed else (sizes[2], sizes[1]), F32)
         bound = dict(zip("mnk", sizes))
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [Tensor(F32, (m, n), row_major(2))], bound)
+        (found,), _ = run_work(
+            work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (m, n), row_major(2))], bound
+        )
         assert_close(found, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
 
 
@@ -155,7 +159,7 @@ def test_nothing_to_do(sizes: tuple[int, int, int]) -> None:
     for names in (sizes, tuple(dims.symbol(name, 0) for name in "mnk")):
         work = matrix_product(*names, None)
         a, b = np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
-        result = Tensor(F32, names[:2], row_major(2))
+        result = StoredTensor(F32, names[:2], row_major(2))
         (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result], dict(zip("mnk", sizes)))
         np.testing.assert_array_equal(found, np.zeros((m, n), np.float32))
 
@@ -163,6 +167,6 @@ def test_nothing_to_do(sizes: tuple[int, int, int]) -> None:
 def test_same_bits_for_any_number_of_threads() -> None:
     a, b = random_array(1, (300, 200), F32), random_array(2, (200, 170), F32)
     work = matrix_product(300, 170, 200, b)
-    operands, results = [(a, row_major(2)), (b, row_major(2))], [Tensor(F32, (300, 170), row_major(2))]
+    operands, results = [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (300, 170), row_major(2))]
     runs = [run_work(work, operands, results, threads=threads)[0][0] for threads in (1, 2, 4)]
     assert runs[0].tobytes() == runs[1].tobytes() == runs[2].tobytes()

@@ -14,7 +14,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.vector.convolve import convolve_work
 
 F32 = DType.float32
@@ -72,7 +72,7 @@ class Case:
                 window = (strides[axis], spans[axis], sum(pads[axis]), names[axis + 2])
                 result[axis + 2] = self.output(*window, outputs[axis] - self.output(*window[:3], sizes[axis], 0))
         self.x_tensor = tensor_of(self.x, self.layout, names)
-        self.result = Tensor(self.dtype, tuple(result), self.layout)
+        self.result = StoredTensor(self.dtype, tuple(result), self.layout)
         kinds = KINDS if self.dtype.is_float else KINDS[:4]
         self.ending = Ending(str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed)
 
@@ -120,7 +120,9 @@ def plain(channels: int, features: int, sizes: tuple[Dim, ...], kernel: int, str
     pad = kernel // 2
     primitive = Convolve((stride,) * 2, (1, 1), ((pad, pad),) * 2, groups)
     outputs = [dims.floordiv(size + 2 * pad - kernel, stride) + 1 for size in sizes]
-    x, result = (Tensor(F32, shape, channels_last(4)) for shape in ((1, channels, *sizes), (1, features, *outputs)))
+    x, result = (
+        StoredTensor(F32, shape, channels_last(4)) for shape in ((1, channels, *sizes), (1, features, *outputs))
+    )
     weights = np.ones((features, channels // groups, kernel, kernel), np.float32)
     return convolved(convolve_work, primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
 
@@ -143,7 +145,7 @@ def test_transposed_with_a_padding_that_only_the_run_tells() -> None:
     primitive = Convolve((2,), (1,), ((size, 0),), 1, True)
     layout = channels_last(3)
     x, w = random_array(1, (2, 5, 9), F32), random_array(2, (5, 7, 4), F32)
-    result = Tensor(F32, (2, 7, 11), layout)
+    result = StoredTensor(F32, (2, 7, 11), layout)
     tensor = tensor_of(x, layout, (2, 5, 9))
     for before in (0, 3, 4):
         work = convolved(convolve_work, primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
@@ -157,6 +159,6 @@ def test_same_bits_for_any_number_of_threads(groups: int) -> None:
     work = plain(40, 40, (23, 19), 3, groups=groups)
     x = random_array(1, (1, 40, 23, 19), F32)
     weights = np.ones((40, 40 // groups, 3, 3), np.float32)
-    operands, results = [(x, channels_last(4)), (weights, row_major(4))], [Tensor(F32, x.shape, channels_last(4))]
+    operands, results = [(x, channels_last(4)), (weights, row_major(4))], [StoredTensor(F32, x.shape, channels_last(4))]
     runs = [run_work(work, operands, results, threads=threads)[0][0] for threads in (1, 2, 4)]
     assert runs[0].tobytes() == runs[1].tobytes() == runs[2].tobytes()

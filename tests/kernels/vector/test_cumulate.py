@@ -13,7 +13,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.cumulate import cumulate_work
 
 DTYPES = (DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.int64, DType.uint8)
@@ -41,7 +41,7 @@ def test_random_cumulations(kind: str, reverse: bool, exclusive: bool, symbolic:
             row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
             for _ in range(2)
         ]
-        result = Tensor(dtype, domain, layouts[1])
+        result = StoredTensor(dtype, domain, layouts[1])
         work = cumulate_work(primitive, tensor_of(array, layouts[0], domain), result, TARGET)
         (ours,), _ = run_work(work, [(array, layouts[0])], [result], sizes)
         (expected,) = evaluate(primitive, [array], [TensorType(dtype, domain)], sizes)

@@ -17,7 +17,7 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.scalar import AT_HAND, Apply, Held
 from weft.ir.target import VectorTarget
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.kernels.vector.byte_products import dot_product_work
 
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 31, 32, 33, 64, 70, 130)
@@ -63,7 +63,7 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
         element = Held(AT_HAND, DType.int32)
         epilogue, dtype = Epilogue(Apply("cast", (element,), DType.float32), ()), DType.float32
         wanted = wanted.astype(np.float32)
-    result = Tensor(dtype, shapes[2], layouts[2])
+    result = StoredTensor(dtype, shapes[2], layouts[2])
     work = contracted(
         dot_product_work,
         primitive,
@@ -102,7 +102,7 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
     for n, k in ((1, 1), (1, 300), (3, 65), (31, 7), (33, 1024), (100, 20), (300, 3)):
         a, b = random_bytes(random, (m, k), False), random_bytes(random, (n, k) if transposed else (k, n), True)
         primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
-        result = Tensor(DType.int32, (m, n), row_major(2))
+        result = StoredTensor(DType.int32, (m, n), row_major(2))
         given = b if constant else None
         work = contracted(
             dot_product_work, primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=given

@@ -17,7 +17,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.kernels.build.windows import Window
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.columns import split_columns
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.depthwise import find_runs
@@ -62,14 +62,14 @@ def check(
         primitive,
         tensor_of(x, layout),
         tensor_of(w),
-        Tensor(F32, shape, layout),
+        StoredTensor(F32, shape, layout),
         end.epilogue,
         TARGET,
         constant_w=w if constant else None,
         order=None if order is None else order[0],
     )
     operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]
-    (found,), _ = run_work(work, operands, [Tensor(F32, shape, layout)], threads=threads)
+    (found,), _ = run_work(work, operands, [StoredTensor(F32, shape, layout)], threads=threads)
     taken = x if order is None else x[:, order[1]]
     exact = convolve(primitive, taken.astype(np.float64), w.astype(np.float64), groups, primitive.pads, shape)
     assert_close(found, end.meaning(exact), F32)

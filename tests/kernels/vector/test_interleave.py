@@ -15,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Load
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.kernels.vector.interleave import interleave_work
 
 Array = np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ def test_rectangles(features: int, strides: tuple[int, int], last: bool, symboli
     sizes = {"h": 7, "w": 19}
     spatial: tuple[Dim, ...] = (dims.symbol("h"), dims.symbol("w")) if symbolic else (7, 19)
     layout = channels_last(4) if last else row_major(4)
-    result = Tensor(F32, (2, features, spatial[0] * strides[0], spatial[1] * strides[1]), layout)
+    result = StoredTensor(F32, (2, features, spatial[0] * strides[0], spatial[1] * strides[1]), layout)
     at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
     added = Apply("add", (Held(AT_HAND, F32), Load(0, (at[1],), F32)), F32)
     epilogue = Epilogue(Apply("maximum", (added, Held(AT_HAND, F32)), F32), (tensor_of(bias),))
@@ -66,8 +66,8 @@ def test_where_it_does_not_apply(
     kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[tuple[int, int], ...], size: int
 ) -> None:
     """Windows that overlap, a result that is cropped, and one that reaches further."""
-    x = Tensor(F32, (1, 8, 7, 7), channels_last(4))
-    result = Tensor(F32, (1, 1, size, size), row_major(4))
+    x = StoredTensor(F32, (1, 8, 7, 7), channels_last(4))
+    result = StoredTensor(F32, (1, 1, size, size), row_major(4))
     primitive = Convolve(strides, (1, 1), pads, 1, transposed=True)
     assert (
         transformed(interleave_work, primitive, x, np.zeros((8, 1, *kernel), np.float32), result, None, TARGET) is None

@@ -23,7 +23,7 @@ from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.maps import Region
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.maps import map_work
 from weft.kernels.vector.pool import pool_work
 
@@ -147,7 +147,7 @@ class Maker:
             result = Apply("logical_or" if self.dtype is BOOL else "maximum", (result, cast), self.dtype)
         return result
 
-    def operands(self) -> list[Tensor]:
+    def operands(self) -> list[StoredTensor]:
         return [
             tensor_of(array, layout, shape)
             for array, layout, shape in zip(self.arrays, self.layouts, self.shapes, strict=True)
@@ -165,7 +165,7 @@ def test_random_maps(group: int, symbolic: bool) -> None:
     for seed in range(group * 10, group * 10 + 10):
         maker = Maker(seed, symbolic)
         expression = maker.expression()
-        result = Tensor(maker.dtype, maker.domain, maker.layout(len(maker.domain)))
+        result = StoredTensor(maker.dtype, maker.domain, maker.layout(len(maker.domain)))
         work = map_work(expression, maker.operands(), result, TARGET)
         kinds = [TensorType(maker.dtype, maker.domain)]
         (expected,) = evaluate(Map(expression), maker.arrays, kinds, maker.sizes)
@@ -189,7 +189,7 @@ def test_layout_changes(shape: tuple[int, ...], dtype: DType) -> None:
         (channels_last(4), row_major(4)),
         (Layout((3, 1, 0, 2)),) * 2,
     ):
-        result = Tensor(dtype, shape, target)
+        result = StoredTensor(dtype, shape, target)
         work = map_work(plain(shape, dtype=dtype), [tensor_of(array, source)], result, TARGET)
         (ours,), _ = run_work(work, [(array, source)], [result])
         assert_same(ours, array, f"{source} to {target}")
@@ -204,7 +204,7 @@ def test_transposing_with_arithmetic() -> None:
     expression = Apply("add", (total, Load(2, (Index(dims.axis(1, 37)),), F32)), F32)
     layouts = [row_major(4), channels_last(4), row_major(1)]
     arrays = [first, second, bias]
-    result = Tensor(F32, shape, channels_last(4))
+    result = StoredTensor(F32, shape, channels_last(4))
     work = map_work(expression, list(map(tensor_of, arrays, layouts)), result, TARGET)
     (ours,), _ = run_work(work, list(zip(arrays, layouts)), [result])
     np.testing.assert_array_equal(ours, first + second + bias[:, None, None])
@@ -221,7 +221,7 @@ def test_short_axes_that_do_not_fill_vectors(outer: Dim, inner: tuple[int, int])
     a, b, c, d = (dims.axis(axis, size) for axis, size in enumerate(shape))
     mirrored = Load(0, tuple(map(Index, (a, dims.minimum(c, long - 1 - c), d, outer - 1 - b))), F32)
     expression = Apply("multiply", (mirrored, Apply("cast", (Index(c + d),), F32)), F32)
-    result = Tensor(F32, shape, row_major(4))
+    result = StoredTensor(F32, shape, row_major(4))
     work = map_work(expression, [tensor_of(array, shape=(3, long, short, outer))], result, TARGET)
     (expected,) = evaluate(Map(expression), [array], [TensorType(F32, shape)], sizes)
     for at_start in (False, True):
@@ -234,7 +234,7 @@ def test_checked_indices_are_reported(bad: int) -> None:
     values = np.arange(15, dtype=np.float32).reshape(5, 3)
     shape = (40, 3)
     gather = Load(0, (Load(1, (Index(dims.axis(0, 40)),), I64), Index(dims.axis(1, 3))), F32, checked=True)
-    result = Tensor(F32, shape, row_major(2))
+    result = StoredTensor(F32, shape, row_major(2))
     indices = np.arange(40) % 5
     work = map_work(gather, [tensor_of(values), tensor_of(indices)], result, TARGET)
     for place in (None, 0, 17, 39):
@@ -251,9 +251,13 @@ def test_writing_into_a_region() -> None:
     rng = np.random.default_rng(2)
     for layout in (row_major(3), Layout((2, 0, 1)), Layout((0, 2, 1))):
         array = rng.normal(size=(4, 5, 33)).astype(np.float32)
-        whole = Tensor(F32, (4, 11, 33), layout)
+        whole = StoredTensor(F32, (4, 11, 33), layout)
         work = map_work(
-            plain(array.shape), [tensor_of(array)], Tensor(F32, array.shape, layout), TARGET, Region(whole, (0, 3, 0))
+            plain(array.shape),
+            [tensor_of(array)],
+            StoredTensor(F32, array.shape, layout),
+            TARGET,
+            Region(whole, (0, 3, 0)),
         )
         (ours,), _ = run_work(work, [(array, row_major(3))], [whole])
         expected = np.full((4, 11, 33), 77, np.float32)
@@ -263,7 +267,7 @@ def test_writing_into_a_region() -> None:
 
 def test_empty_domains_and_operands() -> None:
     empty = np.zeros((0, 4), np.float32)
-    result = Tensor(F32, (0, 4), row_major(2))
+    result = StoredTensor(F32, (0, 4), row_major(2))
     (ours,), _ = run_work(
         map_work(plain((0, 4)), [tensor_of(empty)], result, TARGET), [(empty, row_major(2))], [result]
     )
@@ -272,7 +276,7 @@ def test_empty_domains_and_operands() -> None:
     axis = dims.axis(0, 5)
     inside = Apply("less", (Index(axis), Index(size)), BOOL)
     expression = Apply("select", (inside, Load(0, (Index(axis),), F32), Literal(-1.0, F32)), F32)
-    padded = Tensor(F32, (5,), row_major(1))
+    padded = StoredTensor(F32, (5,), row_major(1))
     nothing = np.zeros(0, np.float32)
     work = map_work(expression, [tensor_of(nothing, shape=(size,))], padded, TARGET)
     (ours,), _ = run_work(work, [(nothing, row_major(1))], [padded], {"n": 0})
@@ -285,7 +289,7 @@ def test_shared_subexpressions_are_computed_once() -> None:
     for _ in range(20):
         value = Apply("multiply", (value, value), F32)
     array = np.linspace(0.9999999, 1.0000001, 50).astype(np.float32)
-    result = Tensor(F32, (50,), row_major(1))
+    result = StoredTensor(F32, (50,), row_major(1))
     (ours,), _ = run_work(map_work(value, [tensor_of(array)], result, TARGET), [(array, row_major(1))], [result])
     expected = array
     for _ in range(20):
@@ -298,11 +302,11 @@ def test_other_processors(processor: str) -> None:
     """Kernels for vectors of other lengths are code that LLVM takes."""
     machine = named(processor)
     shape = (2, 24, 17, 19)
-    image = Tensor(F32, shape, row_major(4))
-    last = Tensor(F32, shape, channels_last(4))
+    image = StoredTensor(F32, shape, row_major(4))
+    last = StoredTensor(F32, shape, channels_last(4))
     pool = Pool("maximum", (3, 3), (2, 2), (1, 1), ((1, 1), (1, 1)))
-    pooled = Tensor(F32, (2, 24, 9, 10), row_major(4))
-    means = Tensor(F32, (2, 24), row_major(2))
+    pooled = StoredTensor(F32, (2, 24, 9, 10), row_major(4))
+    means = StoredTensor(F32, (2, 24), row_major(2))
     works = [
         map_work(Apply("exp", (plain(shape),), F32), [image], image, machine.target),
         map_work(plain(shape), [image], last, machine.target),

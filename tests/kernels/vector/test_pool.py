@@ -14,7 +14,7 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.kernels.vector.pool import pool_work
 
 F32, I64 = DType.float32, DType.int64
@@ -56,7 +56,7 @@ def test_random_pools(group: int, kind: str, symbolic: bool) -> None:
             array[rng.random(shape) < 0.05] = np.nan
         layout = a_layout(rng, rank + 2)
         kind_of_result = I64 if kind == "argmax" else dtype
-        result = Tensor(kind_of_result, (*domain[:2], *counts), a_layout(rng, rank + 2))
+        result = StoredTensor(kind_of_result, (*domain[:2], *counts), a_layout(rng, rank + 2))
         work = pool_work(primitive, tensor_of(array, layout, domain), result, TARGET)
         (ours,), _ = run_work(work, [(array, layout)], [result], sizes, at_start=bool(seed % 2))
         (expected,) = evaluate(primitive, [array], [TensorType(kind_of_result, result.shape)], sizes)
@@ -74,7 +74,7 @@ def test_averages_by_epilogue(layout: Layout) -> None:
     mean = Apply("divide", (Held(AT_HAND, F32), Literal(9.0, F32)), F32)
     epilogue = Epilogue(Apply("add", (mean, Load(0, (at[1],), F32)), F32), (tensor_of(bias),))
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
-    result = Tensor(F32, shape, layout)
+    result = StoredTensor(F32, shape, layout)
     work = pool_work(primitive, tensor_of(array, layout), result, TARGET, epilogue)
     (ours,), _ = run_work(work, [(array, layout), (bias, row_major(1))], [result])
     (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
@@ -109,7 +109,7 @@ def test_lines_of_pixels(
     spatial: tuple[Dim, ...] = (dims.symbol("h"), dims.symbol("w")) if symbolic else (11, 37)
     reach = [dilation * (size - 1) + 1 for size in window]
     counts = [dims.floordiv(s + sum(p) - r, stride) + 1 for s, p, r in zip(spatial, pads, reach)]
-    result = Tensor(F32, (2, 24, *counts), channels_last(4))
+    result = StoredTensor(F32, (2, 24, *counts), channels_last(4))
     primitive = Pool(kind, window, (stride, stride), (dilation, dilation), pads)
     work = pool_work(primitive, tensor_of(array, channels_last(4), (2, 24, *spatial)), result, TARGET)
     (ours,), _ = run_work(work, [(array, channels_last(4))], [result], sizes)

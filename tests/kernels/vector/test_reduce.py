@@ -15,7 +15,7 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 DTYPES = (F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32, I64, DType.uint8, DType.int8, BOOL)
@@ -72,7 +72,7 @@ def test_random_reductions(group: int, symbolic: bool) -> None:
             array.reshape(-1)[int(rng.integers(array.size))] = np.nan
         layout = a_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = Tensor(dtype, kept, a_layout(rng, len(kept)))
+        result = StoredTensor(dtype, kept, a_layout(rng, len(kept)))
         work = reduce_work(
             Reduce(kind, axes), plain(domain, dtype), domain, [tensor_of(array, layout, domain)], result, TARGET
         )
@@ -104,7 +104,7 @@ def test_random_positions(group: int) -> None:
             array[...] = -np.inf if dtype.is_float else 0
         layout = a_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
-        result = Tensor(I64, kept, a_layout(rng, rank - 1))
+        result = StoredTensor(I64, kept, a_layout(rng, rank - 1))
         work = reduce_work(primitive, plain(shape, dtype), shape, [tensor_of(array, layout)], result, TARGET)
         (ours,), _ = run_work(work, [(array, layout)], [result])
         (expected,) = evaluate(primitive, [array], [TensorType(I64, kept)], {})
@@ -118,7 +118,7 @@ def test_reductions_of_nothing(dtype: DType, kind: str, shape: tuple[int, ...]) 
     array = np.zeros(shape, dtype.numpy)
     for axes in ((1,), tuple(range(len(shape)))):
         kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
-        result = Tensor(dtype, kept, row_major(len(kept)))
+        result = StoredTensor(dtype, kept, row_major(len(kept)))
         work = reduce_work(Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, TARGET)
         (ours,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
         if dtype is BOOL:
@@ -139,7 +139,7 @@ def test_mean_of_squared_differences_with_epilogue() -> None:
     shift = Load(0, (Index(dims.axis(1, 18)), Index(dims.axis(0, 6))), F32)
     mean = Apply("divide", (Held(AT_HAND, F32), Literal(35.0, F32)), F32)
     epilogue = Epilogue(Apply("add", (mean, shift), F32), (tensor_of(other),))
-    result = Tensor(F32, (6, 18), row_major(2))
+    result = StoredTensor(F32, (6, 18), row_major(2))
     expected = np.mean(np.square(first.astype(np.float64) - second), axis=1) + other.T
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]
@@ -159,7 +159,7 @@ def test_long_reductions_are_the_same_for_any_threads(
     array = np.random.default_rng(4).normal(size=shape).astype(np.float32)
     domain: tuple[Dim, ...] = (dims.symbol("n"), *shape[1:]) if symbolic else shape
     kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-    result = Tensor(F32, kept, row_major(len(kept)))
+    result = StoredTensor(F32, kept, row_major(len(kept)))
     halved: Scalar = Apply("multiply", (Held(AT_HAND, F32), Literal(0.5, F32)), F32)
     work = reduce_work(
         Reduce("sum", axes),
@@ -181,7 +181,7 @@ def test_long_reductions_are_the_same_for_any_threads(
 
 def test_means_of_channels_last_images() -> None:
     array = np.random.default_rng(5).normal(size=(2, 100, 7, 7)).astype(np.float32)
-    result = Tensor(F32, (2, 100), row_major(2))
+    result = StoredTensor(F32, (2, 100), row_major(2))
     for layout in (channels_last(4), row_major(4)):
         work = reduce_work(
             Reduce("sum", (2, 3)), plain(array.shape, F32), array.shape, [tensor_of(array, layout)], result, TARGET
@@ -195,7 +195,7 @@ def test_long_rows_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None
     """A lane with a row of its own adds up stretches, so that the error does not grow with the row."""
     x = (np.random.default_rng(7).random((1, 24, 160, 170)) + 1).astype(np.float32)
     shape: tuple[Dim, ...] = (1, 24, dims.symbol("h"), dims.symbol("w")) if symbolic else x.shape
-    tensor, result = Tensor(F32, shape, channels_last(4)), Tensor(F32, (1, 24), row_major(2))
+    tensor, result = StoredTensor(F32, shape, channels_last(4)), StoredTensor(F32, (1, 24), row_major(2))
     work = reduce_work(Reduce("sum", (2, 3)), plain(shape, F32), shape, [tensor], result, TARGET)
     (found,), _ = run_work(work, [(x, channels_last(4))], [result], {"h": 160, "w": 170})
     np.testing.assert_allclose(found, x.astype(np.float64).sum((2, 3)), rtol=1e-6)

@@ -23,7 +23,7 @@ from weft.ir.scalar import Index, Load
 from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.build.templates import Request
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.select import choose
 from weft.ops.lower import lower
 from weft.passes import PIPELINE
@@ -79,7 +79,7 @@ def group_work(
     values: dict[Value, Array],
     rng: np.random.Generator,
     target: Target,
-) -> tuple[Work, list[tuple[Array, Layout]], dict[Value, Tensor]]:
+) -> tuple[Work, list[tuple[Array, Layout]], dict[Value, StoredTensor]]:
     """The work of a group, with its operands and its results in random layouts."""
     made = {value for step in group for value in step.results}
     read = list(dict.fromkeys(value for step in group for value in step.operands if value not in made))
@@ -94,12 +94,12 @@ def group_work(
     return part.work, [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()], results
 
 
-def tensor_for(value: Value, rng: np.random.Generator) -> Tensor:
+def tensor_for(value: Value, rng: np.random.Generator) -> StoredTensor:
     assert isinstance(value.type, TensorType)
     assert value.type.shape is not None
     rank = len(value.type.shape)
     layout = row_major(rank) if rng.random() < 0.6 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
-    return Tensor(value.type.dtype, value.type.shape, layout)
+    return StoredTensor(value.type.dtype, value.type.shape, layout)
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:

@@ -15,7 +15,7 @@ from weft.ir.program import Concat, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.concat import concat_work
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.maps import region_launch
 from weft.kernels.vector.scatter import scatter_work
 
@@ -73,7 +73,7 @@ def test_random_scatters(reduction: str, checked: bool, symbolic: bool) -> None:
         primitive, arrays, shapes, sizes = a_scatter(rng, symbolic, reduction, checked)
         layouts = [a_layout(rng, array.ndim) for array in arrays]
         tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
-        result = Tensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
+        result = StoredTensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
         work = scatter_work(primitive, tensors, result, TARGET)
         (ours,), errors = run_work(work, list(zip(arrays, layouts)), [result], sizes, threads=1 + seed % 2)
         assert errors == 0
@@ -89,7 +89,7 @@ def test_scattering_outside_is_reported(bad: int) -> None:
     primitive = Scatter((40, 33), (Load(1, (own[0],), I64), own[1]), Load(2, own, DType.float32), "none")
     data, update = np.zeros((6, 33), np.float32), np.ones((40, 33), np.float32)
     table = np.arange(40) % 6
-    result = Tensor(DType.float32, (6, 33), row_major(2))
+    result = StoredTensor(DType.float32, (6, 33), row_major(2))
     work = scatter_work(primitive, [tensor_of(array) for array in (data, table, update)], result, TARGET)
     for place in (None, 0, 39):
         given = table.copy()
@@ -121,7 +121,7 @@ def test_random_concatenations(symbolic: bool) -> None:
             arrays.append(array)
             tensors.append(tensor_of(array, layout, (*base[:axis], size, *base[axis + 1 :])))
             pairs.append((array, layout))
-        result = Tensor(dtype, (*base[:axis], total, *base[axis + 1 :]), a_layout(rng, rank))
+        result = StoredTensor(dtype, (*base[:axis], total, *base[axis + 1 :]), a_layout(rng, rank))
         work = concat_work(Concat(axis), tensors, result, TARGET, region_launch)
         (ours,), _ = run_work(work, pairs, [result], sizes)
         np.testing.assert_array_equal(

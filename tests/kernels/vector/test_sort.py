@@ -13,7 +13,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Sort
 from weft.ir.types import TensorType
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.sort import sort_work
 
 DTYPES = (
@@ -54,7 +54,7 @@ def test_random_sorts(group: int, descending: bool, symbolic: bool) -> None:
             for _ in range(3)
         ]
         kept = (*domain[:axis], number, *domain[axis + 1 :])
-        results = [Tensor(dtype, kept, layouts[1]), Tensor(DType.int64, kept, layouts[2])]
+        results = [StoredTensor(dtype, kept, layouts[1]), StoredTensor(DType.int64, kept, layouts[2])]
         primitive = Sort(axis, number, descending)
         work = sort_work(primitive, tensor_of(array, layouts[0], domain), results[0], results[1])
         (values, positions), _ = run_work(work, [(array, layouts[0])], results, sizes)

@@ -25,7 +25,7 @@ from weft.ir.program import Convolve, TensorProgram, Value
 from weft.ir.target import VectorTarget
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.sections import divide
 from weft.kernels.vector.winograd import winograd_work
 
@@ -57,7 +57,7 @@ def test_winograd(seed: int) -> None:
         bound["h"] = sizes[0]
         outputs[2] = names[2] + sum(pads[0]) - kernel[0] + 1
     ending = Ending(KINDS[seed % len(KINDS)], F32, tuple(outputs), shape, 1, layout, seed)
-    result = Tensor(F32, tuple(outputs), layout)
+    result = StoredTensor(F32, tuple(outputs), layout)
     tensor = tensor_of(x, layout, names)
     work = transformed(winograd_work, primitive, tensor, w, result, ending.epilogue, TARGET, 2 + 2 * (seed // 4 % 2))
     assert work is not None
@@ -72,7 +72,7 @@ def test_in_strips_and_with_rows_that_would_compete(channels: int, cache: int) -
     """A small cache makes many parts; tiles of 256 channels are whole pages apart unless they are set apart."""
     x, w = random_array(1, (2, channels, 33, 21), F32), random_array(2, (channels, channels, 3, 3), F32)
     primitive, layout = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1), channels_last(4)
-    result, target = Tensor(F32, x.shape, layout), replace(TARGET, cache_bytes=cache)
+    result, target = StoredTensor(F32, x.shape, layout), replace(TARGET, cache_bytes=cache)
     work = transformed(winograd_work, primitive, tensor_of(x, layout), w, result, None, target, 4)
     assert work is not None
     assert len(work.launches) > 3 or cache > 1024

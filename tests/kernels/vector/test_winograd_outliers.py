@@ -22,7 +22,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.vector.winograd import winograd_work
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +60,7 @@ class Case:
             names[axis], bound[name] = dims.symbol(name, 1), x.shape[axis]
             outputs[axis] = names[axis] + self.shape[axis] - x.shape[axis]
         end = Ending(ending, F32, tuple(outputs), self.shape, 1, layout, 3)
-        result, target = Tensor(F32, tuple(outputs), layout), replace(TARGET, cache_bytes=cache)
+        result, target = StoredTensor(F32, tuple(outputs), layout), replace(TARGET, cache_bytes=cache)
         work = transformed(
             winograd_work, self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size
         )

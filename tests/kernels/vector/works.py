@@ -17,7 +17,7 @@ from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.layout import Layout, row_major
 from weft.ir.packing import array_of
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 
 Array = np.ndarray[Any, Any]
 TARGET = host().target
@@ -43,10 +43,10 @@ class Guarded:
             assert _protect(page, PAGE, 0) == 0
 
 
-def tensor_of(array: Array, layout: Layout | None = None, shape: Sequence[Any] | None = None) -> Tensor:
+def tensor_of(array: Array, layout: Layout | None = None, shape: Sequence[Any] | None = None) -> StoredTensor:
     """The array as a builder meets it; `shape` may name its sizes."""
     given = array.shape if shape is None else tuple(shape)
-    return Tensor(from_numpy(array.dtype), given, layout or row_major(array.ndim))
+    return StoredTensor(from_numpy(array.dtype), given, layout or row_major(array.ndim))
 
 
 def in_memory(array: Array, layout: Layout) -> Array:
@@ -61,7 +61,7 @@ def out_of_memory(array: Array, layout: Layout) -> Array:
 def run_work(
     work: Work,
     operands: Sequence[tuple[Array, Layout]],
-    results: Sequence[Tensor],
+    results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
     *,
     threads: int = 1,

@@ -14,7 +14,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Scalar
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,7 @@ class ContractOperand:
     """An operand: its dimensions by label (a label that occurs twice means the diagonal)."""
 
     number: int
-    tensor: Tensor
+    tensor: StoredTensor
     labels: tuple[int, ...]
     constant: Array | None
 
@@ -45,9 +45,9 @@ class Contraction:
     """Operands of its work are left, right, then those of the epilogue; constants are given with the logical shape."""
 
     primitive: Contract
-    left: Tensor
-    right: Tensor
-    result: Tensor
+    left: StoredTensor
+    right: StoredTensor
+    result: StoredTensor
     epilogue: Epilogue | None = None
     constant_left: Array | None = None
     constant_right: Array | None = None

@@ -12,7 +12,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.program import Convolve
 from weft.kernels.build.windows import Phase, Window, distances, phases
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
 Array = np.ndarray[Any, Any]
 CHANNEL = 1
@@ -26,9 +26,9 @@ class Convolution:
     """
 
     primitive: Convolve
-    x: Tensor
-    w: Tensor
-    result: Tensor
+    x: StoredTensor
+    w: StoredTensor
+    result: StoredTensor
     epilogue: Epilogue | None = None
     constant: Array | None = None
     order: Dim | None = None

@@ -14,7 +14,7 @@ from weft.ir.scalar import AT_HAND, Held, flat_loads, walk
 from weft.kernels.lower.expressions import LITERAL_STRIDES, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
-from weft.kernels.lower.tensors import Epilogue, Reference, Tensor
+from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor
 
 LONG = 12  # instructions of an epilogue that should be in the code only once
 
@@ -22,7 +22,7 @@ LONG = 12  # instructions of an epilogue that should be in the code only once
 class EpilogueAccess:
     """What an epilogue reads and writes, by the axes of the result."""
 
-    def __init__(self, result: Tensor, epilogue: Epilogue | None) -> None:
+    def __init__(self, result: StoredTensor, epilogue: Epilogue | None) -> None:
         self.result = result
         self.operands = epilogue.operands if epilogue else ()
         self.expression = None if epilogue is None else flatten_loads(epilogue.expression, self.operands)
@@ -45,7 +45,7 @@ class EpilogueAccess:
 class EpilogueWriter(EpilogueAccess):
     """The epilogue's operands are those of the launch from number `first` on."""
 
-    def __init__(self, result: Tensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
+    def __init__(self, result: StoredTensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
         super().__init__(result, epilogue)
         self.builder = builder
         self.inputs = {

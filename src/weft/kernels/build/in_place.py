@@ -12,10 +12,10 @@ from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.layout import offset
 from weft.ir.scalar import FlatLoad, Load, Scalar, walk
 from weft.kernels.lower.merge_axes import flatten_loads
-from weft.kernels.lower.tensors import Copy, Tensor
+from weft.kernels.lower.tensors import Copy, StoredTensor
 
 
-def overwritable(expression: Scalar, operands: Sequence[Tensor], result: Tensor) -> tuple[int, ...]:
+def overwritable(expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor) -> tuple[int, ...]:
     """The operands that an expression loads only from the place of the element that it gives."""
     size, own = dims.product(result.shape), own_place(result)
     found = []
@@ -31,12 +31,12 @@ def overwritable(expression: Scalar, operands: Sequence[Tensor], result: Tensor)
     return tuple(sorted(found))
 
 
-def own_place(result: Tensor) -> Dim:
+def own_place(result: StoredTensor) -> Dim:
     """Where the element at the axes of a tensor lies."""
     return offset(result.strides, [dims.axis(axis, size) for axis, size in enumerate(result.shape)])
 
 
-def stretch(expression: Scalar, operands: Sequence[Tensor], result: Tensor) -> Copy | None:
+def stretch(expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor) -> Copy | None:
     """The result as elements of an operand in the order in which they lie there; None where it is more than that."""
     flat = flatten_loads(expression, operands)
     if not isinstance(flat, FlatLoad) or flat.dtype is not result.dtype or nonlinear_axes(flat.offset):

@@ -9,7 +9,7 @@ from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar, loads
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 
 STRETCH = 128  # elements of a row that a lane adds up on their own
 COLUMNS = 64  # rows that a block does side by side, at most
@@ -61,7 +61,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RowCut:
     """Rows in pieces: each `length` elements long along the reduced axis `axis`, results `stride` apart."""
 
     axis: int
@@ -80,7 +80,7 @@ class Sweep:
     reduced: frozenset[int]
     order: tuple[int, ...]
     passes: tuple[Pass, ...]
-    operands: tuple[Tensor, ...]
+    operands: tuple[StoredTensor, ...]
     results: tuple[Result, ...]
 
 

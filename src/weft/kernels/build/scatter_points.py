@@ -17,7 +17,7 @@ from weft.ir.layout import offset
 from weft.ir.program import Scatter
 from weft.ir.scalar import Index, Scalar
 from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def free_axes(primitive: Scatter) -> list[int]:
     return [axis for axis in range(len(primitive.domain)) if axis in own]
 
 
-def neighbour_axis(primitive: Scatter, result: Tensor) -> int | None:
+def neighbour_axis(primitive: Scatter, result: StoredTensor) -> int | None:
     """The free axis along which the result's elements are neighbours."""
     for axis, stride in zip(own_axes(primitive), result.strides, strict=True):
         if stride == 1 and axis is not None:
@@ -76,7 +76,7 @@ def find_point(
     return Point(offset(strides, fixed), indirect, inside, tuple(wrong) if checked else ())
 
 
-def all_indices(primitive: Scatter, result: Tensor, strides: Sequence[Dim]) -> list[tuple[Scalar, Dim, Dim]]:
+def all_indices(primitive: Scatter, result: StoredTensor, strides: Sequence[Dim]) -> list[tuple[Scalar, Dim, Dim]]:
     """The indices of a scatter as `find_point` takes them; strides as the kernel sees them."""
     return list(zip(primitive.indices, result.shape, strides, strict=True))
 

@@ -13,7 +13,7 @@ from weft.ir.groups import FusedMap, KernelGroup
 from weft.ir.program import Value
 from weft.ir.target import Target
 from weft.kernels.build.in_place import overwritable
-from weft.kernels.lower.tensors import Epilogue, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
 
 AnyGroup = TypeVar("AnyGroup", bound=KernelGroup, covariant=True)
 AnyTarget = TypeVar("AnyTarget", bound=Target, covariant=True)
@@ -24,16 +24,16 @@ class Request(Generic[AnyGroup, AnyTarget]):
     """A group, and its values as kernels meet them; `tile` is the size of a convolution's transformed tiles, if any."""
 
     group: AnyGroup
-    tensors: Mapping[Value, Tensor]
+    tensors: Mapping[Value, StoredTensor]
     constants: Mapping[Value, Any]
     target: AnyTarget
     tile: int | None = None
 
     @property
-    def result(self) -> Tensor:
+    def result(self) -> StoredTensor:
         return self.tensors[self.group.results[0]]
 
-    def take(self, values: Sequence[Value]) -> list[Tensor]:
+    def take(self, values: Sequence[Value]) -> list[StoredTensor]:
         return [self.tensors[value] for value in values]
 
     def epilogue(self, fused: FusedMap | None) -> Epilogue | None:
@@ -46,7 +46,7 @@ class Part:
 
     work: Work
     operands: tuple[int, ...]
-    result: Tensor
+    result: StoredTensor
 
 
 Built = Work | tuple[Part, ...]
@@ -67,7 +67,7 @@ class Template:
 Templates = Mapping[type, tuple[Template, ...]]
 
 
-def overwriting(work: Work, epilogue: Epilogue | None, result: Tensor) -> Work:
+def overwriting(work: Work, epilogue: Epilogue | None, result: StoredTensor) -> Work:
     """A product that may write where its epilogue reads: operands of that come after the two of the product."""
     if epilogue is None:
         return work

@@ -12,14 +12,18 @@ from weft.ir.program import Concat
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.target import Target
 from weft.kernels.common.maps import Region
-from weft.kernels.lower.tensors import Copy, Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Copy, Launch, Reference, StoredTensor, Work
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
-MapLaunch = Callable[[Scalar, Sequence[Tensor], Tensor, AnyTarget, Region | None], Launch]
+MapLaunch = Callable[[Scalar, Sequence[StoredTensor], StoredTensor, AnyTarget, Region | None], Launch]
 
 
 def concat_work(
-    primitive: Concat, operands: Sequence[Tensor], result: Tensor, target: AnyTarget, map_launch: MapLaunch[AnyTarget]
+    primitive: Concat,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
+    target: AnyTarget,
+    map_launch: MapLaunch[AnyTarget],
 ) -> Work:
     """One kernel for each operand that has elements; `map_launch` builds the family's."""
     launches: list[Launch] = []
@@ -28,7 +32,7 @@ def concat_work(
     for number, operand in enumerate(operands):
         if 0 not in operand.shape:
             plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(operand.shape))
-            part = Tensor(operand.dtype, operand.shape, result.layout)
+            part = StoredTensor(operand.dtype, operand.shape, result.layout)
             element, region = Load(0, plain, operand.dtype), Region(result, tuple(start))
             launch = map_launch(element, [operand], part, target, region)
             if operand.layout == result.layout:
@@ -40,7 +44,7 @@ def concat_work(
     return Work(tuple(launches), copies=tuple(copies))
 
 
-def _outside(axis: int, tensor: Tensor) -> tuple[int, ...]:
+def _outside(axis: int, tensor: StoredTensor) -> tuple[int, ...]:
     """The axes that lie further out in memory than this one."""
     order = tensor.layout.order
     return order[: order.index(axis)]

@@ -15,19 +15,19 @@ from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
-from weft.kernels.lower.tensors import RESULT, Launch, Tensor, Work
+from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor, Work
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """A part of a larger tensor, from `start` on."""
 
-    whole: Tensor
+    whole: StoredTensor
     start: tuple[Dim, ...]
 
 
 def single_map(
-    launch: Launch, expression: Scalar, operands: Sequence[Tensor], result: Tensor, region: Region | None
+    launch: Launch, expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor, region: Region | None
 ) -> Work:
     """The work of a map's only launch."""
     if region is not None:
@@ -46,7 +46,9 @@ class MapWriter:
     With a region, the result (of the same order of axes) is that part of it.
     """
 
-    def __init__(self, expression: Scalar, operands: Sequence[Tensor], result: Tensor, region: Region | None) -> None:
+    def __init__(
+        self, expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor, region: Region | None
+    ) -> None:
         whole = result if region is None else region.whole
         self.expression = expression
         self.merged = merge_axes([expression], operands, result.shape, whole.layout.order, [whole.strides])

@@ -16,7 +16,7 @@ from weft.ir.program import Random
 from weft.ir.target import ThreadTarget, VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, repeat
-from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -27,7 +27,7 @@ _LOW = 0xFFFFFFFF
 _QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
 
 
-def random_work(primitive: Random, result: Tensor, target: VectorTarget | ThreadTarget) -> Work:
+def random_work(primitive: Random, result: StoredTensor, target: VectorTarget | ThreadTarget) -> Work:
     """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
     assert primitive.seed is not None
     builder = KernelBuilder("random")

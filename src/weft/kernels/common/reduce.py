@@ -23,7 +23,7 @@ from weft.kernels.build.accumulators import Fold, wide_dtype
 from weft.kernels.build.positions import position_dtype
 from weft.kernels.build.row_passes import Pass, Result, Sweep, Write
 from weft.kernels.build.templates import Request
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 
 
 def reduce_sweep(request: Request[ReduceGroup, Target]) -> Sweep:
@@ -40,8 +40,8 @@ def reduction_sweep(
     primitive: Reduce | ArgReduce,
     element: Scalar,
     domain: Shape,
-    operands: Sequence[Tensor],
-    result: Tensor,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
     epilogue: Epilogue | None = None,
 ) -> Sweep:
     """Reduce `element`, an expression over the domain that loads from the operands."""
@@ -81,7 +81,7 @@ def _finished(epilogue: Epilogue | None, count: int, fold: Fold, domain: Shape, 
     return with_held(moved, {AT_HAND: Held(fold.key, fold.dtype)})
 
 
-def memory_order(element: Scalar, domain: Shape, operands: Sequence[Tensor]) -> tuple[int, ...]:
+def memory_order(element: Scalar, domain: Shape, operands: Sequence[StoredTensor]) -> tuple[int, ...]:
     """The order in which the operand with the most axes of the domain stores them, outermost first."""
     own = {dims.axis(axis, size): axis for axis, size in enumerate(domain) if size != 1}
     best: list[int] = []
@@ -112,7 +112,7 @@ def pieces_work(
     wide = wide_dtype(fold.kind, fold.element.dtype)
     kept = [other for other in sweep.order if other not in sweep.reduced]
     rows = dims.product(sweep.domain[other] for other in kept)
-    stacked = Tensor(wide, (pieces, *(sweep.domain[other] for other in kept)), row_major(len(kept) + 1))
+    stacked = StoredTensor(wide, (pieces, *(sweep.domain[other] for other in kept)), row_major(len(kept) + 1))
     strides: list[Dim] = [0] * len(sweep.domain)
     for other, stride in zip(kept, stacked.strides[1:], strict=True):
         strides[other] = stride
@@ -131,14 +131,14 @@ def pieces_work(
     return Work(launches, (Workspace(wide, rows * pieces),))
 
 
-def _fold_of_pieces(sweep: Sweep, fold: Fold, stacked: Tensor, kept: Sequence[int]) -> Fold:
+def _fold_of_pieces(sweep: Sweep, fold: Fold, stacked: StoredTensor, kept: Sequence[int]) -> Fold:
     """The same reduction of the pieces, which lie along an axis after the domain's."""
     along = Index(dims.axis(len(sweep.domain), stacked.shape[0]))
     indices = (along, *(Index(dims.axis(other, sweep.domain[other])) for other in kept))
     return replace(fold, element=Load(len(sweep.operands), indices, stacked.dtype))
 
 
-def _combining(sweep: Sweep, part: Pass, number: int, stacked: Tensor) -> Sweep:
+def _combining(sweep: Sweep, part: Pass, number: int, stacked: StoredTensor) -> Sweep:
     """The sweep with pieces for elements: reduced axes give way to one more, which is innermost for few rows."""
     after = len(sweep.domain)
     domain = (*(1 if axis in sweep.reduced else size for axis, size in enumerate(sweep.domain)), stacked.shape[0])

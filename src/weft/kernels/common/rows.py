@@ -22,7 +22,7 @@ from weft.kernels.build.accumulators import Fold
 from weft.kernels.build.row_passes import COLUMNS, Pass, Result, Single, Sweep, Write
 from weft.kernels.build.templates import Request
 from weft.kernels.common.reduce import memory_order
-from weft.kernels.lower.tensors import Tensor
+from weft.kernels.lower.tensors import StoredTensor
 
 KEEP_COST = 8  # of a full value, from which on it is kept for later passes
 LOCAL_BYTES = 32 * 1024
@@ -49,8 +49,8 @@ class _Plan:
         self,
         frame: RowFrame,
         steps: Sequence[Step],
-        operands: Mapping[Value, Tensor],
-        results: Mapping[Value, Tensor],
+        operands: Mapping[Value, StoredTensor],
+        results: Mapping[Value, StoredTensor],
         keeps: bool,
     ) -> None:
         self.frame = frame
@@ -235,7 +235,7 @@ class _Plan:
         element = self.element(first.operands[0], 0)
         return memory_order(element, self.frame.domain, tuple(self.operands.values()))
 
-    def result(self, value: Value, tensor: Tensor) -> Result:
+    def result(self, value: Value, tensor: StoredTensor) -> Result:
         if self.is_full(value):
             return Result(tensor.dtype, tensor.strides)
         strides: list[Dim] = [0] * len(self.frame.domain)

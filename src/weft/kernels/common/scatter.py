@@ -10,17 +10,18 @@ from weft.ir.program import Scatter
 from weft.ir.scalar import Apply, Index, Load, Scalar
 from weft.kernels.build.accumulators import wide_dtype
 from weft.kernels.common.concat import AnyTarget, MapLaunch
-from weft.kernels.lower.tensors import RESULT, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import RESULT, Launch, Reference, StoredTensor, Work, Workspace
 
 Updates = Callable[
-    [Scatter, Sequence[Tensor], Tensor, AnyTarget, Reference, int], tuple[list[Launch], tuple[Workspace, ...]]
+    [Scatter, Sequence[StoredTensor], StoredTensor, AnyTarget, Reference, int],
+    tuple[list[Launch], tuple[Workspace, ...]],
 ]
 
 
 def scatter_launches(
     primitive: Scatter,
-    operands: Sequence[Tensor],
-    result: Tensor,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
     target: AnyTarget,
     map_launch: MapLaunch[AnyTarget],
     updates: Updates[AnyTarget],
@@ -32,7 +33,7 @@ def scatter_launches(
     combines = primitive.reduction != "none"
     wide = wide_dtype("sum", result.dtype) if combines else result.dtype
     plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
-    copied = Tensor(wide, result.shape, result.layout)
+    copied = StoredTensor(wide, result.shape, result.layout)
     narrow = wide is not result.dtype
     spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
     place = Reference("workspace", 0) if narrow else RESULT

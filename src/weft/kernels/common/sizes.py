@@ -12,14 +12,14 @@ from weft.ir.kernel import Call, Code, Integer
 from weft.ir.program import Dims
 from weft.ir.target import Target
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work
 
 _PART_BITS = (0, 31, 62)  # where parts start
 _PART = 1 << 31
 _MOST_ELEMENTS = 16  # of a launch whose parameters are parts: it has room for some sixty
 
 
-def sizes_work(primitive: Dims, result: Tensor, target: Target) -> Work:
+def sizes_work(primitive: Dims, result: StoredTensor, target: Target) -> Work:
     """One scalar store per element; tensors of sizes are small."""
     values = list(enumerate(primitive.values))
     each = _MOST_ELEMENTS if target.parameter_bits < 64 else max(len(values), 1)
@@ -27,7 +27,7 @@ def sizes_work(primitive: Dims, result: Tensor, target: Target) -> Work:
     return Work(tuple(_launch(piece, result, target) for piece in pieces))
 
 
-def _launch(values: list[tuple[int, Dim]], result: Tensor, target: Target) -> Launch:
+def _launch(values: list[tuple[int, Dim]], result: StoredTensor, target: Target) -> Launch:
     builder = KernelBuilder("sizes")
     out = builder.output("out", result.dtype, Reference("result", 0))
     body = []

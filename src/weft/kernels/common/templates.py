@@ -17,7 +17,7 @@ from weft.kernels.common.random import random_work
 from weft.kernels.common.reduce import reduce_sweep
 from weft.kernels.common.rows import rows_sweep
 from weft.kernels.common.sizes import sizes_work
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 
 Building = Callable[[Request[Any, Any]], Built | None]
 
@@ -31,7 +31,7 @@ def building_maps(build: Callable[..., Work]) -> Building:
     return work
 
 
-def building_steps(build: Callable[[Any, list[Tensor], list[Tensor], Any], Work]) -> Building:
+def building_steps(build: Callable[[Any, list[StoredTensor], list[StoredTensor], Any], Work]) -> Building:
     """`build` takes the primitive of the group's only step, its operands and its results."""
 
     def work(request: Request[StepGroup, Any]) -> Work:
@@ -106,11 +106,11 @@ def building_attention(build: Callable[..., tuple[Part, ...]]) -> Building:
     return parts
 
 
-def _random(primitive: Any, _: object, results: Sequence[Tensor], target: VectorTarget | ThreadTarget) -> Work:
+def _random(primitive: Any, _: object, results: Sequence[StoredTensor], target: VectorTarget | ThreadTarget) -> Work:
     return random_work(primitive, results[0], target)
 
 
-def _sizes(primitive: Any, _: object, results: Sequence[Tensor], target: VectorTarget | ThreadTarget) -> Work:
+def _sizes(primitive: Any, _: object, results: Sequence[StoredTensor], target: VectorTarget | ThreadTarget) -> Work:
     return sizes_work(primitive, results[0], target)
 
 

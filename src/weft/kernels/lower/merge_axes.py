@@ -18,7 +18,7 @@ from weft.ir.scalar import Apply, FlatLoad, Index, Load, Scalar, flat_loads, reb
 from weft.ir.types import Shape
 from weft.kernels.lower.expressions import Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder
-from weft.kernels.lower.tensors import Reference, Tensor
+from weft.kernels.lower.tensors import Reference, StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Merged:
 
 def merge_axes(
     expressions: Sequence[Scalar],
-    operands: Sequence[Tensor],
+    operands: Sequence[StoredTensor],
     domain: Shape,
     order: Sequence[int],
     results: Sequence[Sequence[Dim]],
@@ -84,7 +84,7 @@ def merge_axes(
 
 
 def operand_inputs(
-    operands: Sequence[Tensor], builder: KernelBuilder, numbers: Iterable[int] | None = None
+    operands: Sequence[StoredTensor], builder: KernelBuilder, numbers: Iterable[int] | None = None
 ) -> dict[int, Buffer]:
     """Buffers for the operands of a launch, or for some of them, by their numbers."""
     chosen = range(len(operands)) if numbers is None else numbers
@@ -92,7 +92,7 @@ def operand_inputs(
 
 
 def operand_views(
-    operands: Sequence[Tensor], buffers: Mapping[int, Buffer], builder: KernelBuilder
+    operands: Sequence[StoredTensor], buffers: Mapping[int, Buffer], builder: KernelBuilder
 ) -> dict[int, Operand]:
     """The operands that have buffers, as kernels see them."""
     views: dict[int, Operand] = {}
@@ -103,7 +103,7 @@ def operand_views(
     return views
 
 
-def flatten_loads(expression: Scalar, operands: Sequence[Tensor]) -> Scalar:
+def flatten_loads(expression: Scalar, operands: Sequence[StoredTensor]) -> Scalar:
     """Loads that are certain to lie inside as flat ones."""
 
     def flatten(load: Load) -> Scalar:

@@ -11,14 +11,14 @@ from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
 from weft.ir.work import Copy, Launch, Reference, Work, Workspace
 
-__all__ = ["LEFT", "RESULT", "RIGHT", "Copy", "Epilogue", "Launch", "Reference", "Tensor", "Work", "Workspace"]
+__all__ = ["LEFT", "RESULT", "RIGHT", "Copy", "Epilogue", "Launch", "Reference", "StoredTensor", "Work", "Workspace"]
 
 LEFT, RIGHT = Reference("operand", 0), Reference("operand", 1)  # of a product
 RESULT = Reference("result", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StoredTensor:
     """A tensor as a kernel meets it."""
 
     dtype: DType
@@ -38,4 +38,4 @@ class Epilogue:
     """
 
     expression: Scalar
-    operands: tuple[Tensor, ...]
+    operands: tuple[StoredTensor, ...]

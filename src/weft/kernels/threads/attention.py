@@ -23,7 +23,7 @@ from weft.kernels.build.loop_axes import split_index
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, repeat
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
 
 FLOAT = DType.float32
 RUN = 4  # numbers of a query, key or value that are read at once
@@ -44,7 +44,12 @@ class Streaming:
     """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block."""
 
     def __init__(
-        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, height: int
+        self,
+        attention: Attention,
+        operands: Sequence[StoredTensor],
+        result: StoredTensor,
+        target: ThreadTarget,
+        height: int,
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
         self.builder = KernelBuilder("attention")
@@ -236,7 +241,7 @@ class Streaming:
         return statements
 
 
-def _epilogue(attention: Attention, operands: Sequence[Tensor]) -> Epilogue | None:
+def _epilogue(attention: Attention, operands: Sequence[StoredTensor]) -> Epilogue | None:
     if attention.epilogue is None:
         return None
     used = ending_operands(attention)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from weft.ir.attention import Attention
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.templates import Part
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.threads.attention import ending_operands, streamed_operands
 from weft.kernels.threads.attention_tiles import attention_on_tiles
 
 
 def attention_parts(
-    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget
+    attention: Attention, operands: Sequence[StoredTensor], result: StoredTensor, target: ThreadTarget
 ) -> tuple[Part, ...]:
     """The attention alone."""
     launch = attention_on_tiles(attention, tuple(operands), result, target)

@@ -24,7 +24,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch_run, put_run, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import Launch, Tensor
+from weft.kernels.lower.tensors import Launch, StoredTensor
 from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, call, larger, number_of
 from weft.kernels.threads.points import all_of
 
@@ -36,7 +36,7 @@ ELSEWHERE = 2048  # bytes of shared memory that are left to others
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionTile:
     """How the lanes of a block share the work: `high` groups of `rows`, each with `wide` lanes."""
 
     lanes: int
@@ -84,7 +84,7 @@ def odd(number: int) -> int:
     return number | 1
 
 
-def choose_shape(attention: Attention, target: ThreadTarget) -> Shape:
+def choose_shape(attention: Attention, target: ThreadTarget) -> AttentionTile:
     """As many rows a lane as there are blocks enough for, and as shared memory has room for."""
     depth, width = -(-attention.depth // RUN), -(-attention.width // RUN)
     count = estimate(dims.product(attention.shape[axis] for axis in attention.rows))
@@ -92,13 +92,13 @@ def choose_shape(attention: Attention, target: ThreadTarget) -> Shape:
     lanes = min(target.most_block_threads, 128 if RUN * width <= 128 else 256)
     room = target.shared_bytes - ELSEWHERE
     wide = MOST_WIDE
-    while wide > 1 and (wide * RUN > lanes or Shape(lanes, wide, 1, False).bytes(depth, width) > room):
+    while wide > 1 and (wide * RUN > lanes or AttentionTile(lanes, wide, 1, False).bytes(depth, width) > room):
         wide //= 2
-    chosen = Shape(lanes, wide, 1, Shape(lanes, wide, 1, True).bytes(depth, width) <= room)
+    chosen = AttentionTile(lanes, wide, 1, AttentionTile(lanes, wide, 1, True).bytes(depth, width) <= room)
     rows = 2
     while rows <= MOST_ROWS:
         for keeps in (True, False):
-            taller = Shape(lanes, wide, rows, keeps)
+            taller = AttentionTile(lanes, wide, rows, keeps)
             blocks = heads * -(-count // taller.height)
             fits = taller.bytes(depth, width) <= room and (keeps or not chosen.keeps_queries)
             if fits and blocks >= FEW_BLOCKS and chosen.height < count:
@@ -110,15 +110,20 @@ def choose_shape(attention: Attention, target: ThreadTarget) -> Shape:
 
 @memoized
 def attention_on_tiles(
-    attention: Attention, operands: tuple[Tensor, ...], result: Tensor, target: ThreadTarget
+    attention: Attention, operands: tuple[StoredTensor, ...], result: StoredTensor, target: ThreadTarget
 ) -> Launch:
     """Operands as those of `Streaming`."""
-    return Tiles(attention, operands, result, target, choose_shape(attention, target)).build()
+    return AttentionTiles(attention, operands, result, target, choose_shape(attention, target)).build()
 
 
-class Tiles(Streaming):
+class AttentionTiles(Streaming):
     def __init__(
-        self, attention: Attention, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, shape: Shape
+        self,
+        attention: Attention,
+        operands: Sequence[StoredTensor],
+        result: StoredTensor,
+        target: ThreadTarget,
+        shape: AttentionTile,
     ) -> None:
         super().__init__(attention, operands, result, target, shape.height)
         self.shape = shape

@@ -24,7 +24,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.contraction import Contraction, ContractOperand, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.lower.tensors import Epilogue, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_choice import product_work
 from weft.kernels.threads.product_operands import RUN
@@ -57,7 +57,7 @@ class _Plan:
         left: ContractOperand,
         right: ContractOperand,
         primitive: Contract,
-        result: Tensor,
+        result: StoredTensor,
         epilogue: Epilogue | None,
     ) -> None:
         self.left, self.right, self.output, self.result, self.epilogue = left, right, primitive.output, result, epilogue

@@ -26,7 +26,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.convolution import CHANNEL, Convolution, fixed, kernel_slice
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.windows import Phase
-from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import product_work
@@ -136,11 +136,11 @@ class _Builder:
 
     # -- the input ---------------------------------------------------------------------------------------------------
 
-    def spread(self) -> tuple[Tensor, Reference, Work]:
+    def spread(self) -> tuple[StoredTensor, Reference, Work]:
         """The input with its elements apart, and zeros between them."""
         apart = [1, 1, *self.distances]
         shape = tuple((size - 1) * distance + 1 for size, distance in zip(self.x.shape, apart))
-        made = Tensor(self.x.dtype, shape, channels_last(len(shape)))
+        made = StoredTensor(self.x.dtype, shape, channels_last(len(shape)))
         axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
         places = tuple(Index(dims.floordiv(axis, distance)) for axis, distance in zip(axes, apart))
         value: Scalar = Load(0, places, self.x.dtype)

@@ -17,7 +17,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
-from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads.lane_groups import power_of_two, shares
 from weft.kernels.threads.thread_points import digits, each_point, lanes_for
 
@@ -27,13 +27,13 @@ NEIGHBOURS = 4  # elements that a lane adds up on its own
 LONGEST_ALONE = 1 << 17  # elements of a row for one thread: software counts the turns of a loop, and ends it at 2 ** 16
 
 
-def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: ThreadTarget) -> Work:
+def cumulate_work(primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: ThreadTarget) -> Work:
     """One kernel."""
     return _Cumulation(primitive, operand, result, target).work()
 
 
 class _Cumulation:
-    def __init__(self, primitive: Cumulate, operand: Tensor, result: Tensor, target: ThreadTarget) -> None:
+    def __init__(self, primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: ThreadTarget) -> None:
         self.primitive = primitive
         self.operand = operand
         self.result = result

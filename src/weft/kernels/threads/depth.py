@@ -20,7 +20,7 @@ _LONG = 8  # pieces of a walk from which on one that is not full does not matter
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DepthPiece:
     """Where a piece is: its number, along the innermost walk or all of them, and its places along the others."""
 
     number: Dim
@@ -46,12 +46,12 @@ class Depth:
         self._sizes = [1 if n == 0 else size for n, size in enumerate(named)]  # the first one is never divided by
         self._loops = [builder.named(f"loop{n}", size) for n, size in enumerate(outer)]
 
-    def piece(self, hint: str) -> Piece:
+    def piece(self, hint: str) -> DepthPiece:
         """Variables for a piece, which `begin` or `loops` introduces."""
         number = self.builder.variable(f"{hint}_piece")
-        return Piece(number, tuple(self.builder.variables(f"{hint}_sum", len(self._sizes) if self.nested else 0)))
+        return DepthPiece(number, tuple(self.builder.variables(f"{hint}_sum", len(self._sizes) if self.nested else 0)))
 
-    def begin(self, piece: Piece, number: Dim) -> list[Statement]:
+    def begin(self, piece: DepthPiece, number: Dim) -> list[Statement]:
         """Where the piece of a number among all is."""
         if not self.nested:
             return [let(piece.number, number)]
@@ -59,7 +59,7 @@ class Depth:
         lets = [let(name, place) for name, place in zip(piece.sums, places)]
         return [let(piece.number, dims.mod(number, self._each)), *lets]
 
-    def loops(self, piece: Piece, before: Sequence[Statement], body: Sequence[Statement]) -> list[Statement]:
+    def loops(self, piece: DepthPiece, before: Sequence[Statement], body: Sequence[Statement]) -> list[Statement]:
         """All pieces, one after the other; `before` each stretch of them that has the outer places in common."""
         stop = self._each if self.nested else self.builder.named("pieces", self.pieces)
         found: list[Statement] = [*before, repeat(piece.number, 0, stop, 1, body)]
@@ -67,24 +67,24 @@ class Depth:
             found = [repeat(place, 0, size, 1, found)]
         return found
 
-    def outer(self, piece: Piece) -> list[Dim]:
+    def outer(self, piece: DepthPiece) -> list[Dim]:
         """Where all elements of a piece are along each walk; 0 along those that they differ in."""
         return [*piece.sums, 0] if self.nested else [0] * len(self._sizes)
 
-    def inner(self, piece: Piece, within: Dim) -> list[Dim]:
+    def inner(self, piece: DepthPiece, within: Dim) -> list[Dim]:
         """Where an element of a piece is besides."""
         index = self._index(piece, within)
         if self.nested:
             return [*(0 for _ in self._sizes), index]
         return split_index(index, self._sizes) if self._sizes else []
 
-    def test(self, piece: Piece, within: Dim) -> list[Code]:
+    def test(self, piece: DepthPiece, within: Dim) -> list[Code]:
         """The condition under which there is such an element."""
         if self.is_exact:
             return []
         return [Call("less", (Integer(self._index(piece, within)), Integer(self._whole)), DType.bool)]
 
-    def _index(self, piece: Piece, within: Dim) -> Dim:
+    def _index(self, piece: DepthPiece, within: Dim) -> Dim:
         return self.depth * piece.number + within
 
 

@@ -31,7 +31,7 @@ from weft.kernels.build.multiply_add import accumulator_type, multiply_add, wide
 from weft.kernels.build.windows import Phase
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.points import all_of, points
 
@@ -107,7 +107,7 @@ def _packed(array: Array, phase: Phase, groups: Groups) -> Iterator[Array]:
     yield np.moveaxis(arranged, (1, 0, 2), (-3, -2, -1))
 
 
-def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) -> tuple[Launch, Workspace]:
+def pack_weights(w: StoredTensor, phase: Phase, groups: Groups, target: ThreadTarget) -> tuple[Launch, Workspace]:
     """The same by a kernel."""
     shape = (*(window.taps for window in phase), groups.channels, groups.count * groups.features)
     axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
@@ -115,7 +115,7 @@ def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) 
     places = [group * groups.channels + axes[-2], feature] if groups.transposed else [axes[-1], axes[-2]]
     places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes)]
     load = Load(0, tuple(map(Index, places)), w.dtype)
-    packed = Tensor(w.dtype, shape, row_major(len(shape)))
+    packed = StoredTensor(w.dtype, shape, row_major(len(shape)))
     return region_launch(load, [w], packed, target), Workspace(w.dtype, dims.product(shape))
 
 
@@ -126,8 +126,8 @@ def pack_weights(w: Tensor, phase: Phase, groups: Groups, target: ThreadTarget) 
 def depthwise_launch(
     phase: Phase,
     groups: Groups,
-    x: Tensor,
-    result: Tensor,
+    x: StoredTensor,
+    result: StoredTensor,
     epilogue: Epilogue | None,
     target: ThreadTarget,
 ) -> Launch:
@@ -140,8 +140,8 @@ class _Direct:
         self,
         phase: Phase,
         groups: Groups,
-        x: Tensor,
-        result: Tensor,
+        x: StoredTensor,
+        result: StoredTensor,
         epilogue: Epilogue | None,
         target: ThreadTarget,
     ) -> None:

@@ -17,14 +17,14 @@ from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, put, put_run
 from weft.kernels.lower.merge_axes import operand_views
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.kernels.threads.product_operands import RUN
 
 
 class RunEpilogueWriter(EpilogueWriter):
     """`columns` are the walks along which neighbours are written."""
 
-    def __init__(self, result: Tensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
+    def __init__(self, result: StoredTensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
         super().__init__(result, epilogue, builder, first)
         self._fetched: dict[tuple[Buffer, Dim], list[Register]] = {}
 

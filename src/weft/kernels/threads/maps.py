@@ -12,18 +12,26 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body, masked
 from weft.kernels.common.maps import MapWriter, Region, single_map
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import Launch, Tensor, Work
+from weft.kernels.lower.tensors import Launch, StoredTensor, Work
 
 
 def map_work(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, region: Region | None = None
+    expression: Scalar,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
+    target: ThreadTarget,
+    region: Region | None = None,
 ) -> Work:
     """result[...] = expression; with a region, the result (of the same order of axes) is that part of it."""
     return single_map(region_launch(expression, operands, result, target, region), expression, operands, result, region)
 
 
 def region_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget, region: Region | None = None
+    expression: Scalar,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
+    target: ThreadTarget,
+    region: Region | None = None,
 ) -> Launch:
     """The kernel of a map alone."""
     return _map_launch(expression, operands, result, target.block_threads, region)
@@ -31,7 +39,7 @@ def region_launch(
 
 @memoized
 def _map_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int, region: Region | None
+    expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor, lanes: int, region: Region | None
 ) -> Launch:
     writer = MapWriter(expression, operands, result, region)
     if not writer.merged.axes:

@@ -16,7 +16,7 @@ from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.threads.points import all_of, points
 
 RUN = 4  # channels of a thread, where they are neighbours
@@ -27,7 +27,7 @@ Body = tuple[Statement, ...]
 
 
 def pool_work(
-    primitive: Pool, operand: Tensor, result: Tensor, target: ThreadTarget, epilogue: Epilogue | None = None
+    primitive: Pool, operand: StoredTensor, result: StoredTensor, target: ThreadTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
     return Work((_pool_launch(primitive, operand, result, epilogue, target),))
@@ -35,7 +35,7 @@ def pool_work(
 
 @memoized
 def _pool_launch(
-    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
+    primitive: Pool, operand: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, target: ThreadTarget
 ) -> Launch:
     """Operands are the pool's and the epilogue's."""
     return _Pooling(primitive, operand, result, epilogue, target).launch()
@@ -43,7 +43,12 @@ def _pool_launch(
 
 class _Pooling:
     def __init__(
-        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: ThreadTarget
+        self,
+        primitive: Pool,
+        operand: StoredTensor,
+        result: StoredTensor,
+        epilogue: Epilogue | None,
+        target: ThreadTarget,
     ) -> None:
         self.primitive, self.operand, self.result = primitive, operand, result
         self.lanes = target.block_threads

@@ -16,7 +16,7 @@ from weft.ir.dtypes import DType
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.build.multiply_add import accumulator_type
-from weft.kernels.lower.tensors import Epilogue, Tensor
+from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Product:
 
     left: DType
     right: DType
-    result: Tensor
+    result: StoredTensor
     epilogue: Epilogue | None
     grid: tuple[LoopAxis, ...]
     rows: tuple[LoopAxis, ...]

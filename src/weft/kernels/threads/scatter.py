@@ -28,7 +28,7 @@ from weft.kernels.common.scatter import scatter_launches
 from weft.kernels.lower.expressions import Lowering, both
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put, repeat
 from weft.kernels.lower.merge_axes import operand_inputs, operand_views
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.data_axes import with_number
 from weft.kernels.threads.lane_groups import shares
 from weft.kernels.threads.maps import region_launch
@@ -46,13 +46,20 @@ NUMBER = "number"  # the key of a point's number
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: ThreadTarget) -> Work:
+def scatter_work(
+    primitive: Scatter, operands: Sequence[StoredTensor], result: StoredTensor, target: ThreadTarget
+) -> Work:
     """The copy, the updates, and for sums of narrow floats a rounding at the end."""
     return scatter_launches(primitive, operands, result, target, region_launch, _updates)
 
 
 def _updates(
-    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget, place: Reference, spaces: int
+    primitive: Scatter,
+    operands: Sequence[StoredTensor],
+    copied: StoredTensor,
+    target: ThreadTarget,
+    place: Reference,
+    spaces: int,
 ) -> tuple[list[Launch], tuple[Workspace, ...]]:
     """(launches, their workspaces, numbered from `spaces` on); `place` is the copy that they change."""
     free = free_axes(primitive)
@@ -71,7 +78,9 @@ def _updates(
 class _Updates:
     """What kernels of updates have in common."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
+    def __init__(
+        self, primitive: Scatter, operands: Sequence[StoredTensor], copied: StoredTensor, target: ThreadTarget
+    ) -> None:
         self.primitive = primitive
         self.operands = operands
         self.copied = copied
@@ -105,7 +114,7 @@ class _Updates:
 class _UpdateKernel:
     """A kernel in the making that reads some of the operands, and may report faults."""
 
-    def __init__(self, name: str, operands: Sequence[Tensor], expressions: Sequence[Scalar]) -> None:
+    def __init__(self, name: str, operands: Sequence[StoredTensor], expressions: Sequence[Scalar]) -> None:
         self.builder = KernelBuilder(name)
         read = sorted({load.operand for expression in expressions for load in loads(expression)})
         inputs = operand_inputs(operands, self.builder, read)
@@ -162,7 +171,9 @@ class _Walking(_Updates):
 class _Sorting(_Updates):
     """Points sorted by the element that they fall on, as far as that depends on more than free axes."""
 
-    def __init__(self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: ThreadTarget) -> None:
+    def __init__(
+        self, primitive: Scatter, operands: Sequence[StoredTensor], copied: StoredTensor, target: ThreadTarget
+    ) -> None:
         super().__init__(primitive, operands, copied, target)
         self.is_own = [axis is not None for axis in own_axes(primitive)]
         others = [index for index, own in zip(primitive.indices, self.is_own) if not own]

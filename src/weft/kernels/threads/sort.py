@@ -15,7 +15,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work
 from weft.kernels.threads.sorted_runs import Rows, ranked, sorted_runs, workspaces
 from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
@@ -24,7 +24,9 @@ SHORT_ROW = 128  # elements that are made keys for every comparison
 LONGEST_COUNTED = 2048  # elements of a row that are counted, all of them for each
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: ThreadTarget) -> Work:
+def sort_work(
+    primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor, target: ThreadTarget
+) -> Work:
     """Results: the sorted values, and where they stood."""
     return _Sorting(primitive, operand, values, positions, target).work()
 
@@ -66,7 +68,12 @@ def _float_key(value: Code, whole: DType, builder: KernelBuilder, statements: li
 
 class _Sorting:
     def __init__(
-        self, primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor, target: ThreadTarget
+        self,
+        primitive: Sort,
+        operand: StoredTensor,
+        values: StoredTensor,
+        positions: StoredTensor,
+        target: ThreadTarget,
     ) -> None:
         self.primitive = primitive
         self.operand = operand
@@ -192,14 +199,14 @@ class _Sorting:
         size = divisor(self.size, builder)
         return digits(dims.floordiv(number, size), self.sizes, builder), dims.mod(number, size)
 
-    def place(self, tensor: Tensor, row: list[Dim], along: Dim, builder: KernelBuilder) -> Dim:
+    def place(self, tensor: StoredTensor, row: list[Dim], along: Dim, builder: KernelBuilder) -> Dim:
         indices: list[Dim] = [0] * (len(self.kept) + 1)
         for axis, position in zip(self.kept, row, strict=True):
             indices[axis] = position
         indices[self.primitive.axis] = along
         return offset([builder.size(stride) for stride in tensor.strides], indices)
 
-    def along(self, tensor: Tensor, position: Code, builder: KernelBuilder) -> Code:
+    def along(self, tensor: StoredTensor, position: Code, builder: KernelBuilder) -> Code:
         """How far a position that data decides is from the start of its row."""
         stride = builder.size(tensor.strides[self.primitive.axis])
         wide = Call("cast", (position,), INT64)

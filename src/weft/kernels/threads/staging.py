@@ -14,7 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Code, Register, Statement, lane
 from weft.kernels.build.multiply_add import widened
 from weft.kernels.lower.kernel_builder import define, fetch, fetch_run, put_run
-from weft.kernels.threads.depth import Depth, Piece
+from weft.kernels.threads.depth import Depth, DepthPiece
 from weft.kernels.threads.product_operands import RUN, ProductOperand, all_of
 from weft.kernels.threads.tile_axis import TileAxis
 
@@ -44,7 +44,7 @@ class Stage:
             self.builder.local(f"{side.name}{number}", dtype, self.lines * self.pitch) for number in range(self.count)
         ]
 
-    def fetch(self, hint: str, piece: Piece) -> tuple[list[Statement], list[list[Register]]]:
+    def fetch(self, hint: str, piece: DepthPiece) -> tuple[list[Statement], list[list[Register]]]:
         """What this lane brings of a piece: for each buffer four registers."""
         statements, here = self.side.begin(hint, self.grid, self.depth.outer(piece))
         found = [self.builder.registers(self.side.name, RUN, self.side.buffer.dtype) for _ in range(self.count)]

@@ -29,7 +29,7 @@ from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat, unbounded
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
 from weft.kernels.vector.key_panels import outer_axes
 
 FLOAT = DType.float32
@@ -44,7 +44,7 @@ UNROLL = 2  # steps of products
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class QueryTiles:
     """`count` tiles of `height` rows, from tile number `first` and row `row` on; the last may reach over the end."""
 
     height: int
@@ -53,17 +53,17 @@ class Tiles:
     row: Dim
 
 
-def share_rows(rows: Dim, height: int) -> list[Tiles]:
+def share_rows(rows: Dim, height: int) -> list[QueryTiles]:
     """Rows given to tiles: evenly where their number is known."""
     if isinstance(rows, int):
         tiles = max(1, -(-rows // height))
         tall = -(-rows // tiles)
         count = rows - tiles * (tall - 1)
-        found = [Tiles(tall, 0, count, 0)]
-        return found if count == tiles else [*found, Tiles(tall - 1, count, tiles - count, count * tall)]
+        found = [QueryTiles(tall, 0, count, 0)]
+        return found if count == tiles else [*found, QueryTiles(tall - 1, count, tiles - count, count * tall)]
     whole = dims.floordiv(rows, height)
     rest = dims.ceildiv(rows - whole * height, LOW)
-    return [Tiles(height, 0, whole, 0), Tiles(LOW, whole, rest, whole * height)]
+    return [QueryTiles(height, 0, whole, 0), QueryTiles(LOW, whole, rest, whole * height)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class KeyPiece:
 @memoized
 def attention_launch(
     attention: Attention,
-    operands: tuple[Tensor, ...],
-    keys: Tensor,
-    values: Tensor,
-    result: Tensor,
+    operands: tuple[StoredTensor, ...],
+    keys: StoredTensor,
+    values: StoredTensor,
+    result: StoredTensor,
     target: VectorTarget,
 ) -> Launch:
     """Operands are those of query and score, those of the epilogue, the packed keys and the packed values."""
@@ -103,10 +103,10 @@ class _Builder:
     def __init__(
         self,
         attention: Attention,
-        operands: tuple[Tensor, ...],
-        keys: Tensor,
-        values: Tensor,
-        result: Tensor,
+        operands: tuple[StoredTensor, ...],
+        keys: StoredTensor,
+        values: StoredTensor,
+        result: StoredTensor,
         target: VectorTarget,
     ) -> None:
         self.attention, self.target = attention, target
@@ -142,7 +142,7 @@ class _Builder:
         self.width = self.panels * self.lanes
         self.most_tiles = max(min(MOST_TILES, KEPT_BYTES // (4 * self.height * (attention.depth + self.width))), 1)
 
-    def epilogue(self, operands: tuple[Tensor, ...]) -> Epilogue | None:
+    def epilogue(self, operands: tuple[StoredTensor, ...]) -> Epilogue | None:
         if self.attention.epilogue is None:
             return None
         used = used_operands(self.attention.epilogue)
@@ -199,7 +199,7 @@ class _Builder:
         self.factors = self.builder.local("factors", FLOAT, self.lanes)
         self.fresh = self.builder.local("fresh", FLOAT, self.lanes)
 
-    def each_tile(self, tiles: Tiles, body: Callable[[TileRows], Body]) -> Statement:
+    def each_tile(self, tiles: QueryTiles, body: Callable[[TileRows], Body]) -> Statement:
         """The tiles of one height that belong to a block, with a view of what each keeps."""
         named = self.builder.named
         tile = self.builder.variable("tile")
@@ -346,7 +346,7 @@ class _Builder:
     def score_row(self) -> int:
         return PIECE + PADDING
 
-    def head(self, name: str, element: Scalar, packed: Tensor) -> Dim:
+    def head(self, name: str, element: Scalar, packed: StoredTensor) -> Dim:
         """Which of the packed heads a block reads."""
         place: Dim = 0
         for number, axis in enumerate(outer_axes(element, self.last)):

@@ -10,13 +10,13 @@ from weft.ir.attention import Attention
 from weft.ir.target import VectorTarget
 from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.templates import Part
-from weft.kernels.lower.tensors import Tensor, Work
+from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.vector.attention import FLOAT, VECTORS, attention_launch
 from weft.kernels.vector.key_panels import key_panels, pack_keys, pack_values, value_panels
 
 
 def attention_parts(
-    attention: Attention, operands: Sequence[Tensor], result: Tensor, target: VectorTarget
+    attention: Attention, operands: Sequence[StoredTensor], result: StoredTensor, target: VectorTarget
 ) -> tuple[Part, ...]:
     """Keys packed, values packed, and the attention, whose operands are followed by both of these."""
     lanes = VECTORS * target.vector_bytes // FLOAT.numpy.itemsize

@@ -30,7 +30,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Blocking:
     """Tiles and panels of a block; with `tiles_first` the next block has other tiles and the same panels."""
 
     tiles: Dim
@@ -38,11 +38,11 @@ class Cut:
     tiles_first: bool
 
 
-def cut(demand: Demand, most_tiles: Dim, step: int, cache_bytes: int) -> Cut:
+def cut(demand: Demand, most_tiles: Dim, step: int, cache_bytes: int) -> Blocking:
     """The cut with at most so many tiles in a block, and panels as multiples of `step` where there are more."""
     known = all(isinstance(size, int) for size in (demand.tiles, demand.panels, demand.work, most_tiles))
     tiles, panels = (_even if known else _near)(demand, most_tiles, step)
-    return Cut(tiles, panels, _keeps_panels(demand, tiles, panels, cache_bytes))
+    return Blocking(tiles, panels, _keeps_panels(demand, tiles, panels, cache_bytes))
 
 
 def even_part(count: Dim, part: Dim) -> Dim:

@@ -19,7 +19,7 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import Contraction, guarded
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.maps import map_work
@@ -56,7 +56,7 @@ def byte_convolve_work(convolution: Convolution, target: VectorTarget) -> Work:
     return right.prepared(left.prepared(work, target), target)
 
 
-def _summed_label(primitive: Contract, left: Tensor, right: Tensor) -> int | None:
+def _summed_label(primitive: Contract, left: StoredTensor, right: StoredTensor) -> int | None:
     """Along which sum words go: one that both operands have, and best as neighbours in the left one."""
     shared = [label for label in primitive.left if label in primitive.right and label not in primitive.output]
     once = [label for label in shared if primitive.left.count(label) == primitive.right.count(label) == 1]
@@ -74,7 +74,7 @@ class _Words:
     """An operand as words along one of its labels; without one, every word holds one element."""
 
     def __init__(
-        self, number: int, bytes_: Tensor, labels: tuple[int, ...], constant: Array | None, label: int | None
+        self, number: int, bytes_: StoredTensor, labels: tuple[int, ...], constant: Array | None, label: int | None
     ) -> None:
         self.number, self.bytes, self.constant = number, bytes_, constant
         self.axis = labels.index(label) if label is not None else None
@@ -86,12 +86,12 @@ class _Words:
         size = self.bytes.shape[self.axis]
         return self.bytes.layout.order[-1] == self.axis and dims.mod(size, WORD) == 0
 
-    def tensor(self) -> Tensor:
+    def tensor(self) -> StoredTensor:
         if self.axis is None:
             return replace(self.bytes, dtype=INT32)
         shape = list(self.bytes.shape)
         shape[self.axis] = dims.ceildiv(shape[self.axis], WORD)
-        return Tensor(INT32, tuple(shape), self.bytes.layout)
+        return StoredTensor(INT32, tuple(shape), self.bytes.layout)
 
     def constant_words(self) -> Array | None:
         if self.constant is None:

@@ -23,11 +23,11 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import Contraction, ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.dot_products import HEIGHT, dot_kernel
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import lanes_for, panels_for
-from weft.kernels.vector.register_tiles import Product, product_kernel
+from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
 
 Array = np.ndarray[Any, Any]
 _TYPICAL = 64  # what an unknown size is taken for where a choice must be made
@@ -53,7 +53,7 @@ class _Plan:
         rows: ContractOperand,
         columns: ContractOperand,
         output: tuple[int, ...],
-        result: Tensor,
+        result: StoredTensor,
         epilogue: Epilogue | None,
         target: VectorTarget,
         unsigned: int | None = None,
@@ -148,9 +148,9 @@ class _Plan:
         launches = (pack, launch.rebound({LEFT: left, RIGHT: space}))
         return Work(launches, (Workspace(self.right.tensor.dtype, size),))
 
-    def product(self, *, padded: bool = False) -> Product:
+    def product(self, *, padded: bool = False) -> TiledProduct:
         grid, sums, panel = self.loop_axes() if padded else self.walks_in_place()
-        return Product(
+        return TiledProduct(
             left=self.left.tensor.dtype,
             right=self.right.tensor.dtype,
             result=self.result,
@@ -230,7 +230,7 @@ class _Plan:
             rest = dims.floordiv(rest, size)
         load = Load(0, tuple(Index(places[label]) for label in self.right.labels), tensor.dtype)
         expression = guarded(load, column, columns)
-        packed = Tensor(tensor.dtype, shape, row_major(len(shape)))
+        packed = StoredTensor(tensor.dtype, shape, row_major(len(shape)))
         return map_launch(expression, [tensor], packed, step), dims.product(shape)
 
 

@@ -24,12 +24,12 @@ from weft.kernels.build.convolution import Convolution, fixed, kernel_slice
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, needed
-from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import depthwise_launch
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import Panels, lanes_for, panels_for
-from weft.kernels.vector.register_tiles import Product, product_kernel
+from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ def convolve_work(convolution: Convolution, target: VectorTarget, *, words: bool
 class Source:
     """The input as the kernels meet it, with the position that its first element has along each spatial axis."""
 
-    tensor: Tensor
+    tensor: StoredTensor
     reference: Reference
     low: tuple[Dim, ...]
 
@@ -87,7 +87,7 @@ class _Builder:
         rows = self.result.shape[0] * dims.product(self.result.shape[2:]) * self.groups
         return split_columns(self.features, rows, depth, self.target, self.x.dtype)
 
-    def product(self, source: Source, phase: Phase, part: Columns) -> Product:
+    def product(self, source: Source, phase: Phase, part: Columns) -> TiledProduct:
         strides = source.tensor.strides
         spatial = strides[2:]
         rows = [LoopAxis(self.x.shape[0], strides[0], axis=0)]
@@ -104,7 +104,7 @@ class _Builder:
         group = LoopAxis(self.groups, self.channels * strides[1], size, 1, self.features)
         firsts = {2 + axis: window.first for axis, window in enumerate(phase) if window.first}
         starts = [window.base - low for window, low in zip(phase, source.low)]
-        return Product(
+        return TiledProduct(
             left=self.x.dtype,
             right=self.w.dtype,
             result=self.result,
@@ -134,12 +134,12 @@ class _Builder:
             return Source(self.x, Reference("operand", 0), (0,) * len(sizes))
         lows = tuple(low for low, _ in ranges)
         shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
-        padded = Tensor(self.x.dtype, shape, channels_last(len(shape)))
+        padded = StoredTensor(self.x.dtype, shape, channels_last(len(shape)))
         reference = self.space(self.x.dtype, dims.product(shape))
         self.launches.append(self.pad(padded, lows).rebound({Reference("result", 0): reference}))
         return Source(padded, reference, lows)
 
-    def pad(self, padded: Tensor, lows: Sequence[Dim]) -> Launch:
+    def pad(self, padded: StoredTensor, lows: Sequence[Dim]) -> Launch:
         """Copy x into the padded input; where it has its channels last, they count as part of the last axis."""
         starts: list[Dim]
         x, starts, distances = self.x, [0, 0, *lows], [1, 1, *self.distances]
@@ -188,7 +188,7 @@ class _Builder:
             places = [group * self.features + feature, axes[-2]]
         places += [window.tap_first + axis * window.tap_step for window, axis in zip(phase, axes[2:-2])]
         load = Load(0, tuple(map(Index, places)), self.w.dtype)
-        packed = Tensor(self.w.dtype, shape, row_major(len(shape)))
+        packed = StoredTensor(self.w.dtype, shape, row_major(len(shape)))
         launch = map_launch(guarded(load, column, columns), [self.w], packed, step)
         reference = self.space(self.w.dtype, dims.product(shape))
         self.launches.append(
@@ -214,10 +214,10 @@ class _Builder:
         return Reference("workspace", len(self.spaces) - 1)
 
 
-def _joined(tensor: Tensor, channels: Dim) -> Tensor:
+def _joined(tensor: StoredTensor, channels: Dim) -> StoredTensor:
     """[N, C, *S] with its channels last as [N, *S] with channels and last axis in one."""
     shape = (tensor.shape[0], *tensor.shape[2:-1], tensor.shape[-1] * channels)
-    return Tensor(tensor.dtype, shape, row_major(len(shape)))
+    return StoredTensor(tensor.dtype, shape, row_major(len(shape)))
 
 
 def _name(name: str, value: Dim, names: dict[str, Dim]) -> Dim:
@@ -225,12 +225,12 @@ def _name(name: str, value: Dim, names: dict[str, Dim]) -> Dim:
     return dims.symbol(name, dims.bounds(value)[0])
 
 
-def _with_names(prefix: str, tensor: Tensor, names: dict[str, Dim]) -> Tensor:
+def _with_names(prefix: str, tensor: StoredTensor, names: dict[str, Dim]) -> StoredTensor:
     """A tensor whose sizes are names: so that one kernel does for all sizes."""
     shape = tuple(
         size if size == 1 else _name(f"{prefix}{axis}", size, names) for axis, size in enumerate(tensor.shape)
     )
-    return Tensor(tensor.dtype, shape, tensor.layout)
+    return StoredTensor(tensor.dtype, shape, tensor.layout)
 
 
 def _bind(launch: Launch, names: Mapping[str, Dim]) -> Launch:

@@ -11,10 +11,10 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
-from weft.kernels.lower.tensors import Reference, Tensor, Work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 
 
-def cumulate_work(primitive: Cumulate, operand: Tensor, result: Tensor, target: VectorTarget) -> Work:
+def cumulate_work(primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: VectorTarget) -> Work:
     """One kernel; where the axis itself is innermost in memory, a row is done by one lane."""
     builder = KernelBuilder("cumulate")
     length = builder.size(result.shape[primitive.axis])

@@ -23,7 +23,7 @@ from weft.kernels.build.multiply_add import accumulator_type, multiply_add, wide
 from weft.kernels.build.windows import Phase, Window
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Tensor
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
 
 _PIXELS = (8, 4)  # at a time
 _MOST_RUNS = 5  # kinds of neighbours along a line that are written out
@@ -33,14 +33,14 @@ _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 
 @memoized
 def depthwise_launch(
-    phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
+    phase: Phase, x: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
 ) -> Launch:
     """Operands are x, the weights as [panels, taps, lanes], and the epilogue's."""
-    return Lines(phase, x, result, epilogue, lanes, target).launch()
+    return PixelLines(phase, x, result, epilogue, lanes, target).launch()
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class PixelTile:
     """What is summed up at the same time; in whole panels every lane has a channel.
 
     Along the last axis it starts at output `pixel`, and its first window at input `corner`. `taps` count the taps of
@@ -104,14 +104,20 @@ def find_runs(window: Window, size: Dim) -> list[Run] | None:
     return runs if len(runs) <= _MOST_RUNS and taps <= _WRITTEN_OUT else None
 
 
-class Lines:
+class PixelLines:
     """Sums of weighted taps; what else can be made of the taps of each channel by itself is a subclass."""
 
     name = "depthwise"
     operands = 2  # before the epilogue's
 
     def __init__(
-        self, phase: Phase, x: Tensor, result: Tensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
+        self,
+        phase: Phase,
+        x: StoredTensor,
+        result: StoredTensor,
+        epilogue: Epilogue | None,
+        lanes: int,
+        target: VectorTarget,
     ) -> None:
         self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
         self.type = accumulator_type(x.dtype)
@@ -151,12 +157,12 @@ class Lines:
     def add_operands(self) -> None:
         self.weights = self.builder.input("w", self.x.dtype, RIGHT)
 
-    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> Tile:
+    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> PixelTile:
         taps = self.builder.variables("t", len(self.phase) - 1)
         sums = self.builder.registers("sum", pixels * len(panels), self.type)
-        return Tile(pixels, panels, whole, pixel, corner, taps, sums)
+        return PixelTile(pixels, panels, whole, pixel, corner, taps, sums)
 
-    def gathered(self, tile: Tile, taps: list[Statement]) -> list[Statement]:
+    def gathered(self, tile: PixelTile, taps: list[Statement]) -> list[Statement]:
         """The sums of a tile, from statements for all taps."""
         return [*(define(total, Number(0, self.type)) for total in tile.sums), *taps]
 
@@ -249,7 +255,7 @@ class Lines:
         body = (place, panels(0, full, whole=True), panels(full, self.panels, whole=False))
         return repeat(pixel, first, end, width, body)
 
-    def sum_up(self, tile: Tile, inner: list[Statement]) -> list[Statement]:
+    def sum_up(self, tile: PixelTile, inner: list[Statement]) -> list[Statement]:
         for tap, clip in reversed(list(zip(tile.taps, self.clips))):
             inner = [repeat(tap, clip.low, clip.high, 1, inner)]
         statements = self.gathered(tile, inner)
@@ -260,7 +266,7 @@ class Lines:
             statements.extend(self.epilogue_writer.write(total, axes, self.mask(tile, panel)))
         return statements
 
-    def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
+    def multiply(self, tile: PixelTile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile."""
         statements: list[Statement] = []
         weights: dict[Dim, Register] = {}
@@ -277,7 +283,7 @@ class Lines:
                 statements.append(assign(total, multiply_add(self.target, element, weights[panel], total)))
         return statements
 
-    def element(self, tile: Tile, pixel: int, panel: Dim, tap: Dim) -> Code:
+    def element(self, tile: PixelTile, pixel: int, panel: Dim, tap: Dim) -> Code:
         """What a pixel meets at a tap of the last axis, and at those of the others that loops are at."""
         corners = [*(clip.place for clip in self.clips), tile.corner]
         places = [
@@ -291,7 +297,7 @@ class Lines:
     def channel(self, panel: Dim) -> Dim:
         return panel * self.lanes + lane(self.lanes)
 
-    def mask(self, tile: Tile, panel: Dim) -> Code | None:
+    def mask(self, tile: PixelTile, panel: Dim) -> Code | None:
         if tile.whole or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
             return None
         limit = Integer(self.builder.named("channels", self.channels))

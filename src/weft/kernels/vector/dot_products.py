@@ -22,7 +22,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch
 from weft.kernels.vector.blocking import even_part
-from weft.kernels.vector.register_tiles import Product
+from weft.kernels.vector.register_tiles import TiledProduct
 
 HEIGHT = 8  # rows at a time
 
@@ -30,7 +30,7 @@ HEIGHT = 8  # rows at a time
 @memoized
 def dot_kernel(
     name: str,
-    product: Product,
+    product: TiledProduct,
     grid: tuple[LoopAxis, ...],
     columns: tuple[LoopAxis, ...],
     lanes: int,
@@ -44,7 +44,7 @@ class _Builder:
     def __init__(
         self,
         name: str,
-        product: Product,
+        product: TiledProduct,
         grid: tuple[LoopAxis, ...],
         columns: tuple[LoopAxis, ...],
         lanes: int,

@@ -21,7 +21,7 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_type
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.maps import map_launch
 
@@ -37,8 +37,8 @@ def interleave_work(convolution: Convolution, target: VectorTarget) -> Work | No
     rank = len(x.shape)
     plain = Convolve((1,) * (rank - 2), (1,) * (rank - 2), ((0, 0),) * (rank - 2), 1)
     weights = np.moveaxis(w, (0, 1), (-1, -2)).reshape(-1, w.shape[0], *(1,) * (rank - 2))
-    pixels = Tensor(x.dtype, (x.shape[0], len(weights), *x.shape[2:]), channels_last(rank))
-    right = Tensor(x.dtype, weights.shape, row_major(rank))
+    pixels = StoredTensor(x.dtype, (x.shape[0], len(weights), *x.shape[2:]), channels_last(rank))
+    right = StoredTensor(x.dtype, weights.shape, row_major(rank))
     work = convolve_work(Convolution(plain, x, right, pixels, constant=np.ascontiguousarray(weights)), target)
     space = Reference("workspace", len(work.workspaces))
     launches = [launch.rebound({Reference("result", 0): space}) for launch in work.launches]
@@ -51,7 +51,7 @@ def interleave_work(convolution: Convolution, target: VectorTarget) -> Work | No
     return replace(work, launches=tuple(launches), workspaces=spaces)
 
 
-def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: VectorTarget) -> bool:
+def _applies(primitive: Convolve, x: StoredTensor, w: Array, result: StoredTensor, target: VectorTarget) -> bool:
     if not primitive.transposed or primitive.groups != 1 or accumulator_type(x.dtype) is not x.dtype:
         return False
     strides = primitive.strides
@@ -62,7 +62,7 @@ def _applies(primitive: Convolve, x: Tensor, w: Array, result: Tensor, target: V
 
 
 def _place(
-    primitive: Convolve, pixels: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
+    primitive: Convolve, pixels: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Launch:
     """Each element from its rectangle; operands are the pixels and the epilogue's."""
     axes = [dims.axis(axis, size) for axis, size in enumerate(result.shape)]

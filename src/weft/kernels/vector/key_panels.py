@@ -16,7 +16,7 @@ from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, put, repeat, transpose
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_inputs, operand_views
-from weft.kernels.lower.tensors import RESULT, Launch, Tensor
+from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor
 from weft.kernels.vector.maps import map_launch
 
 FLOAT = DType.float32
@@ -28,22 +28,22 @@ def outer_axes(element: Scalar, last: int) -> list[int]:
     return sorted(axis for axis in axes_of(element) if axis < last)
 
 
-def key_panels(key: Scalar, shape: tuple[Dim, ...], depth: int, lanes: int) -> Tensor:
+def key_panels(key: Scalar, shape: tuple[Dim, ...], depth: int, lanes: int) -> StoredTensor:
     """[places where keys change, panels, depth, lanes] for keys over the axes of `shape`, the last being the keys'."""
     outer = [shape[axis] for axis in outer_axes(key, len(shape) - 1)]
     packed = (*outer, dims.ceildiv(shape[-1], lanes), depth, lanes)
-    return Tensor(FLOAT, packed, row_major(len(packed)))
+    return StoredTensor(FLOAT, packed, row_major(len(packed)))
 
 
-def value_panels(value: Scalar, shape: tuple[Dim, ...], width: int, lanes: int) -> Tensor:
+def value_panels(value: Scalar, shape: tuple[Dim, ...], width: int, lanes: int) -> StoredTensor:
     """[places where values change, panels, keys, lanes]."""
     outer = [shape[axis] for axis in outer_axes(value, len(shape) - 1)]
     packed = (*outer, -(-width // lanes), shape[-1], lanes)
-    return Tensor(FLOAT, packed, row_major(len(packed)))
+    return StoredTensor(FLOAT, packed, row_major(len(packed)))
 
 
 def pack_values(
-    value: Scalar, shape: tuple[Dim, ...], width: int, operands: tuple[Tensor, ...], packed: Tensor
+    value: Scalar, shape: tuple[Dim, ...], width: int, operands: tuple[StoredTensor, ...], packed: StoredTensor
 ) -> Launch:
     """Operands are those of the value, the result the panels. Lanes without a column hold 0."""
     outer = outer_axes(value, len(shape) - 1)
@@ -59,7 +59,7 @@ def pack_values(
 
 @memoized
 def pack_keys(
-    key: Scalar, shape: tuple[Dim, ...], operands: tuple[Tensor, ...], packed: Tensor, target: VectorTarget
+    key: Scalar, shape: tuple[Dim, ...], operands: tuple[StoredTensor, ...], packed: StoredTensor, target: VectorTarget
 ) -> Launch:
     """Operands are those of the key, the result the panels. Lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
@@ -92,8 +92,8 @@ class _Turning:
         self,
         expression: Scalar,
         shape: tuple[Dim, ...],
-        operands: tuple[Tensor, ...],
-        packed: Tensor,
+        operands: tuple[StoredTensor, ...],
+        packed: StoredTensor,
         target: VectorTarget,
     ) -> None:
         self.expression, self.shape, self.packed = expression, shape, packed

@@ -22,7 +22,7 @@ from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, lo
 from weft.kernels.common.maps import MapWriter, Region, single_map
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import Merged
-from weft.kernels.lower.tensors import Launch, Tensor, Work
+from weft.kernels.lower.tensors import Launch, StoredTensor, Work
 from weft.kernels.vector.transpose import transposing_map
 
 MOST_COPIES = 8  # of the expression, for a period of a short innermost axis
@@ -30,14 +30,22 @@ CHEAP = 4
 
 
 def map_work(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: VectorTarget, region: Region | None = None
+    expression: Scalar,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
+    target: VectorTarget,
+    region: Region | None = None,
 ) -> Work:
     """result[...] = expression; with a region, the result (of the same order of axes) is that part of it."""
     return single_map(region_launch(expression, operands, result, target, region), expression, operands, result, region)
 
 
 def region_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, target: VectorTarget, region: Region | None = None
+    expression: Scalar,
+    operands: Sequence[StoredTensor],
+    result: StoredTensor,
+    target: VectorTarget,
+    region: Region | None = None,
 ) -> Launch:
     """The kernel of a map alone, with as many lanes as are best for its expression."""
     lanes = choose_lanes(target, (*computed_dtypes(expression), result.dtype))
@@ -48,7 +56,7 @@ def region_launch(
 
 @memoized
 def map_launch(
-    expression: Scalar, operands: Sequence[Tensor], result: Tensor, lanes: int, region: Region | None = None
+    expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor, lanes: int, region: Region | None = None
 ) -> Launch:
     """The kernel of a map alone, with so many lanes."""
     writer = MapWriter(expression, operands, result, region)

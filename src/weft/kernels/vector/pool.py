@@ -22,7 +22,7 @@ from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, repeat
-from weft.kernels.lower.tensors import Epilogue, Launch, Reference, Tensor, Work
+from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.vector.pool_lines import pooled_lines
 
 SMALL_WINDOW = 16  # elements
@@ -30,7 +30,7 @@ MOST_VECTORS = 4
 
 
 def pool_work(
-    primitive: Pool, operand: Tensor, result: Tensor, target: VectorTarget, epilogue: Epilogue | None = None
+    primitive: Pool, operand: StoredTensor, result: StoredTensor, target: VectorTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
     launch = pooled_lines(primitive, operand, result, epilogue, target)
@@ -41,7 +41,12 @@ def pool_work(
 
 class _Pooling:
     def __init__(
-        self, primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
+        self,
+        primitive: Pool,
+        operand: StoredTensor,
+        result: StoredTensor,
+        epilogue: Epilogue | None,
+        target: VectorTarget,
     ) -> None:
         self.primitive = primitive
         self.operand = operand

@@ -13,8 +13,8 @@ from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.windows import Phase, Window
 from weft.kernels.lower.kernel_builder import assign, define
-from weft.kernels.lower.tensors import Epilogue, Launch, Tensor
-from weft.kernels.vector.depthwise import Lines, Tile
+from weft.kernels.lower.tensors import Epilogue, Launch, StoredTensor
+from weft.kernels.vector.depthwise import PixelLines, PixelTile
 
 _MOST_TAPS = 8  # along an axis
 _MOST_COLUMNS = 20  # at a time, beside the windows of a tile
@@ -22,7 +22,7 @@ _CHANNEL = 1
 
 
 def pooled_lines(
-    primitive: Pool, operand: Tensor, result: Tensor, epilogue: Epilogue | None, target: VectorTarget
+    primitive: Pool, operand: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, target: VectorTarget
 ) -> Launch | None:
     """Operands are the pool's and the epilogue's; None where channels are no neighbours, or few."""
     if primitive.kind not in ("maximum", "sum") or 0 in operand.shape:
@@ -39,7 +39,7 @@ def pooled_lines(
     return _PooledLines(primitive.kind, phase, operand, result, epilogue, lanes, target).launch()
 
 
-class _PooledLines(Lines):
+class _PooledLines(PixelLines):
     name = "pool"
     operands = 1
 
@@ -47,8 +47,8 @@ class _PooledLines(Lines):
         self,
         kind: str,
         phase: Phase,
-        x: Tensor,
-        result: Tensor,
+        x: StoredTensor,
+        result: StoredTensor,
         epilogue: Epilogue | None,
         lanes: int,
         target: VectorTarget,
@@ -60,7 +60,7 @@ class _PooledLines(Lines):
     def add_operands(self) -> None:
         pass
 
-    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> Tile:
+    def tile(self, pixels: int, panels: list[Dim], whole: bool, pixel: Dim, corner: Dim) -> PixelTile:
         made = super().tile(pixels, panels, whole, pixel, corner)
         return replace(made, columns={at: self.builder.register("column", self.type) for at in self.columns(pixels)})
 
@@ -78,13 +78,13 @@ class _PooledLines(Lines):
     def position(self, pixel: int, tap: int) -> int:
         return pixel * self.phase[-1].advance + tap * self.phase[-1].dilation
 
-    def gathered(self, tile: Tile, taps: list[Statement]) -> list[Statement]:
+    def gathered(self, tile: PixelTile, taps: list[Statement]) -> list[Statement]:
         begun = tile.columns.values() or tile.sums
         statements: list[Statement] = [define(total, neutral(self.kind, self.type)) for total in begun]
         statements.extend(taps)
         return [*statements, *self.windows(tile)] if tile.columns else statements
 
-    def windows(self, tile: Tile) -> list[Statement]:
+    def windows(self, tile: PixelTile) -> list[Statement]:
         """The windows of a tile, from its columns."""
         taps = self.phase[-1].taps
         assert isinstance(taps, int)
@@ -96,7 +96,7 @@ class _PooledLines(Lines):
             statements.append(define(window, total))
         return statements
 
-    def multiply(self, tile: Tile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
+    def multiply(self, tile: PixelTile, tap: Dim, outside: frozenset[tuple[int, int]] = frozenset()) -> list[Statement]:
         """One tap of the last axis for a tile, taken in; of a column by the first tap that meets it."""
         known: set[int] = set()
         if tile.columns:

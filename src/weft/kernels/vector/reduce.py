@@ -7,7 +7,7 @@ from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.target import VectorTarget
-from weft.kernels.build.row_passes import COLUMNS, Cut, Sweep
+from weft.kernels.build.row_passes import COLUMNS, RowCut, Sweep
 from weft.kernels.common.reduce import is_lone, pieces_work
 from weft.kernels.lower.tensors import Work
 from weft.kernels.vector.row_passes import sweep_launch
@@ -26,7 +26,7 @@ def sweep_work(sweep: Sweep, target: VectorTarget) -> Work:
     return pieces_work(
         sweep,
         dims.ceildiv(sweep.domain[axis], length),
-        lambda first: sweep_launch(first, target, Cut(axis, length, rows)),
+        lambda first: sweep_launch(first, target, RowCut(axis, length, rows)),
         lambda second: sweep_launch(second, target),
     )
 

@@ -23,8 +23,8 @@ from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
 from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Tensor
-from weft.kernels.vector.blocking import Cut, Demand, cut
+from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
+from weft.kernels.vector.blocking import Blocking, Demand, cut
 from weft.kernels.vector.panels import Panels, tile_height
 
 _TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in the first cache where sums are short
@@ -35,7 +35,7 @@ _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class TiledProduct:
     """result[grid, rows, column] = epilogue(sum of left * right over `sums`).
 
     Lanes are neighbours in the right operand, where `panel` elements lie between panels. In place, vectors of a panel
@@ -45,7 +45,7 @@ class Product:
 
     left: DType
     right: DType
-    result: Tensor
+    result: StoredTensor
     epilogue: Epilogue | None
     grid: tuple[LoopAxis, ...]
     rows: tuple[LoopAxis, ...]
@@ -63,7 +63,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileExtent:
     """What is summed up at the same time: rows, vectors of columns (or a single one), and parts of the sums."""
 
     height: int
@@ -76,7 +76,7 @@ class Shape:
 class RegisterTile:
     """A tile in the making: where its rows start in the left operand, where its columns do, and its sums."""
 
-    shape: Shape
+    shape: TileExtent
     lefts: Sequence[Dim]
     columns: ColumnStart
     sums: Sequence[Register]
@@ -123,13 +123,13 @@ def sections(rows: Dim, height: int) -> list[Section]:
 
 
 @memoized
-def product_kernel(name: str, product: Product, target: VectorTarget) -> Launch:
+def product_kernel(name: str, product: TiledProduct, target: VectorTarget) -> Launch:
     """A launch whose operands are left, right and the epilogue's."""
     return _Builder(name, product, target).launch()
 
 
 class _Builder:
-    def __init__(self, name: str, product: Product, target: VectorTarget) -> None:
+    def __init__(self, name: str, product: TiledProduct, target: VectorTarget) -> None:
         self.product = product
         self.target = target
         self.panels = product.panels
@@ -189,7 +189,7 @@ class _Builder:
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def cut(self, height: int, tiles: Dim, panels: Dim) -> Cut:
+    def cut(self, height: int, tiles: Dim, panels: Dim) -> Blocking:
         """What a block does: rows that stay in the cache, and enough work."""
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
         tile_bytes = self.row_elements() * height * (self.product.left.bits // 8)
@@ -215,7 +215,7 @@ class _Builder:
             return depth
         return dims.floordiv(depth, inner) * step
 
-    def decode(self, statements: list[Statement], chunks: tuple[Dim, Dim], made: Cut) -> tuple[Dim, Dim]:
+    def decode(self, statements: list[Statement], chunks: tuple[Dim, Dim], made: Blocking) -> tuple[Dim, Dim]:
         """Which tiles and panels a block has, by its number; its places in the grid are kept.
 
         The order is a matter of parameters, so that it needs no other kernel.
@@ -294,11 +294,11 @@ class _Builder:
         start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
         row = named(f"row{part.height}", part.row) + (number - start) * part.height
         splits = splits and self.product.order is None
-        shape = Shape(part.height, max(width, 1), self.chains if splits else 1, width == 0)
+        shape = TileExtent(part.height, max(width, 1), self.chains if splits else 1, width == 0)
         low, high = dims.maximum(tiles[0], start), dims.minimum(tiles[1], start + count)
         return repeat(number, low, high, 1, self.tile(row, shape, columns))
 
-    def tile(self, row: Dim, shape: Shape, columns: ColumnStart) -> tuple[Statement, ...]:
+    def tile(self, row: Dim, shape: TileExtent, columns: ColumnStart) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
@@ -391,7 +391,7 @@ class _Builder:
         made.append(self.builder.view("panels", self.right, self.right_place(tile.columns) + right))
         return [view for view, _ in made], [buffer for _, buffer in made]
 
-    def is_narrow(self, shape: Shape) -> bool:
+    def is_narrow(self, shape: TileExtent) -> bool:
         """Whether a tile's single vectors lie closer together than those of panels."""
         return shape.single and self.product.packed
 

@@ -18,7 +18,7 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import Accumulators
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
-from weft.kernels.build.row_passes import STRETCH, Cut, Single, Sweep, Write, read_operands
+from weft.kernels.build.row_passes import STRETCH, RowCut, Single, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put, repeat
 from weft.kernels.lower.memoize import memoized
@@ -30,13 +30,13 @@ MANY_REGISTERS = 32
 
 
 @memoized
-def sweep_launch(sweep: Sweep, target: VectorTarget, cut: Cut | None = None) -> Launch:
+def sweep_launch(sweep: Sweep, target: VectorTarget, cut: RowCut | None = None) -> Launch:
     """Operands and results are those of the sweep."""
     return _Builder(sweep, target, cut).launch()
 
 
 class _Builder:
-    def __init__(self, sweep: Sweep, target: VectorTarget, cut: Cut | None) -> None:
+    def __init__(self, sweep: Sweep, target: VectorTarget, cut: RowCut | None) -> None:
         self.sweep = sweep
         self.cut = cut
         self.builder = KernelBuilder("rows")

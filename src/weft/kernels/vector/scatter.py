@@ -21,24 +21,36 @@ from weft.kernels.common.scatter import scatter_launches
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
 from weft.kernels.lower.merge_axes import operand_inputs, operand_views
-from weft.kernels.lower.tensors import Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.maps import region_launch
 
 
-def scatter_work(primitive: Scatter, operands: Sequence[Tensor], result: Tensor, target: VectorTarget) -> Work:
+def scatter_work(
+    primitive: Scatter, operands: Sequence[StoredTensor], result: StoredTensor, target: VectorTarget
+) -> Work:
     """The copy, one kernel for all updates, and for sums of narrow floats a rounding at the end."""
     return scatter_launches(primitive, operands, result, target, region_launch, _updates)
 
 
 def _updates(
-    primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget, place: Reference, _: int
+    primitive: Scatter,
+    operands: Sequence[StoredTensor],
+    copied: StoredTensor,
+    target: VectorTarget,
+    place: Reference,
+    _: int,
 ) -> tuple[list[Launch], tuple[Workspace, ...]]:
     return [_Updates(primitive, operands, copied, target, place).launch()], ()
 
 
 class _Updates:
     def __init__(
-        self, primitive: Scatter, operands: Sequence[Tensor], copied: Tensor, target: VectorTarget, place: Reference
+        self,
+        primitive: Scatter,
+        operands: Sequence[StoredTensor],
+        copied: StoredTensor,
+        target: VectorTarget,
+        place: Reference,
     ) -> None:
         self.primitive = primitive
         self.copied = copied

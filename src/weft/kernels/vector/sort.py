@@ -15,7 +15,7 @@ from weft.ir.program import Sort
 from weft.kernels.build.loop_nest import Body, loops, spread
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
-from weft.kernels.lower.tensors import Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 
 SHORT_LIST = 32
 MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
@@ -23,13 +23,13 @@ MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as 
 INT64, BOOL = DType.int64, DType.bool
 
 
-def sort_work(primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> Work:
+def sort_work(primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> Work:
     """Results: the sorted values, and where they stood."""
     return _Sorting(primitive, operand, values, positions).work()
 
 
 class _Sorting:
-    def __init__(self, primitive: Sort, operand: Tensor, values: Tensor, positions: Tensor) -> None:
+    def __init__(self, primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> None:
         self.primitive = primitive
         self.operand = operand
         self.builder = KernelBuilder("sort")

@@ -35,11 +35,11 @@ from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, Tensor, Work, Workspace
+from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.panels import panels_for
-from weft.kernels.vector.register_tiles import Product, product_kernel
+from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
 from weft.kernels.vector.winograd_guard import Watch
-from weft.kernels.vector.winograd_transforms import SAME, Lines, recovering, transforms
+from weft.kernels.vector.winograd_transforms import SAME, TransformLines, recovering, transforms
 
 Array = np.ndarray[Any, Any]
 TAKEN, PRODUCTS, FLAGS = (
@@ -69,9 +69,9 @@ def winograd_work(convolution: Convolution, target: VectorTarget, size: int) -> 
 @memoized
 def _built(
     primitive: Convolve,
-    x: Tensor,
+    x: StoredTensor,
     weights: tuple[int, ...],
-    result: Tensor,
+    result: StoredTensor,
     epilogue: Epilogue | None,
     target: VectorTarget,
     size: int,
@@ -96,9 +96,9 @@ class _Builder:
     def __init__(
         self,
         primitive: Convolve,
-        x: Tensor,
+        x: StoredTensor,
         weights: tuple[int, ...],
-        result: Tensor,
+        result: StoredTensor,
         epilogue: Epilogue | None,
         target: VectorTarget,
         size: int,
@@ -180,8 +180,8 @@ class _Builder:
         """Tiles times weights for every point."""
         points, step = self.points, self.panels.step
         pitch, padded = self.pitch(self.channels), self.pitch(self.features)
-        results = Tensor(DType.float32, (strip.count, points, padded), row_major(3))
-        product = Product(
+        results = StoredTensor(DType.float32, (strip.count, points, padded), row_major(3))
+        product = TiledProduct(
             left=DType.float32,
             right=DType.float32,
             result=results,
@@ -214,7 +214,7 @@ class _Builder:
                 at = offset(strides, [kernel.places[0], kernel.channel(panel), *places])
                 return fetch(x, at, mask=mask)
 
-            lines = Lines(self.target, kernel.builder)
+            lines = TransformLines(self.target, kernel.builder)
             tile = _tile(self.sides, lambda place: lines.keep(load(place)))
             lines.statements.extend(watch.take(tile))
             for axis, transform in enumerate(self.transforms):
@@ -275,7 +275,7 @@ class _Builder:
         condition = whole
 
         def usual(panel: Dim) -> list[Statement]:
-            lines = Lines(self.target, kernel.builder)
+            lines = TransformLines(self.target, kernel.builder)
             points = [kernel.at(number, panel) for number in range(self.points)]
             flat = [lines.keep(fetch(products, place, mask=kernel.mask(panel))) for place in points]
             values = _tile(self.sides, lambda place: flat[int(np.ravel_multi_index(place, self.sides))])
@@ -322,7 +322,7 @@ class _Builder:
         sums = builder.registers("sum", numbers.size, DType.float32)
         statements: list[Statement] = [define(total, Number(0.0, DType.float32)) for total in sums]
         channel, near = builder.variable("channel"), builder.variable("c")
-        lines = Lines(self.target, builder)
+        lines = TransformLines(self.target, builder)
         taps = self.recovered(kernel, sources.weights, lines, panel, channel + near, statements)
         for number, place in enumerate(np.ndindex(*self.sides)):
             defined, element = builder.keep("x", fetch(sources.patch, number * _CHANNELS_EACH + near))
@@ -353,7 +353,13 @@ class _Builder:
         return repeat(position, 0, self.points, 1, (vectors,))
 
     def recovered(
-        self, kernel: _Loops, weights: Buffer, lines: Lines, panel: Dim, channel: Dim, statements: list[Statement]
+        self,
+        kernel: _Loops,
+        weights: Buffer,
+        lines: TransformLines,
+        panel: Dim,
+        channel: Dim,
+        statements: list[Statement],
     ) -> Array:
         """The taps between a channel and the present vector of features.
 
@@ -384,7 +390,7 @@ class _Builder:
             taps[1, 1] = self.cleaned(lines, taps[1, 1], tile)
         return taps
 
-    def cleaned(self, lines: Lines, middle: Code, tile: Array) -> Code:
+    def cleaned(self, lines: TransformLines, middle: Code, tile: Array) -> Code:
         """The tap in the middle, 0 where it may be no more than what rounding left of other taps."""
         scale = prod(abs(1 / transform.kernel[1][1] / 2) for transform in self.transforms)
         parts = [Call("absolute", (tile[at],), DType.float32) for at in product((1, 2), (1, 2))]

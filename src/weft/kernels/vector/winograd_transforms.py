@@ -71,7 +71,7 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(found)
 
 
-class Lines:
+class TransformLines:
     """Statements for linear combinations of vectors, each in a register of its own."""
 
     def __init__(self, target: VectorTarget, builder: KernelBuilder) -> None:
