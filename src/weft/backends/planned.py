@@ -39,6 +39,7 @@ class PlannedSection(ABC, Generic[Prepared]):
         self.symbols = section_symbols(section) if section.symbols is None else section.symbols
         self.constants = section_constants(section, constants)
         self._plans: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
+        self._latest: Prepared | None = None  # the one used last
         self._lock = lock()
 
     @abstractmethod
@@ -53,14 +54,15 @@ class PlannedSection(ABC, Generic[Prepared]):
         """The section for given sizes; of those prepared before, the ones used least recently are dropped."""
         key = tuple([sizes[name] for name in self.symbols])
         found = self._plans.get(key)
-        if found is not None and len(self._plans) == 1:
+        if found is not None and found is self._latest:
             return found
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
                 self._plans.move_to_end(key)
+                self._latest = found
                 return found
-            found = self._plans[key] = self._prepare(sizes)
+            found = self._latest = self._plans[key] = self._prepare(sizes)
             launches = sum(map(self._launches_in, self._plans.values()))
             while len(self._plans) > 1 and (len(self._plans) > REMEMBERED_PLANS or launches > REMEMBERED_LAUNCHES):
                 launches -= self._launches_in(self._plans.popitem(last=False)[1])

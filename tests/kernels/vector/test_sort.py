@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.vector.works import TARGET, run_work, tensor_of
+from kernels.vector.works import run_work, tensor_of
 
 from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
@@ -56,7 +56,7 @@ def test_random_sorts(group: int, descending: bool, symbolic: bool) -> None:
         kept = (*domain[:axis], number, *domain[axis + 1 :])
         results = [Tensor(dtype, kept, layouts[1]), Tensor(DType.int64, kept, layouts[2])]
         primitive = Sort(axis, number, descending)
-        work = sort_work(primitive, tensor_of(array, layouts[0], domain), results[0], results[1], TARGET)
+        work = sort_work(primitive, tensor_of(array, layouts[0], domain), results[0], results[1])
         (values, positions), _ = run_work(work, [(array, layouts[0])], results, sizes)
         kinds = [TensorType(dtype, kept), TensorType(DType.int64, kept)]
         wanted, places = evaluate(primitive, [array], kinds, sizes)
