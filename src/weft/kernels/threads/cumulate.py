@@ -19,7 +19,7 @@ from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads.lane_groups import power_of_two, shares
-from weft.kernels.threads.thread_points import digits, each_point, lanes_for
+from weft.kernels.threads.points import digits, each_point, lanes_for
 
 MANY_ROWS = 4096  # with a thread for each
 SHORT_ROW = 64

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, block, lane
+from weft.ir.target import ThreadTarget
+from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder
+from weft.kernels.threads.lane_groups import power_of_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,35 @@ def all_of(tests: Sequence[Code]) -> Code | None:
     for test in tests:
         result = test if result is None else Call("logical_and", (result, test), DType.bool)
     return result
+
+
+def digits(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list[Dim]:
+    """A position in all axes together, outermost first, as one along each."""
+    found: list[Dim] = []
+    for size in reversed(sizes[1:]):
+        found.insert(0, dims.mod(position, divisor(size, builder)))
+        position = dims.floordiv(position, divisor(size, builder))
+    return [position, *found] if sizes else []
+
+
+def divisor(size: Dim, builder: KernelBuilder) -> Dim:
+    """A size to divide positions by; where it is 0 there are none."""
+    return 1 if size == 0 else builder.size(size)
+
+
+def lanes_for(count: Dim, target: ThreadTarget) -> int:
+    """Lanes of blocks that do a point each: fewer than usual where there are fewer points."""
+    return min(target.block_threads, power_of_two(count)) if isinstance(count, int) else target.block_threads
+
+
+def each_point(
+    count: Dim, lanes: int, builder: KernelBuilder, body: Callable[[Dim, Code | None], Body]
+) -> tuple[Dim, Body]:
+    """(blocks, what they do): the body for each of so many points; the mask tells which lanes have one."""
+    position = block() * lanes + lane(lanes)
+    blocks = dims.ceildiv(count, lanes)
+    if isinstance(count, int) and count % lanes == 0:
+        return blocks, body(position, None)
+    test = Call("less", (Integer(position), Integer(builder.size(count))), DType.bool)
+    defined, has_point = builder.keep("has_point", test, varying=True)
+    return blocks, (defined, *body(position, has_point))

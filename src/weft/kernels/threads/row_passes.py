@@ -26,7 +26,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference
 from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
-from weft.kernels.threads.thread_points import digits, divisor
+from weft.kernels.threads.points import digits, divisor
 
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them

@@ -32,8 +32,8 @@ from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Wo
 from weft.kernels.threads.data_axes import with_number
 from weft.kernels.threads.lane_groups import shares
 from weft.kernels.threads.maps import region_launch
+from weft.kernels.threads.points import digits, divisor, each_point, lanes_for
 from weft.kernels.threads.sorted_runs import Rows, sorted_runs, workspaces
-from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
 ENOUGH_THREADS = 64  # for each unit, of which no points of two can meet
 FEW_POINTS = 64  # that a thread takes one by one

@@ -16,8 +16,8 @@ from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work
+from weft.kernels.threads.points import digits, divisor, each_point, lanes_for
 from weft.kernels.threads.sorted_runs import Rows, ranked, sorted_runs, workspaces
-from weft.kernels.threads.thread_points import digits, divisor, each_point, lanes_for
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 SHORT_ROW = 128  # elements that are made keys for every comparison

@@ -21,7 +21,7 @@ from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put, repeat
 from weft.kernels.lower.tensors import Launch, Reference, Workspace
 from weft.kernels.threads.lane_groups import shares
-from weft.kernels.threads.thread_points import divisor, each_point, lanes_for
+from weft.kernels.threads.points import divisor, each_point, lanes_for
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 CHUNK = 512  # elements, a power of two
