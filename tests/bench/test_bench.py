@@ -38,7 +38,7 @@ from weft.bench.results import (
     read_report,
     to_json,
 )
-from weft.bench.turns import (
+from weft.bench.rounds import (
     FEWEST_RUNS,
     FEWEST_TURNS,
     PAUSE_SECONDS,

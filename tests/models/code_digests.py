@@ -76,9 +76,14 @@ def programs(file: str) -> Any:
 
 def kernels(program: Any, target: Any) -> list[Any]:
     from weft.backends.naming import named_kernels
-    from weft.kernels.sections import divide
+    from weft.fuse import fuse
+    from weft.kernels.sections import build_sections
 
-    return list({kernel.name: kernel for kernel in named_kernels(divide(program, target)).values()}.values())
+    return list(
+        {
+            kernel.name: kernel for kernel in named_kernels(build_sections(fuse(program, target), target)).values()
+        }.values()
+    )
 
 
 def codes(program: Any) -> Iterator[tuple[str, str, str]]:

@@ -13,9 +13,10 @@ from peers import onnxruntime_run
 
 import weft
 from weft.backends.cpu.machine import host
+from weft.fuse import fuse
 from weft.ir.program import Map, Reshape, TensorProgram
 from weft.ir.work import NativeSection
-from weft.kernels.sections import divide
+from weft.kernels.sections import build_sections
 
 RNG = np.random.default_rng(5)
 
@@ -64,7 +65,7 @@ def check(built: onnx.ModelProto, channels: int) -> TensorProgram:
 
 
 def kernels(program: TensorProgram) -> Counter[str]:
-    (section,) = divide(program, host().target)
+    (section,) = build_sections(fuse(program, host().target), host().target)
     assert isinstance(section, NativeSection)
     works = [task.work for task in section.tasks]  # type: ignore[union-attr]
     return Counter(launch.kernel.name for work in works for launch in work.launches)

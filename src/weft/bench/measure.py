@@ -13,7 +13,7 @@ from weft.bench.agreement import TOLERANCE, difference
 from weft.bench.engines import JUDGE, WEFT, Engine, Ran, Setup
 from weft.bench.processes import EngineProcess
 from weft.bench.results import Measurement, ModelResult, Start
-from weft.bench.turns import Spread, spread_of, take_turns
+from weft.bench.rounds import Spread, spread_of, take_turns
 from weft.errors import WeftError
 
 SEED = 0

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.bench.turns import Spread, geometric_mean
+from weft.bench.rounds import Spread, geometric_mean
 from weft.errors import InputError
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from weft.bench.engines import JUDGE
 from weft.bench.results import FIGURES, SUBJECT, BenchReport, Comparison, Measurement, ModelResult, means, mismatches
-from weft.bench.turns import Spread, geometric_mean
+from weft.bench.rounds import Spread, geometric_mean
 from weft.cli import output
 
 NOT_KNOWN = "–"

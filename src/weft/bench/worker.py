@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from weft.bench import turns
+from weft.bench import rounds
 from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
 from weft.cli.process import orders, peak_memory
 from weft.errors import InputError, WeftError
@@ -66,7 +66,7 @@ class Server:
 
     def block(self, seconds: float) -> list[float]:
         run, prepared = self._model().run, self._prepared
-        return turns.time_block(lambda: run(prepared), seconds)
+        return rounds.time_block(lambda: run(prepared), seconds)
 
     def inputs(self, sizes: dict[str, int], seed: int) -> dict[str, Any]:
         """Random inputs; of weft's model, which knows its inputs."""

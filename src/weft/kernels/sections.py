@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import count
 
 from weft.cost.effort import copy_effort, effort
-from weft.fuse import fuse
 from weft.fuse.layouts import needed_layout, rank, same_in_memory
 from weft.ir.groups import (
     FusedProgram,
@@ -39,11 +38,6 @@ from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.select import choose, copy_work
 
 Progress = Callable[[float], None]
-
-
-def divide(program: TensorProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
-    """A program fused and built, in one go."""
-    return build_sections(fuse(program, target), target, progress)
 
 
 def build_sections(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:

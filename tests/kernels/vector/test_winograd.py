@@ -26,7 +26,7 @@ from weft.ir.target import VectorTarget
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.sections import divide
+from weft.kernels.sections import build_sections
 from weft.kernels.vector.winograd import winograd_work
 
 F32 = DType.float32
@@ -106,7 +106,10 @@ def traced(built: onnx.ModelProto) -> TensorProgram:
 
 def kernel_names(program: TensorProgram, target: VectorTarget) -> set[str]:
     tasks = [
-        task for section in divide(program, target) if isinstance(section, NativeSection) for task in section.tasks
+        task
+        for section in build_sections(fuse(program, target), target)
+        if isinstance(section, NativeSection)
+        for task in section.tasks
     ]
     return {launch.kernel.name for task in tasks if isinstance(task, Task) for launch in task.work.launches}
 

@@ -1,4 +1,4 @@
-"""The loops of a product as walks through its operands."""
+"""The loops of a product as loop axes through its operands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def split_index(index: Dim, sizes: Sequence[Dim]) -> list[Dim]:
 
 
 def merge_loop_axes(loop_axes: Sequence[LoopAxis], epilogue: EpilogueAccess | None = None) -> tuple[LoopAxis, ...]:
-    """Neighbouring walks that everything steps through alike as one."""
+    """Neighbouring loop axes that everything steps through alike as one."""
     merged: list[LoopAxis] = []
     for loop_axis in loop_axes:
         if loop_axis.size == 1:

@@ -142,7 +142,7 @@ class _Plan:
         return _Packed(Packing(side.constant, pack, shape, side.constant.dtype), strides, merged)
 
     def joined(self, labels: Sequence[int]) -> bool:
-        """Whether rows or columns are one walk for all that is written."""
+        """Whether rows or columns are one loop axis for all that is written."""
         loop_axes: list[LoopAxis] = []
         step: Dim = 1
         for label in reversed(labels):

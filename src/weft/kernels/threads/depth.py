@@ -1,7 +1,7 @@
 """The sums of a product in pieces of a fixed depth.
 
-Where the innermost walk is long, a piece lies within it, and the other walks stand still for all its elements; else a
-piece is a stretch of all walks together, and every element finds its place along each.
+Where the innermost loop axis is long, a piece lies within it, and the others stand still for all its elements; else a
+piece is a stretch of all loop axes together, and every element finds its place along each.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weft.ir.kernel import Call, Code, Integer, Statement
 from weft.kernels.build.loop_axes import LoopAxis, split_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 
-_LONG = 8  # pieces of a walk from which on one that is not full does not matter
+_LONG = 8  # pieces of a loop axis from which on one that is not full does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class DepthPiece:
-    """Where a piece is: its number, along the innermost walk or all of them, and its places along the others."""
+    """Where a piece is: its number, along the innermost loop axis or all of them, and its places along the others."""
 
     number: Dim
     sums: tuple[Dim, ...]
@@ -68,7 +68,7 @@ class Depth:
         return found
 
     def outer(self, piece: DepthPiece) -> list[Dim]:
-        """Where all elements of a piece are along each walk; 0 along those that they differ in."""
+        """Where all elements of a piece are along each loop axis; 0 along those that they differ in."""
         return [*piece.sums, 0] if self.nested else [0] * len(self._sizes)
 
     def inner(self, piece: DepthPiece, within: Dim) -> list[Dim]:
@@ -89,5 +89,5 @@ class Depth:
 
 
 def _suits(size: Dim, depth: int) -> bool:
-    """Whether pieces of one walk leave few elements idle."""
+    """Whether pieces of one loop axis leave few elements idle."""
     return dims.mod(size, depth) == 0 or not isinstance(size, int) or size >= _LONG * depth

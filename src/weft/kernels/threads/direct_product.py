@@ -54,7 +54,7 @@ class DirectProduct:
         return [*self.first, repeat(number, *span, 1, (*begin, *self.before, *self.body))]
 
     def inner(self, step: int, place: Dim) -> list[Dim]:
-        """Where a step is along each walk of the sums."""
+        """Where a step is along each loop axis of the sums."""
         found = self.depth.inner(self.piece, place)
         if self.tile.slices > 1 or len(found) < 2 or self.depth.nested:
             return found

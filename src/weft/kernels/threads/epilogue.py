@@ -22,7 +22,7 @@ from weft.kernels.threads.product_operands import RUN
 
 
 class RunEpilogueWriter(EpilogueWriter):
-    """`columns` are the walks along which neighbours are written."""
+    """`columns` are the loop axes along which neighbours are written."""
 
     def __init__(self, result: StoredTensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
         super().__init__(result, epilogue, builder, first)

@@ -1,6 +1,6 @@
-"""Teams: how the lanes of a block share rows, and how what a team's lanes have becomes one value.
+"""Lane groups: how the lanes of a block share rows, and how what a lane group's lanes have becomes one value.
 
-A block does `rows` rows, each by `members` lanes. Neighbouring lanes are members of one team, or, `interleaved`, of
+A block does `rows` rows, each by `members` lanes. Neighbouring lanes are members of one group, or, `interleaved`, of
 neighbouring ones.
 """
 
@@ -39,14 +39,14 @@ class LaneGroup:
 
     @property
     def member(self) -> Dim:
-        """The number of a lane in its team."""
+        """The number of a lane in its lane group."""
         here = lane(self.lanes)
         if self.members == 1:
             return 0
         return dims.floordiv(here, self.rows) if self.interleaved else dims.mod(here, self.members)
 
     def partner(self, distance: int) -> Dim:
-        """The lane whose number in the team differs in the bit `distance`."""
+        """The lane whose number in the lane group differs in the bit `distance`."""
         step = distance * (self.rows if self.interleaved else 1)
         here = lane(self.lanes)
         return here + step - 2 * step * dims.mod(dims.floordiv(here, step), 2)
@@ -54,7 +54,7 @@ class LaneGroup:
 
 @dataclass(slots=True)
 class Exchange:
-    """Memory through which the members of teams meet: two buffers of a type take turns, which saves half the waits."""
+    """Memory through which the members of a group meet: two buffers of a type, by turns, which saves half the waits."""
 
     lane_group: LaneGroup
     builder: KernelBuilder
@@ -62,7 +62,7 @@ class Exchange:
     buffers: dict[DType, list[Buffer]] = field(default_factory=dict)
 
     def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
-        """What all members of a team have, as one: in every lane of it the same."""
+        """What all members of a lane group have, as one: in every lane of it the same."""
         if self.lane_group.members == 1:
             return value
         if self.lane_group.rows == 1:
@@ -72,7 +72,7 @@ class Exchange:
             self.buffers[dtype] = [
                 self.builder.local(f"team_{dtype.name}{number}", dtype, self.lane_group.lanes) for number in range(2)
             ]
-        defined, register = self.builder.keep("team", value, varying=True)
+        defined, register = self.builder.keep("combined", value, varying=True)
         statements.append(defined)
         distance = 1
         while distance < self.lane_group.members:
@@ -86,7 +86,7 @@ class Exchange:
 
 
 class LaneGroupFolding(Accumulators):
-    """A fold by the members of a team."""
+    """A fold by the members of a lane group."""
 
     def __init__(self, fold: Fold, exchange: Exchange) -> None:
         lane_group = exchange.lane_group

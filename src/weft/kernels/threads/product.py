@@ -1,7 +1,7 @@
 """Sums of products as data: what contractions and convolutions have in common.
 
 result[grid, rows, columns] = epilogue(sum of left[grid, rows, sums] * right[grid, sums, columns]), where each of grid,
-rows, columns and sums is some walks, outermost first. Elements of the left operand may lie outside of it (the padding
+rows, columns and sums is some loop axes, outermost first. Elements of the left operand may lie outside of it (the padding
 of a convolution): they are 0.
 """
 
@@ -37,7 +37,7 @@ class Product:
 
     `order` says which element along the last sum is the one at a place of the left operand: a dim over one axis,
     which counts on along the grid. `result_start` are first positions along axes of the result, if not 0. Where the
-    left or right operand is `padded`, there is room for a multiple of four places across, all along one walk.
+    left or right operand is `padded`, there is room for a multiple of four places across, all along one loop axis.
     """
 
     left: DType
@@ -70,7 +70,7 @@ class Product:
 
 
 def merged(product: Product) -> Product:
-    """The product with as few walks as possible, and without tests that always hold."""
+    """The product with as few loop axes as possible, and without tests that always hold."""
     epilogue = EpilogueAccess(product.result, product.epilogue)
     inside = tuple(test for test in product.inside if not _is_certain(test, product))
     rows, row_steps = _merge(product.rows, [test.rows for test in inside], epilogue)

@@ -170,7 +170,7 @@ def _own_tile(product: Product, extents: Sequence[int]) -> Tile:
 
 def _are_apart(product: Product) -> bool:
     """Whether rows are read one by one, never in runs."""
-    return all(walk.left != 1 for walk in product.rows)
+    return all(loop_axis.left != 1 for loop_axis in product.rows)
 
 
 def _power(number: int) -> int:

@@ -102,7 +102,7 @@ class ProductOperand:
         return loop_axis.left if self.is_left else loop_axis.right
 
     def _has_runs(self, loop_axes: Sequence[LoopAxis], others: Sequence[LoopAxis], padded: bool) -> bool:
-        """Whether four neighbours along the last of these walks lie side by side, from a multiple of four on."""
+        """Whether four neighbours along the last of these loop axes lie side by side, from a multiple of four on."""
         if not loop_axes or self._step(loop_axes[-1]) != 1:
             return False
         if dims.mod(loop_axes[-1].size, RUN) != 0 and not (padded and len(loop_axes) == 1):

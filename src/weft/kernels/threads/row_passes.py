@@ -128,7 +128,7 @@ class _Builder:
         sizes = self.merged.sizes
         self.row_size = dims.product(sizes[number] for number in self.reduced)
         self.row_sizes = [sizes[number] for number in self.kept]
-        self.length = self.row_size  # elements of a row, or of a piece of it, that a team does
+        self.length = self.row_size  # elements of a row, or of a piece of it, that a lane group does
         self.number_of_pieces: Dim = 1
         if pieces is not None:
             self.number_of_pieces = dims.ceildiv(self.row_size, pieces.length)

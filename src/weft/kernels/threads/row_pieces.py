@@ -17,7 +17,7 @@ SOFTWARE_LENGTH = 16384
 
 
 def piece_length(sweep: Sweep, target: ThreadTarget) -> int | None:
-    """The elements of a row that one team of lanes is to take; None where rows are short, or enough of them."""
+    """The elements of a row that one group of lanes is to take; None where rows are short, or enough of them."""
     kept = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
     rows = max(estimate(kept), 1)
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)

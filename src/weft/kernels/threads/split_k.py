@@ -34,15 +34,15 @@ def adding_launch(name: str, product: Product, parts: int, target: ThreadTarget)
     height = builder.named("height", rows)
     plane = builder.named("places", grid) * height
     axes = {axis: builder.named(f"start{axis}", start) for axis, start in product.result_start}
-    for walks, index, kind in (
+    for loop_axes, index, kind in (
         (product.grid, place, "grid"),
         (product.rows, row, "row"),
         (product.columns, column * run, "column"),
     ):
-        sizes = [builder.named(f"{kind}{n}", dims.maximum(walk.size, 1)) for n, walk in enumerate(walks)]
-        for walk, at in zip(walks, split_index(index, sizes)):
-            if walk.axis is not None:
-                axes[walk.axis] = axes.get(walk.axis, 0) + builder.size(walk.factor) * at
+        sizes = [builder.named(f"{kind}{n}", dims.maximum(loop_axis.size, 1)) for n, loop_axis in enumerate(loop_axes)]
+        for loop_axis, at in zip(loop_axes, split_index(index, sizes)):
+            if loop_axis.axis is not None:
+                axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + builder.size(loop_axis.factor) * at
     statements: list[Statement] = []
     values: list[Code] = []
     for part in range(parts):

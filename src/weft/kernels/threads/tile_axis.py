@@ -13,7 +13,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder
 
 
 class TileAxis:
-    """`count` rows or columns along some walks, in tiles of `extent`; the block's tile begins with number `first`.
+    """`count` rows or columns along some loop axes, in tiles of `extent`; the block's tile begins with number `first`.
 
     Whether tiles fill the rows and columns is not looked at: one kernel does for both.
     """
@@ -34,7 +34,7 @@ class TileAxis:
         self.within = within  # where a lane's rows or columns, by their number, are in the tile
 
     def places(self, within: Dim, run: int = 1) -> list[Dim]:
-        """Where one of the tile lies along each walk; one that is not there, where the last does.
+        """Where one of the tile lies along each loop axis; one that is not there, where the last does.
 
         Of a run, the first is asked for, and all of it is there or nothing.
         """

@@ -63,7 +63,7 @@ class _Builder:
         ]
         statements += [define(total, Number(0, self.type)) for row in self.sums for total in row]
         if self.depth.pieces != 0:
-            statements += self.shared_sums() if self.tile.shared else self.own_sums()
+            statements += self.shared_sums() if self.tile.shared else self.direct_sums()
         slices = Slices(self.tile, self.sums, self.type, self.builder)
         written = self.write(slices) if self.parts == 1 else self.write_sums(slices)
         return self.builder.launch(self.tile.lanes, (*statements, *slices.statements, *written), blocks)
@@ -96,7 +96,7 @@ class _Builder:
             statements.append(defined)
             rest = dims.floordiv(rest, named("parts", self.parts))
         self.place = rest if self.product.grid else 0
-        sizes = [named(f"grid{n}", dims.maximum(walk.size, 1)) for n, walk in enumerate(self.product.grid)]
+        sizes = [named(f"grid{n}", dims.maximum(loop_axis.size, 1)) for n, loop_axis in enumerate(self.product.grid)]
         for number, place in enumerate(split_index(self.place, sizes)):
             defined, at = self.builder.let(f"g{number}", place)
             statements.append(defined)
@@ -156,7 +156,7 @@ class _Builder:
             statements += self.added(*values)
         return statements
 
-    def own_sums(self) -> list[Statement]:
+    def direct_sums(self) -> list[Statement]:
         """Every lane reads its rows and columns from memory."""
         sides = ((self.left, self.rows), (self.right, self.columns))
         own = DirectProduct(self.tile, sides, self.depth, self.grid_places, self.type)
@@ -202,10 +202,10 @@ class _Builder:
     def axes(self, starts: Mapping[int, Dim], rows: Sequence[Dim], columns: Sequence[Dim]) -> dict[int, Dim]:
         """Positions along the result's axes."""
         product, found = self.product, dict(starts)
-        walks = [*zip(product.grid, self.grid_places), *zip(product.rows, rows), *zip(product.columns, columns)]
-        for walk, place in walks:
-            if walk.axis is not None:
-                found[walk.axis] = found.get(walk.axis, 0) + self.builder.size(walk.factor) * place
+        loop_axes = [*zip(product.grid, self.grid_places), *zip(product.rows, rows), *zip(product.columns, columns)]
+        for loop_axis, place in loop_axes:
+            if loop_axis.axis is not None:
+                found[loop_axis.axis] = found.get(loop_axis.axis, 0) + self.builder.size(loop_axis.factor) * place
         return found
 
     def write_sums(self, slices: Slices) -> list[Statement]:

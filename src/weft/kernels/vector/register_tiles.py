@@ -323,7 +323,7 @@ class _Builder:
         return 0 if value == 0 else self.builder.named(f"{side}_start", value)
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
-        """Where the rows of a tile lie along the row walks: counted up from the first one."""
+        """Where the rows of a tile lie along the row loop axes: counted up from the first one."""
         if len(self.rows) <= 1:
             return [[row + number][: len(self.rows)] for number in range(height)]
         defined, first = self.builder.let("row", row)
