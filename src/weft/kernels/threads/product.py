@@ -1,7 +1,7 @@
 """Sums of products as data: what contractions and convolutions have in common.
 
 result[grid, rows, columns] = epilogue(sum of left[grid, rows, sums] * right[grid, sums, columns]), where each of grid,
-rows, columns and sums is some loop axes, outermost first. Elements of the left operand may lie outside of it (the padding
+rows, columns and sums is some loops, outermost first. Elements of the left operand may lie outside of it (the padding
 of a convolution): they are 0.
 """
 
