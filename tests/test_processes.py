@@ -362,3 +362,40 @@ sys.exit(os.waitstatus_to_exitcode(ended))
         [sys.executable, "-c", program], env=environment, timeout=240, capture_output=True, check=False
     )
     assert done.returncode == 7, done.stderr.decode()
+
+
+@needs_fork
+def test_a_library_that_comes_in_while_a_fork_waits(tmp_path: Path) -> None:
+    """What is undone after a fork is what was done before it, and the library is closed for it like all others."""
+    (tmp_path / "slow_library.py").write_text(
+        "import time\nfrom weft.threads import Undivided\ntime.sleep(0.5)\nlibrary = Undivided()\n"
+    )
+    program = """
+import os, sys, threading, time
+import weft.threads
+inside = threading.Event()
+def use():
+    from slow_library import library
+    with library:
+        inside.set()
+        time.sleep(0.3)
+        inside.clear()
+thread = threading.Thread(target=use)
+thread.start()
+while "slow_library" not in sys.modules:
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    from slow_library import library
+    with library:
+        os._exit(1 if inside.is_set() else 7)
+ended = os.waitpid(child, 0)[1]
+thread.join()
+with sys.modules["slow_library"].library:
+    sys.exit(os.waitstatus_to_exitcode(ended))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((SOURCE, str(tmp_path)))}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, timeout=120, capture_output=True, check=False
+    )
+    assert done.returncode == 7, done.stderr.decode()

@@ -98,6 +98,7 @@ def once(make: Callable[..., Made]) -> Once[Made]:
 
 
 _MOMENT = 0.002  # seconds between two looks at whether others have left
+_libraries: list[Undivided] = []
 
 
 class Undivided:
@@ -110,14 +111,13 @@ class Undivided:
 
     def __init__(self) -> None:
         self._renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._close, after_in_parent=self._open, after_in_child=self._renew)
+        _libraries.append(self)
         atexit.register(self._end)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
         self._inside: dict[int, int] = {}  # by thread, how often
-        self._closed = 0
+        self._closed: set[int] = set()  # threads that are about to fork
         self._barred: frozenset[int] | None = None  # once the process ends, threads that must not come in
 
     def __enter__(self) -> None:
@@ -150,12 +150,12 @@ class Undivided:
 
     def _close(self) -> None:
         with self._lock:
-            self._closed += 1
+            self._closed.add(threading.get_ident())
         self._await_others()
 
     def _open(self) -> None:
         with self._lock:
-            self._closed -= 1
+            self._closed.discard(threading.get_ident())
 
     def _end(self) -> None:
         with self._lock:
@@ -299,11 +299,47 @@ def _help(tasks: SimpleQueue[PendingTask[Any] | None], team: ref[Team], owner: t
         del task
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
-    os.register_at_fork(
-        before=_await_imports, after_in_parent=_imp.release_lock, after_in_child=_imp.release_lock
-    )  # the last to be registered is the first before a fork
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+_forking: set[int] = set()  # threads between `_before_fork` and what comes after it
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is inside of a library or imports one, which may be one that nobody knew before."""
+    while True:
+        known = len(_libraries)
+        for library in _libraries[:known]:
+            library._close()
+        _await_imports()
+        if len(_libraries) == known:
+            _forking.add(threading.get_ident())
+            return
+        _imp.release_lock()
+
+
+def _after_fork(renew: bool) -> None:
+    """Undo it, unless this module came in while its thread was about to fork, and did nothing before."""
+    own = threading.get_ident()
+    if own in _forking:
+        _forking.discard(own)
+        _imp.release_lock()
+    if renew:
+        _forking.clear()  # the others are not here
+    for library in _libraries:
+        library._renew() if renew else library._open()
+
+
+def _after_in_parent() -> None:
+    _after_fork(renew=False)
+
+
+def _after_in_child() -> None:
+    _free_locks()
+    _after_fork(renew=True)
+
+
+if hasattr(os, "register_at_fork"):  # once, here: others' hooks could come to be in the middle of a fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
 # -- cores -----------------------------------------------------------------------------------------------------------

@@ -66,11 +66,11 @@ def test_auto_goes_to_the_host_in_a_forked_child(tmp_path: Path) -> None:
     script = """
 import dataclasses, warnings
 from weft.backends.webgpu import adapters as module
-from weft.runtime import devices
+from weft.backends.webgpu import device
 real = module.adapters
 found = tuple(dataclasses.replace(adapter, kind="discrete") for adapter in real())
 module.adapters = lambda: found
-devices._GPU_FILES = ("null",)  # as if there were a GPU
+device._GPU_FILES = ("null",)  # as if there were a GPU
 model = weft.load(layers(1), device="auto")
 assert model.device == "webgpu:0", model.device
 model.run({"x": feed(1)})
