@@ -168,7 +168,7 @@ class LaunchBinder:
         for entry in entries:
             for time in range(len(entry[0].bases) if entry else 0):
                 rows += [(bound, bound.bases[time]) for bound in entry]
-        parameters = self._parameters([[b.launch.blocks, *bases, *b.launch.parameters] for b, bases in rows])
+        parameters = self._parameters(rows)
         found = []
         for number, (bound, _) in enumerate(rows):
             pipeline = pipelines[self._key(bound)]
@@ -197,16 +197,19 @@ class LaunchBinder:
         made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
         return {key: made[name] for name, key in names.items()}
 
-    def _parameters(self, rows: Sequence[Sequence[int]]) -> GpuBuffer:
-        """All launches' parameters, one after the other."""
+    def _parameters(self, rows: Sequence[tuple[BoundLaunch, tuple[int, ...]]]) -> GpuBuffer:
+        """All launches' parameters, one after the other; each launch comes with where its buffers start."""
         block = np.zeros((max(len(rows), 1), PARAMETER_STRIDE // 4), np.int64)
-        for number, row in enumerate(rows):
+        for number, (bound, bases) in enumerate(rows):
+            row = (bound.launch.blocks, *bases, *bound.launch.parameters)
             if len(row) > block.shape[1]:
                 raise ExecutionError(f"a kernel with {len(row)} parameters, where a launch has room for 64")
             block[number, : len(row)] = row
-        if np.abs(block).max() > MOST:
+        largest = np.abs(block).max(axis=1)
+        if largest.max() > MOST:
             raise ExecutionError(
-                f"a size of {np.abs(block).max():,}: this device's kernels count up to {MOST:,}",
+                f"a size of {largest.max():,}: this device's kernels count up to {MOST:,}",
+                node=rows[int(largest.argmax())][0].launch.origin or None,
                 hint="use a smaller batch, or device='cpu'",
             )
         buffer = self.gpu.uniform(block.shape[0] * PARAMETER_STRIDE)
