@@ -46,13 +46,17 @@ def with_barriers(kernel: Kernel) -> Kernel:
 
 
 def sections_with_barriers(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Sections whose kernels all have barriers; what was one kernel stays one."""
-    made: dict[int, Kernel] = {}
+    """Sections whose kernels all have barriers; equal kernels become one."""
+    made: dict[Kernel, Kernel] = {}
+    found: dict[int, Kernel] = {}  # by identity, which is quicker to look up
 
     def lowered(launch: Launch) -> Launch:
-        if id(launch.kernel) not in made:
-            made[id(launch.kernel)] = with_barriers(launch.kernel)
-        return replace(launch, kernel=made[id(launch.kernel)])
+        kernel = launch.kernel
+        if id(kernel) not in found:
+            if kernel not in made:
+                made[kernel] = with_barriers(kernel)
+            found[id(kernel)] = made[kernel]
+        return replace(launch, kernel=found[id(kernel)])
 
     return map_launches(sections, lowered)
 
