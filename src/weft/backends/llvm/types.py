@@ -40,11 +40,6 @@ ELEMENT: dict[DType, ElementForm] = {
 }
 
 
-def is_native(dtype: DType) -> bool:
-    """Whether kernels can compute with a type."""
-    return dtype in ELEMENT
-
-
 def register_type(dtype: DType) -> Any:
     return _element(dtype).register
 

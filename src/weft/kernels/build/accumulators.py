@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Call, Code, Number, Statement, lane
+from weft.ir.kernel import ACROSS_FUNCTIONS, Across, Call, Code, Number, Statement, lane
 from weft.ir.scalar import Scalar
 from weft.kernels.build.positions import as_position
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
 
-COMBINE = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
+COMBINE = ACROSS_FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)
