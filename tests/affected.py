@@ -207,7 +207,7 @@ class Graph:
         if any(_is_in(name, ANY_MODEL) for module in own for name in (module, *self.edges[module])):
             return set()
         words = {word for name in own for text in self.module(name).strings for word in re.findall(r"\w+", text)}
-        defined = {name: set(_ops(module)) for name, module in self.modules.items() if _is_in(name, ("weft.ops",))}
+        defined = {name: set(_ops(module)) for name, module in self.modules.items() if _is_in(name, ("weft.opset",))}
         loads = any("weft" in self.edges[module] for module in own)
         if loads and not any(ops & words for ops in defined.values()):
             return set()

@@ -12,7 +12,7 @@ from weft.compiler import is_defined
 from weft.frontend import read_model
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
-from weft.ops.lower import lower
+from weft.opset.lower import lower
 
 
 def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:

@@ -17,13 +17,13 @@ TREE = {
     "src/weft/__init__.py": "from weft.errors import WeftError\n_LAZY = {'load': 'weft.compiler'}\n",
     "src/weft/__main__.py": "from weft.cli import main\n",
     "src/weft/errors.py": "",
-    "src/weft/compiler.py": "import weft.ops\nfrom weft.runtime.devices import choose\n",
+    "src/weft/compiler.py": "import weft.opset\nfrom weft.runtime.devices import choose\n",
     "src/weft/cli/__init__.py": "def main():\n    import_module(f'weft.cli.{command}')\n",
     "src/weft/cli/run.py": "import weft\n",
     "src/weft/cli/output.py": "",
-    "src/weft/ops/__init__.py": "FAMILIES = [import_module(f'weft.ops.{name}') for name in MODULES]\n",
-    "src/weft/ops/linear.py": "@op('MatMul')\ndef MatMul(): ...\n",
-    "src/weft/ops/shapes.py": "@op('Reshape', since=5)\ndef Reshape(): ...\n",
+    "src/weft/opset/__init__.py": "FAMILIES = [import_module(f'weft.opset.{name}') for name in MODULES]\n",
+    "src/weft/opset/linear.py": "@op('MatMul')\ndef MatMul(): ...\n",
+    "src/weft/opset/shapes.py": "@op('Reshape', since=5)\ndef Reshape(): ...\n",
     "src/weft/runtime/devices.py": "def engine():\n    import weft.backends.cpu\n    import weft.backends.webgpu\n",
     "src/weft/backends/cpu/__init__.py": "from weft.kernels import select\nNAMES = ['walk.ll']\n",
     "src/weft/backends/cpu/walk.ll": "",
@@ -37,8 +37,8 @@ TREE = {
     "tests/samples.py": "",
     "tests/listed.py": "FILE = 'list.tsv'\n",
     "tests/list.tsv": "",
-    "tests/ops/test_linear.py": "import weft\nimport samples\nweft.load(model('MatMul'))\n",
-    "tests/ops/test_shapes.py": "import weft\nweft.load(model('Reshape'))\n",
+    "tests/opset/test_linear.py": "import weft\nimport samples\nweft.load(model('MatMul'))\n",
+    "tests/opset/test_shapes.py": "import weft\nweft.load(model('Reshape'))\n",
     "tests/test_cpu.py": "import weft\nweft.load(model('MatMul'), device='cpu')\n",
     "tests/test_webgpu.py": "import weft\nweft.load(model('MatMul'), device='webgpu:0')\n",
     "tests/test_anywhere.py": "import weft\nfrom listed import FILE\nweft.load(FILE)\n",
@@ -47,7 +47,7 @@ TREE = {
     "tests/test_script.py": "run(ROOT / 'scripts' / 'bench')\n",
     "tests/test_output.py": "from weft.cli.output import table\n",
 }
-LOADING = {"ops/test_linear", "ops/test_shapes", "test_anywhere", "test_command", "test_cpu", "test_webgpu"}
+LOADING = {"opset/test_linear", "opset/test_shapes", "test_anywhere", "test_command", "test_cpu", "test_webgpu"}
 ALL_CONFORMANCE = {"conformance cpu", "conformance reference", "conformance webgpu"}
 EVERYTHING = LOADING | ALL_CONFORMANCE | {"test_kernels", "test_output", "test_script"}
 
@@ -74,7 +74,7 @@ def found(tree: Path, *changed: str) -> set[str]:
         ("tests/conftest.py", EVERYTHING),
         ("src/weft/errors.py", EVERYTHING - {"test_script"}),
         ("src/weft/compiler.py", LOADING | ALL_CONFORMANCE),
-        ("src/weft/ops/linear.py", LOADING - {"ops/test_shapes"} | ALL_CONFORMANCE),
+        ("src/weft/opset/linear.py", LOADING - {"opset/test_shapes"} | ALL_CONFORMANCE),
         (
             "src/weft/kernels/vector.py",
             {"test_kernels", "test_cpu", "test_anywhere", "test_command", "conformance cpu"},
@@ -83,7 +83,7 @@ def found(tree: Path, *changed: str) -> set[str]:
         ("src/weft/backends/cpu/walk.ll", {"test_cpu", "test_anywhere", "test_command", "conformance cpu"}),
         ("src/weft/cli/run.py", {"test_command"}),
         ("src/weft/cli/output.py", {"test_command", "test_output"}),
-        ("tests/samples.py", {"ops/test_linear"}),
+        ("tests/samples.py", {"opset/test_linear"}),
         ("tests/list.tsv", {"test_anywhere"}),
         ("tests/test_cpu.py", {"test_cpu"}),
         ("scripts/bench", {"test_script"}),
@@ -95,7 +95,7 @@ def test_what_a_change_can_affect(tree: Path, changed: str, expected: set[str]) 
 
 
 def test_changes_add_up(tree: Path) -> None:
-    assert found(tree, "tests/samples.py", "tests/test_cpu.py") == {"ops/test_linear", "test_cpu"}
+    assert found(tree, "tests/samples.py", "tests/test_cpu.py") == {"opset/test_linear", "test_cpu"}
 
 
 def test_changes_come_from_git(tree: Path) -> None:
@@ -115,9 +115,9 @@ def test_changes_come_from_git(tree: Path) -> None:
     (tree / "tests" / "test_new.py").write_text("")
     command = [sys.executable, affected.__file__, "--root", str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n") == ["tests/ops/test_linear.py", "tests/test_new.py", ""]
+    assert done.stdout.split("\n") == ["tests/opset/test_linear.py", "tests/test_new.py", ""]
     assert "3 files changed since" in done.stderr
-    assert "tests/ops/test_linear.py: samples" in done.stderr
+    assert "tests/opset/test_linear.py: samples" in done.stderr
     assert "2 to run, 11 left out" in done.stderr
     unknown = subprocess.run([*command, "no-such-commit"], capture_output=True, text=True, check=False)
     assert unknown.returncode == 1

@@ -41,9 +41,9 @@ from weft.ir.texts import model_text, sections_text
 from weft.ir.verify import verify
 from weft.ir.work import Section
 from weft.kernels.sections import build_sections
-from weft.ops import registry
-from weft.ops.lower import lower, run_eagerly, untraced
-from weft.ops.tensor import OnlyAtRunError
+from weft.opset import registry
+from weft.opset.lower import lower, run_eagerly, untraced
+from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
 from weft.runtime.arguments import whole_number

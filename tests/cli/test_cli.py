@@ -451,7 +451,7 @@ def test_ops_covers_what_onnx_lists(capsys: Capture) -> None:
     rows = {(row["domain"], row["op"]): row for row in record["ops"]}
     for schema in onnx.defs.get_all_schemas_with_history():
         assert (schema.domain or "ai.onnx", schema.name) in rows
-    from weft.ops.registry import definitions
+    from weft.opset.registry import definitions
 
     for definition in definitions():
         assert definition.since in rows[definition.domain or "ai.onnx", definition.name]["since"]

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.ir.program import Contract, Convolve, tensor_dtype
-from weft.ops.trace import FOLDED_ELEMENTS
+from weft.opset.trace import FOLDED_ELEMENTS
 
 Array = np.ndarray[Any, Any]
 DEVICES = ("reference", "cpu")

@@ -11,7 +11,7 @@ import pytest
 from attack.devices import DEVICES, missing
 from attack.peer import Peer
 from onnx import TensorProto, helper, numpy_helper
-from ops.oracle import compare, node_model
+from opset.oracle import compare, node_model
 
 import weft
 from weft.errors import ExecutionError, InvalidModelError, WeftError

@@ -28,7 +28,7 @@ from weft.cache.code import CodeCache
 from weft.cache.models import ModelCache
 from weft.frontend import files
 from weft.frontend.files import OpenFile, open_path, private_copy
-from weft.ops import foreign, registry
+from weft.opset import foreign, registry
 
 POSIX = pytest.mark.skipif(not hasattr(os, "getuid"), reason="made for systems with user ids")
 ROOT = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root gives files away")

@@ -15,7 +15,7 @@ from weft.cache.models import ModelCache, shared_models
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.specs import Signature
-from weft.ops.foreign import foreign_digest
+from weft.opset.foreign import foreign_digest
 
 
 class NamedContent(Protocol):

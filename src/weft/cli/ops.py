@@ -11,7 +11,7 @@ from rich.text import Text
 from weft.cli import output
 from weft.compat.op_coverage import Coverage, cover
 from weft.errors import InputError
-from weft.ops.registry import definitions
+from weft.opset.registry import definitions
 
 STYLES = {"defined": "green", "extension": "green", "inlined": "cyan", "partial": "yellow", "missing": "red"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx.defs
 
-from weft.ops.registry import Definition
+from weft.opset.registry import Definition
 
 OLDEST_OPSET = {"": 7}
 

@@ -20,7 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Map, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild
 from weft.ir.types import Shape, TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import compact, everywhere
 
 _WRAPPING = frozenset({"cast", "negate", "add", "subtract", "multiply"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.ir.program import Branch, Loop, Primitive, Scan, Step, TensorProgram, Value
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.fold import fold_constants
 from weft.passes.rewrite import everywhere
 

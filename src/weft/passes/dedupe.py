@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.program import Observe, Random, Step, TensorProgram, Value, bodies
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, redirect, redirect_outputs
 
 COMPARED = 4096  # bytes up to which constants are compared by content

@@ -12,7 +12,7 @@ from weft.ir.dims import Dim
 from weft.ir.program import Guard, Observe, Primitive, Scan, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
 from weft.ir.types import TensorType, Type
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
 

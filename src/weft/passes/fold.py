@@ -14,7 +14,7 @@ from weft.ir import dims
 from weft.ir.program import HOST_STEPS, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
 from weft.ir.types import TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
 SMALL = 1 << 20  # bytes that are always worth folding

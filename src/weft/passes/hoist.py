@@ -18,7 +18,7 @@ from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import HOST_STEPS, Contract, Map, Reduce, Reshape, Scan, Step, TensorProgram, Value, with_bodies
 from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.types import TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, next_number, redirect, redirect_outputs
 
 LIFTED = (Map, Reshape, Reduce, Contract)

@@ -31,7 +31,7 @@ from weft.ir.program import (
 )
 from weft.ir.scalar import Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import compact, everywhere
 
 

@@ -20,7 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Convolve, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape, TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, next_number
 
 BYTES = (DType.uint8, DType.int8)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 
 
 def number_values(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:  # noqa: ARG001

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft.ir.program import Map, Step, TensorProgram, Value, bodies, with_bodies
 from weft.ir.scalar import Load, Scalar, rebuild
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 
 Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
 

@@ -18,7 +18,7 @@ from weft.ir.packing import forget_pages
 from weft.ir.program import Convolve, Map, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, everywhere, next_number
 
 Array = np.ndarray[Any, Any]

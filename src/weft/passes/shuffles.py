@@ -19,7 +19,7 @@ from weft.ir.dims import Axis, Dim
 from weft.ir.program import Convolve, Map, Reshape, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Index, Load, Scalar, walk
 from weft.ir.types import Shape, TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, everywhere, next_number, redirect
 
 Array = np.ndarray[Any, Any]

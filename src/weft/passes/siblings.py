@@ -20,7 +20,7 @@ from weft.ir.dims import Dim
 from weft.ir.program import Contract, Map, Scan, Step, TensorProgram, Value, tensor_dtype, with_bodies
 from weft.ir.scalar import Index, Load
 from weft.ir.types import Shape, TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import next_number
 
 FEW_ROWS = 4

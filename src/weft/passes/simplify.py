@@ -15,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild
 from weft.ir.types import Shape, TensorType
-from weft.ops.trace import Evaluator
+from weft.opset.trace import Evaluator
 from weft.passes.rewrite import compact, everywhere, redirect, redirect_outputs
 
 

@@ -19,7 +19,7 @@ from weft.ir.graph import OnnxModel
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
 from weft.ir.tensors import DeviceTensor
-from weft.ops.tensor import OnlyAtRunError
+from weft.opset.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.usual_sizes import dynamic_dims, usual_sizes

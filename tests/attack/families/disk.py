@@ -578,7 +578,7 @@ print(float(weft.load(model, device=sys.argv[2]).run({"x": np.ones(3, np.float32
 """
 DEFINITION = """
 import aside
-from weft.ops.registry import op
+from weft.opset.registry import op
 GLOBAL = {global}
 class Kind:
     VALUE = {class}

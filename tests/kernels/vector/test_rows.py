@@ -25,7 +25,7 @@ from weft.ir.types import TensorType
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.select import choose
-from weft.ops.lower import lower
+from weft.opset.lower import lower
 from weft.passes import PIPELINE
 
 F32 = DType.float32

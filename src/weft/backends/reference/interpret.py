@@ -50,9 +50,9 @@ from weft.ir.program import (
 )
 from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType, Type
-from weft.ops import registry
-from weft.ops.lower import Scope, Subgraph
-from weft.ops.trace import Trace
+from weft.opset import registry
+from weft.opset.lower import Scope, Subgraph
+from weft.opset.trace import Trace
 
 Array = np.ndarray[Any, Any]
 Sizes = dict[str, int]

@@ -1,6 +1,6 @@
 """Which integers hold the positions that kernels note down: 32 bits are half as many registers, and mostly enough.
 
-A size that is known only in a run is guarded where it is not known to fit (`weft.ops.language`), so only numbers are
+A size that is known only in a run is guarded where it is not known to fit (`weft.opset.language`), so only numbers are
 too large here. Devices that count in 32 bits refuse tensors that are too large for that when a plan is made.
 """
 

@@ -1,7 +1,0 @@
-"""The classical machine learning operators (ai.onnx.ml)."""
-
-from importlib import import_module
-
-MODULES = ("features labels linear maps support_vectors trees").split()
-
-FAMILIES = tuple(import_module(f"weft.ops.ml.{name}") for name in MODULES)

@@ -1,0 +1,14 @@
+"""What each ONNX op means: one function per op over the primitives of the tensor program.
+
+Importing the package defines every op; one module a family.
+"""
+
+from importlib import import_module
+
+MODULES = (
+    "activations arithmetic attention bits casting comparison constants control convolution image indexing legacy "
+    "linear loss microsoft ml movement normalization pooling quantization random recurrent reductions resize sampling "
+    "sequences shapes signal text training"
+).split()
+
+FAMILIES = tuple(import_module(f"weft.opset.{name}") for name in MODULES)

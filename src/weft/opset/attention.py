@@ -1,0 +1,416 @@
+"""Attention: scaled dot products under masks, rotary embeddings, and its linear (recurrent) form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType, from_number
+from weft.opset.flow import scan
+from weft.opset.functions import cast, equal, exp, minimum, sqrt, tanh, where, wide_dtype
+from weft.opset.language import (
+    Element,
+    Tensor,
+    assume_equal,
+    broadcast_shapes,
+    build,
+    check_range,
+    concat,
+    contract,
+    elementwise,
+    full,
+    index,
+    reduce,
+    reshape,
+    transpose,
+)
+from weft.opset.registry import REQUIRED, op, require
+
+RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which keys a query sees, and what is added to its scores.
+
+    Query q stands at position q + `offset` among the keys; a window of -1 is unbounded. `valid` counts the keys of each
+    batch that are no padding, and the queries are then the last of them.
+    """
+
+    bias: Tensor | None = None
+    causal: bool = False
+    left: int = -1
+    right: int = -1
+    offset: Dim = 0
+    valid: Tensor | None = None
+
+    def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Any:
+        """The score at (batch, head, query, key), -inf where the key is hidden."""
+        batch, _, query, key = place
+        if self.bias is not None:
+            score = self._add_bias(score, self.bias, place, keys)
+        position: Any = query + self.offset
+        if self.valid is not None:
+            count = cast(self.valid.at(batch), DType.int64)
+            score = where(key < count, score, -inf)
+            position = query + count - index(queries)
+        if self.causal:
+            score = where(key <= position, score, -inf)
+        if self.left >= 0:
+            score = where(key >= position - self.left, score, -inf)
+        if self.right >= 0:
+            score = where(key <= position + self.right, score, -inf)
+        return score
+
+    @staticmethod
+    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Any:
+        """Broadcast along all but the keys, of which those past the end of the mask are hidden."""
+        *outer, key = place[len(place) - bias.rank :]
+        picked = bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, outer)), key)
+        if bias.dtype is DType.bool:
+            score = where(picked, score, -inf)
+        else:
+            score = score + cast(picked, score.dtype)
+        return score if bias.shape[-1] == keys else where(key < bias.shape[-1], score, -inf)
+
+
+@op("Attention", since=23)
+def attention_23(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    output_count: int = 1,
+) -> Any:
+    return attention_25(
+        q,
+        k,
+        v,
+        mask,
+        past_key,
+        past_value,
+        is_causal=is_causal,
+        kv_num_heads=kv_num_heads,
+        q_num_heads=q_num_heads,
+        qk_matmul_output_mode=qk_matmul_output_mode,
+        scale=scale,
+        softcap=softcap,
+        softmax_precision=softmax_precision,
+        output_count=output_count,
+    )
+
+
+@op("Attention", since=25)
+@op("Attention", since=24)
+def attention_25(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    output_count: int = 1,
+) -> list[Tensor | None]:
+    require(qk_matmul_output_mode in (0, 1, 2, 3), f"qk_matmul_output_mode is {qk_matmul_output_mode}")
+    require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
+    query = split_heads(q, q_num_heads, "q_num_heads")
+    key = split_heads(k, kv_num_heads, "kv_num_heads")
+    value = split_heads(v, kv_num_heads, "kv_num_heads")
+    offset: Dim = 0
+    if past_key is not None and past_value is not None:
+        require(nonpad_kv_seqlen is None, "nonpad_kv_seqlen is not for use with a past")
+        offset = past_key.shape[2]
+        key, value = concat([past_key, key], 2), concat([past_value, value], 2)
+    if nonpad_kv_seqlen is not None:
+        assume_equal(nonpad_kv_seqlen.shape[0], key.shape[0], "nonpad_kv_seqlen has one length for each of the batch")
+        nonpad_kv_seqlen = check_range(nonpad_kv_seqlen, 0, key.shape[2], "nonpad_kv_seqlen")
+    rules = Mask(mask, bool(is_causal), left_window_size, right_window_size, offset, nonpad_kv_seqlen)
+    products = multiply_heads(query, key)
+    factor = default_scale(query.shape[3], products.dtype) if scale is None else scale
+    scores = _scores(products, factor, softcap, rules, 2)
+    precision = wide_dtype(q.dtype) if softmax_precision is None else from_number(softmax_precision)
+    weights = softmax_of_visible(cast(scores, precision))
+    result = weigh_values(cast(weights, wide_dtype(q.dtype)), value, merge=q.rank == 3)
+    shown = None
+    if output_count > 3:
+        mode = qk_matmul_output_mode
+        shown = weights if mode == 3 else scores if mode == 2 else _scores(products, factor, softcap, rules, mode)
+        shown = cast(shown, q.dtype)
+    return [cast(result, q.dtype), key, value, shown]
+
+
+def _scores(products: Tensor, factor: Any, softcap: float, mask: Mask, stage: int) -> Tensor:
+    """Products to scores: scaled, then (stage 1) capped, then (stage 2) masked."""
+    if stage == 2 and mask.bias is not None:
+        require(1 <= mask.bias.rank <= 4, f"a mask of {mask.bias.type} does not broadcast to the scores")
+        broadcast_shapes(products.shape[:3], mask.bias.shape[:-1])
+
+    def element(*place: Element) -> Any:
+        score = products.at(*place) * factor
+        if stage >= 1 and softcap > 0.0:
+            score = tanh(score / softcap) * softcap
+        return mask.apply(score, place, *products.shape[2:]) if stage == 2 else score
+
+    return build(products.shape, element)
+
+
+def split_heads(x: Tensor, heads: int | None, name: str) -> Tensor:
+    """[batch, sequence, heads * size] as [batch, heads, sequence, size]; with four dimensions it is that already."""
+    require(x.rank in (3, 4), f"attention needs tensors of rank 3 or 4, not {x.type}")
+    if x.rank == 4:
+        return x
+    require(heads is not None and heads > 0, f"with three dimensions {name} must be given, not {heads}")
+    assert heads is not None
+    batch, length, hidden = x.shape
+    return transpose(reshape(x, (batch, length, heads, dims.floordiv(hidden, heads))), (0, 2, 1, 3))
+
+
+def multiply_heads(query: Tensor, key: Tensor) -> Tensor:
+    """Dot products [batch, query heads, queries, keys]; each key head serves consecutive query heads."""
+    wide = wide_dtype(query.dtype)
+    batch, heads, queries, size = query.shape
+    shared = key.shape[1]
+    grouped = reshape(cast(query, wide), (batch, shared, heads_for_each(heads, shared), queries, size))
+    products = contract(grouped, cast(key, wide), "bhgqd", "bhkd", "bhgqk")
+    return reshape(products, (batch, heads, queries, key.shape[2]))
+
+
+def heads_for_each(heads: Dim, shared: Dim) -> Dim:
+    """How many query heads share one of keys and values."""
+    if shared == 0:
+        require(heads == 0, f"{heads} heads cannot share none")
+        return 1
+    return dims.floordiv(heads, shared)
+
+
+def weigh_values(weights: Tensor, value: Tensor, *, merge: bool) -> Tensor:
+    """The values' weighted sums, [batch, heads, queries, size] or, merged, [batch, queries, heads * size]."""
+    batch, heads, queries, keys = weights.shape
+    shared, size = value.shape[1], value.shape[3]
+    grouped = reshape(weights, (batch, shared, heads_for_each(heads, shared), queries, keys))
+    result = contract(grouped, cast(value, weights.dtype), "bhgqk", "bhkv", "bqhgv" if merge else "bhgqv")
+    return reshape(result, (batch, queries, heads * size) if merge else (batch, heads, queries, size))
+
+
+def softmax_of_visible(scores: Tensor) -> Tensor:
+    """Softmax along the last axis; a row of nothing but -inf gives zeros."""
+    wide = wide_dtype(scores.dtype)
+    axis = scores.rank - 1
+    largest = reduce("maximum", cast(scores, wide), [axis], keep=True)
+    powers = elementwise(lambda s, m: exp(cast(s, wide) - where(equal(m, -inf), 0.0, m)), scores, largest)
+    total = reduce("sum", powers, [axis], keep=True)
+    return elementwise(lambda p, t: cast(p / where(equal(t, 0.0), 1.0, t), scores.dtype), powers, total)
+
+
+def default_scale(size: Dim, dtype: DType) -> Any:
+    """1 / sqrt(size), as a number or, for a symbolic size, an element."""
+    if isinstance(size, int):
+        return 1.0 / max(size, 1) ** 0.5
+    return 1.0 / sqrt(cast(index(size), dtype))
+
+
+@op("FlexAttention", domain="ai.onnx.preview")
+def flex_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    prob_mod: Any = None,
+    scale: float | None = None,
+    score_mod: Any = None,
+    softmax_precision: int | None = None,
+) -> Tensor:
+    for tensor in (q, k, v):
+        require(tensor.rank == 4, f"FlexAttention needs tensors of rank 4, not {tensor.type}")
+    precision = wide_dtype(q.dtype) if softmax_precision is None else from_number(softmax_precision)
+    products = multiply_heads(q, k)
+    factor = default_scale(q.shape[3], products.dtype) if scale is None else scale
+    scores = elementwise(lambda p: cast(p * factor, precision), products)
+    weights = softmax_of_visible(_modify(scores, score_mod, "score_mod"))
+    weights = _modify(weights, prob_mod, "prob_mod")
+    return cast(weigh_values(cast(weights, wide_dtype(q.dtype)), v, merge=False), q.dtype)  # type: ignore[no-any-return]
+
+
+def _modify(x: Tensor, subgraph: Any, name: str) -> Tensor:
+    if subgraph is None:
+        return x
+    results = subgraph(x)
+    require(len(results) == 1, f"{name} must give one tensor, not {len(results)}")
+    require(results[0].dtype is x.dtype and results[0].rank == x.rank, f"{name} must keep {x.type}")
+    for before, after in zip(x.shape, results[0].shape):
+        assume_equal(before, after, f"{name} must keep the shape")
+    return results[0]  # type: ignore[no-any-return]
+
+
+@op("RotaryEmbedding", since=23)
+def rotary_embedding(
+    x: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Tensor:
+    require(x.rank in (3, 4), f"a rotary embedding needs a tensor of rank 3 or 4, not {x.type}")
+    if x.rank == 4:
+        return rotate(x, cos_cache, sin_cache, position_ids, rotary_embedding_dim, bool(interleaved), heads_first=True)
+    require(num_heads is not None and num_heads > 0, f"with three dimensions num_heads must be given, not {num_heads}")
+    assert num_heads is not None
+    batch, length, hidden = x.shape
+    split = reshape(x, (batch, length, num_heads, dims.floordiv(hidden, num_heads)))
+    caches = cos_cache, sin_cache, position_ids
+    return reshape(rotate(split, *caches, rotary_embedding_dim, bool(interleaved), heads_first=False), x.shape)
+
+
+def rotate(
+    x: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    positions: Tensor | None,
+    rotated: Dim,
+    interleaved: bool,
+    *,
+    heads_first: bool,
+) -> Tensor:
+    """Turn pairs among the first `rotated` (0: all) numbers of each head by the angle of their position.
+
+    The caches hold one row per position or, without positions, per batch and place in the sequence.
+    """
+    wide = wide_dtype(x.dtype)
+    size = rotated if rotated != 0 else x.shape[3]
+    half = dims.floordiv(size, 2)
+    assume_equal(2 * half, size, "an even number of elements is turned, in pairs")
+    for cache in (cosines, sines):
+        require(cache.rank == (3 if positions is None else 2), f"a cache of {cache.type} does not fit")
+        assume_equal(cache.shape[-1], half, "a cache has a number for each pair")
+
+    def element(*i: Element) -> Any:
+        batch, step, place = i[0], i[2] if heads_first else i[1], i[3]
+        if interleaved:
+            angle, partner, second = (place // 2) % half, place + 1 - (place % 2) * 2, equal(place % 2, 1)
+        else:
+            angle, partner, second = place % half, (place + half) % size, place >= half
+        row: list[Any] = [batch, step] if positions is None else [positions.at(batch, step)]
+        cosine, sine = (cast(cache.at(*row, angle, checked=positions is not None), wide) for cache in (cosines, sines))
+        own, other = cast(x.at(*i), wide), cast(x.at(*i[:3], partner), wide)
+        turned = own * cosine + where(second, other, -other) * sine
+        return cast(turned if size == x.shape[3] else where(place < size, turned, own), x.dtype)
+
+    return build(x.shape, element)
+
+
+@op("LinearAttention", since=27)
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_state: Tensor | None = None,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int = REQUIRED,
+    q_num_heads: int = REQUIRED,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> tuple[Tensor, Tensor]:
+    require(update_rule in RULES, f"update_rule is {update_rule!r}", f"it must be one of {', '.join(RULES)}")
+    fits = q_num_heads > 0 and kv_num_heads > 0 and q_num_heads % kv_num_heads == 0
+    require(fits, f"{q_num_heads} query heads cannot share {kv_num_heads} key heads")
+    for tensor in (query, key, value):
+        require(tensor.rank == 3, f"packed heads are needed, not {tensor.type}")
+    wide = wide_dtype(query.dtype)
+    batch, length, _ = query.shape
+    group = q_num_heads // kv_num_heads
+    depth, width = dims.floordiv(query.shape[2], q_num_heads), dims.floordiv(value.shape[2], kv_num_heads)
+    heads = (batch, kv_num_heads)
+    sequences = [
+        _by_time(query, (kv_num_heads, group, depth), wide),
+        _by_time(key, (kv_num_heads, depth), wide),
+        _by_time(value, (kv_num_heads, width), wide),
+    ]
+    if update_rule.startswith("gated"):
+        require(decay is not None, f"rule {update_rule!r} needs a decay")
+        sequences.append(_retention(decay, (length, *heads, depth), wide))  # type: ignore[arg-type]
+    if update_rule.endswith("delta"):
+        require(beta is not None, f"rule {update_rule!r} needs a beta")
+        sequences.append(_rate(beta, (length, *heads), wide))  # type: ignore[arg-type]
+
+    def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        if update_rule.startswith("gated"):
+            kept, *gates = gates  # type: ignore[assignment]
+            before = build(state.shape, lambda b, h, i, j: state.at(b, h, i, j) * kept.at(b, h, i))
+        else:
+            before = state
+        news = v
+        if gates:
+            recalled = contract(before, k, "bhij", "bhi", "bhj")
+            news = build(v.shape, lambda b, h, j: (v.at(b, h, j) - recalled.at(b, h, j)) * gates[0].at(b, h))
+        after = build(before.shape, lambda b, h, i, j: before.at(b, h, i, j) + k.at(b, h, i) * news.at(b, h, j))
+        return [after], [contract(q, after, "bhgi", "bhij", "bhgj")]
+
+    shape = (*heads, depth, width)
+    start = full(shape, 0.0, wide) if past_state is None else reshape(cast(past_state, wide), shape)
+    (state,), (outputs,) = scan(step, [start], sequences)
+    factor = scale if scale != 0.0 else default_scale(depth, wide)
+    scaled = build(
+        (batch, length, kv_num_heads, group, width),
+        lambda b, t, h, g, j: cast(outputs.at(t, b, h, g, j) * factor, query.dtype),
+    )
+    result = reshape(scaled, (batch, length, q_num_heads * width))
+    return result, cast(state, query.dtype if past_state is None else past_state.dtype)
+
+
+def _by_time(x: Tensor, parts: Sequence[Dim], dtype: DType) -> Tensor:
+    """[batch, time, heads * ...] as [time, batch, heads, ...]."""
+    split = reshape(cast(x, dtype), (*x.shape[:2], *parts))
+    return transpose(split, (1, 0, *range(2, split.rank)))
+
+
+def _retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
+    """What is kept of the state, [time, batch, heads, depth]: one decay per head, or per head and depth."""
+    per_head = dims.floordiv(decay.shape[2], shape[2])
+    last = per_head - 1
+
+    def element(t: Element, b: Element, h: Element, i: Element) -> Any:
+        inner = index(0) if per_head == 1 else minimum(i, last)
+        return exp(cast(decay.at(b, t, h * per_head + inner), dtype))
+
+    return build(shape, element)
+
+
+def _rate(beta: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
+    """The update rate, [time, batch, heads]: one per head, or one for all."""
+    last = beta.shape[2] - 1
+
+    def element(t: Element, b: Element, h: Element) -> Any:
+        return cast(beta.at(b, t, minimum(h, last)), dtype)
+
+    return build(shape, element)

@@ -1,0 +1,55 @@
+"""Bitwise ops."""
+
+from __future__ import annotations
+
+from weft.ir.dtypes import DType, from_number
+from weft.opset import functions
+from weft.opset.functions import where
+from weft.opset.language import Element, Tensor, elementwise
+from weft.opset.registry import REQUIRED, op, require
+
+
+@op("BitwiseAnd", since=18)
+def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
+    return elementwise(functions.bit_and, a, b)
+
+
+@op("BitwiseOr", since=18)
+def bitwise_or(a: Tensor, b: Tensor) -> Tensor:
+    return elementwise(functions.bit_or, a, b)
+
+
+@op("BitwiseXor", since=18)
+def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
+    return elementwise(functions.bit_xor, a, b)
+
+
+@op("BitwiseNot", since=18)
+def bitwise_not(x: Tensor) -> Tensor:
+    return elementwise(functions.bit_not, x)
+
+
+@op("BitShift", since=11)
+def bit_shift(x: Tensor, amount: Tensor, *, direction: str = REQUIRED) -> Tensor:
+    require(direction in ("LEFT", "RIGHT"), f"direction is {direction!r}", "it must be LEFT or RIGHT")
+    require(x.dtype.is_integer, f"only integers can be shifted, not {x.dtype}")
+    width = x.dtype.bits
+
+    def shift_signed(v: Element, by: Element) -> Element:
+        """An amount outside the width, negative ones too, leaves nothing but copies of the sign, or zeros."""
+        inside = (by >= 0) & (by < width)
+        if direction == "RIGHT":
+            return functions.shift_right(v, where(inside, by, width - 1))  # type: ignore[no-any-return]
+        return where(inside, functions.shift_left(v, where(inside, by, 0)), 0)  # type: ignore[no-any-return]
+
+    if x.dtype.is_signed:
+        return elementwise(shift_signed, x, amount)
+    return elementwise(functions.shift_left if direction == "LEFT" else functions.shift_right, x, amount)
+
+
+@op("BitCast", since=26)
+def bit_cast(x: Tensor, *, to: int = REQUIRED) -> Tensor:
+    dtype = from_number(to)
+    require(DType.string not in (dtype, x.dtype), "strings have no bits to reinterpret")
+    require(dtype.bits == x.dtype.bits, f"{x.dtype} of {x.dtype.bits} bits cannot be read as {dtype} of {dtype.bits}")
+    return elementwise(lambda v: functions.bitcast(v, dtype), x)

@@ -1,0 +1,66 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+from weft.ir.dtypes import DType, from_number
+from weft.opset import functions
+from weft.opset.functions import bit_and, bitcast, clamp, is_nan, shift_right, where
+from weft.opset.language import Element, Tensor, elementwise, literal
+from weft.opset.registry import REQUIRED, op, require
+
+_OVERFLOWING = (DType.float8e4m3fn, DType.float8e4m3fnuz, DType.float8e5m2, DType.float8e5m2fnuz)
+"""Types into which a plain cast turns numbers that are too large into infinity or NaN, unless told to saturate."""
+
+
+@op("Cast", since=6)
+def cast(x: Tensor, *, to: int = REQUIRED, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    dtype = from_number(to)
+    return elementwise(lambda v: convert(v, dtype, bool(saturate), round_mode), x)
+
+
+@op("CastLike", since=15)
+def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    return elementwise(lambda v: convert(v, target.dtype, bool(saturate), round_mode), x)
+
+
+def convert(v: Element, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Element:
+    """A conversion by ONNX's rules, which say more about 8-bit floats than a plain cast does."""
+    if v.dtype is dtype:
+        return v
+    if v.dtype is DType.string or v.dtype.is_complex:
+        return functions.cast(v, dtype)  # type: ignore[no-any-return]
+    if dtype is DType.float8e8m0:
+        return _to_power_of_two(v, saturate, round_mode)
+    if dtype in _OVERFLOWING and saturate and v.dtype is not DType.bool:
+        v = v if v.dtype.is_float and v.dtype.bits > 8 else functions.cast(v, DType.float32)
+        v = clamp(v, *dtype.limits)
+    return functions.cast(v, dtype)  # type: ignore[no-any-return]
+
+
+def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
+    """float8e8m0 from the exponent and the fraction of a float: code c is 2**(c - 127), and 255 is NaN."""
+    require(round_mode in ("up", "down", "nearest"), f"round_mode is {round_mode!r}", "use up, down or nearest")
+    wide, word, fraction_bits, bias = _LAYOUTS[v.dtype is DType.float64]
+    v = functions.cast(v, wide)
+    bits = bitcast(v, word)
+    exponent = bit_and(shift_right(bits, literal(fraction_bits, word)), 2 * bias + 1)
+    one = 1 << fraction_bits
+    fraction = bit_and(bits, one - 1)
+    fraction = where(
+        functions.equal(exponent, 0), fraction * 2 - one, fraction
+    )  # subnormal: as if the exponent went on
+    code = exponent - (bias - 127)
+    if round_mode != "down":
+        least = 1 if round_mode == "up" else one // 2
+        code = where(fraction >= least, code + 1, code)
+    if saturate:
+        code = clamp(code, 0, 254)
+    else:
+        lost = (code < 0) | (code > 254) | ((code <= 0) & (fraction < 0))
+        code = where(lost, 255, code)
+    code = where(is_nan(v), 255, code)
+    return bitcast(functions.cast(code, DType.uint8), DType.float8e8m0)  # type: ignore[no-any-return]
+
+
+_LAYOUTS = {False: (DType.float32, DType.int32, 23, 127), True: (DType.float64, DType.int64, 52, 1023)}
+"""By whether the float is a float64: float and integer type, bits of the fraction, bias of the exponent."""

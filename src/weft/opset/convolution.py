@@ -1,0 +1,136 @@
+"""Convolutions, their transposes, and causal convolution with a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.types import Shape
+from weft.opset.functions import cast, sigmoid, wide_dtype
+from weft.opset.language import Tensor, assume_equal, build, concat, convolve, elementwise, full, slice_axis
+from weft.opset.registry import op, require
+from weft.opset.windows import explicit_pads, halve, is_same, per_axis, windows
+
+
+@op("Conv")
+def conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    _check_weights(x, w, group, kernel_shape)
+    layout = windows(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    result = convolve(
+        x,
+        w,
+        strides=layout.strides,
+        dilations=layout.dilations,
+        pads=layout.pads,
+        groups=group,
+        spatial=layout.spatial,
+    )
+    return result if b is None else add_bias(result, b)
+
+
+@op("ConvTranspose")
+def conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    output_padding: tuple[int, ...] | None = None,
+    output_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    _check_weights(x, w, group, kernel_shape)
+    rank = x.rank - 2
+    steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
+    extra = output_padding or (0,) * rank
+    require(len(extra) == rank and min(extra, default=0) >= 0, f"output_padding {extra} does not fit {rank} axes")
+    whole = [
+        stride * (size - 1) + more + dilation * (kernel - 1) + 1
+        for size, stride, more, dilation, kernel in zip(x.shape[2:], steps, extra, spread, w.shape[2:])
+    ]
+    spatial, around = _transposed_layout(x.shape[2:], whole, steps, auto_pad, output_shape, pads)
+    result = convolve(x, w, strides=steps, dilations=spread, pads=around, groups=group, transposed_shape=spatial)
+    return result if b is None else add_bias(result, b)
+
+
+def _transposed_layout(
+    sizes: Shape,
+    whole: Sequence[Dim],
+    strides: Sequence[int],
+    auto_pad: str,
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+) -> tuple[list[Dim], list[tuple[Dim, Dim]]]:
+    """The sizes of the result and what is cropped from the whole of it at each end."""
+    rank = len(sizes)
+    same = is_same(auto_pad)
+    if output_shape or same:
+        wanted: list[Dim] = [size * stride for size, stride in zip(sizes, strides)]
+        if output_shape:
+            wanted = list(output_shape[len(output_shape) - rank :])
+        require(len(wanted) == rank, f"output_shape {output_shape} does not fit {rank} axes")
+        around = [halve(dims.maximum(given - size, 0), auto_pad) for given, size in zip(whole, wanted)]
+        return wanted, around
+    require(min(pads or (0,)) >= 0, f"pads {pads} may not be negative")
+    edges: list[tuple[Dim, Dim]] = list(explicit_pads(pads, rank)) if auto_pad == "NOTSET" else [(0, 0)] * rank
+    return [dims.maximum(size - before - after, 0) for size, (before, after) in zip(whole, edges)], edges
+
+
+@op("CausalConvWithState", since=27)
+def causal_convolution_with_state(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    past_state: Tensor | None = None,
+    *,
+    activation: str = "none",
+) -> tuple[Tensor, Tensor]:
+    require(x.rank == 3 and weight.rank == 3, f"shapes {x.type} and {weight.type} must have rank 3")
+    require(activation in ("none", "silu", "swish"), f"activation is {activation!r}")
+    batch, channels, length = x.shape
+    channels = weight.shape[0] if isinstance(weight.shape[0], int) else channels
+    kept = weight.shape[2] - 1
+    if past_state is None:
+        past_state = full((batch, channels, kept), 0, x.dtype)
+    assume_equal(past_state.shape[2], kept, "the state holds one position less than the kernel")
+    assume_equal(weight.shape[0], x.shape[1], "one kernel per channel")
+    whole = concat([past_state, x], 2)
+    result = convolve(whole, weight, strides=(1,), dilations=(1,), pads=((0, 0),), groups=channels, spatial=(length,))
+    if bias is not None:
+        result = add_bias(result, bias)
+    if activation != "none":
+        wide = wide_dtype(x.dtype)
+        result = elementwise(lambda v: cast(cast(v, wide) * sigmoid(cast(v, wide)), x.dtype), result)
+    return result, slice_axis(whole, 2, length, kept)
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """One number per channel, added."""
+    assume_equal(bias.size, x.shape[1], "one bias per output channel")
+    return build(x.shape, lambda *i: x.at(*i) + bias.at(i[1]))
+
+
+def _check_weights(x: Tensor, w: Tensor, group: int, kernel_shape: Sequence[int] | None) -> None:
+    require(x.rank >= 2 and x.rank == w.rank, f"input {x.type} and weights {w.type} must have the same rank")
+    require(group > 0, f"group is {group}")
+    assume_equal(dims.mod(w.shape[0], group), 0, f"{w.shape[0]} channels do not make {group} equal groups")
+    if kernel_shape:
+        require(len(kernel_shape) == w.rank - 2, f"kernel_shape {kernel_shape} does not fit weights {w.type}")
+        for size, declared in zip(w.shape[2:], kernel_shape):
+            assume_equal(size, declared, "kernel_shape must be that of the weights")

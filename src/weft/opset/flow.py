@@ -1,0 +1,251 @@
+"""Control flow as functions of tensors: scans, branches and loops, whose bodies are traced as programs of their own.
+
+An eager trace knows everything, so it runs the bodies itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from weft.errors import InvalidModelError
+from weft.ir.dims import Dim, Equality
+from weft.ir.dtypes import DType
+from weft.ir.program import Branch, Loop, Scan
+from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
+from weft.opset.counting import Counted, Counts, Stays, count_iterations
+from weft.opset.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
+from weft.opset.tensor import Tensor, apply, build, current_trace
+from weft.opset.trace import Trace, TracedBody
+
+DEEPEST_COUNTED = 4  # loops within this many bodies are not traced a second time, as scans: every level would double it
+
+
+def scan(
+    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    length: Dim | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run body(*carries, *slices) -> (carries, outputs) along axis 0 of the sequences.
+
+    Gives the last carries and the stacked outputs. Carries keep their type throughout.
+    """
+    trace = current_trace.get()
+    if length is None:
+        length = sequences[0].shape[0]
+    for sequence in sequences:
+        assume_equal(sequence.shape[0], length, "scanned tensors must have the same length")
+    if trace.eager:
+        return _scan_eagerly(body, list(carries), sequences, length)
+    slices = [TensorType(sequence.dtype, sequence.shape[1:]) for sequence in sequences]
+    types = [(carry.type, "carry") for carry in carries] + [(type, "slice") for type in slices]
+    count = len(carries)
+
+    def flat(*inputs: Tensor) -> list[Tensor]:
+        new, outputs = body(*inputs)
+        for carry, replacement in zip(inputs, new):
+            _same_type(carry, replacement)
+        return [*new, *outputs]
+
+    traced = trace.body(types, flat)
+    result_types: list[Type] = [carry.type for carry in carries]
+    result_types.extend(TensorType(output.dtype, (length, *output.shape)) for output in traced.outputs[count:])
+    primitive = Scan(traced.program, count, len(sequences), length)
+    results = trace.emit(primitive, [*carries, *sequences, *traced.captures], result_types)
+    return results[:count], results[count:]
+
+
+def _scan_eagerly(
+    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
+    carries: list[Tensor],
+    sequences: Sequence[Tensor],
+    length: Dim,
+) -> tuple[list[Tensor], list[Tensor]]:
+    assert isinstance(length, int)
+    rows: list[Sequence[Tensor]] = []
+    for step in range(length):
+        slices = [squeeze(slice_axis(sequence, 0, step, 1), [0]) for sequence in sequences]
+        new, outputs = body(*carries, *slices)
+        carries = list(new)
+        rows.append(outputs)
+    if not rows:
+        types = [*(carry.type for carry in carries), *(TensorType(s.dtype, s.shape[1:]) for s in sequences)]
+        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1])
+    return carries, [stack(column, 0) for column in zip(*rows)]
+
+
+def _no_rows(types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
+    """The stacked outputs of a body that never runs: tracing it tells their types; open sizes are 0."""
+    traced = current_trace.get().body([(type, "input") for type in types], outputs)
+    shapes = [[size if isinstance(size, int) else 0 for size in output.shape] for output in traced.outputs]
+    return [constant(np.empty([0, *shape], out.dtype.numpy)) for out, shape in zip(traced.outputs, shapes)]
+
+
+def _same_type(carry: Tensor, replacement: Tensor) -> None:
+    if carry.dtype is not replacement.dtype or carry.rank != replacement.rank:
+        raise InvalidModelError(f"a carried value changes from {carry.type} to {replacement.type}")
+    for before, after in zip(carry.shape, replacement.shape):
+        assume_equal(before, after, "a carried value must keep its shape")
+
+
+def branch(
+    condition: Tensor, then: Callable[[], Sequence[Tensor]], otherwise: Callable[[], Sequence[Tensor]]
+) -> list[Tensor]:
+    """Run one of two functions; a condition that is known now leaves only that one in the program.
+
+    Where the condition is the equality of two sizes, and the two functions give tensors of different rank (as in
+    "squeeze if this dimension is 1"), equality is assumed and guarded, so that the ranks after it are known.
+    """
+    trace = current_trace.get()
+    equality = None
+    if condition.known is not None:
+        flags = list(condition.known.flat)
+        equality = flags[0] if len(flags) == 1 and isinstance(flags[0], Equality) else None
+        if not any(isinstance(flag, Equality) for flag in flags):
+            return list(then() if all(flags) else otherwise())
+    first, second = trace.body([], then), trace.body([], otherwise)
+    types = [_join(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
+    if equality is not None and any(isinstance(type, TensorType) and type.shape is None for type in types):
+        assume_equal(equality.left, equality.right, "a condition on sizes")
+        return list(otherwise() if equality.negated else then())
+    primitive = Branch(first.program, second.program)
+    return trace.emit(primitive, [condition, *first.captures, *second.captures], types)
+
+
+def loop(
+    trips: Tensor | None,
+    condition: Tensor | None,
+    carries: Sequence[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while told to.
+
+    Gives the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
+    iteration to the next is given sizes (or, at worst, a type) that only the run knows.
+    """
+    trace = current_trace.get()
+    if trace.eager:
+        return _loop_eagerly(trips, condition, list(carries), body)
+    trips = constant(np.int64(np.iinfo(np.int64).max)) if trips is None else trips
+    condition = constant(np.bool_(True)) if condition is None else condition
+    count = len(carries)
+    types: list[Type] = [carry.type for carry in carries]
+    loose: set[Dim] = set()  # sizes that are bound afresh in each iteration
+
+    def flat(iteration: Tensor, going: Tensor, *inputs: Tensor) -> list[Tensor]:
+        proceed, new, outputs = body(iteration, going, *inputs)
+        return [proceed, *new, *outputs]
+
+    fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
+    while True:
+        traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
+        joined = [_join(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
+        if joined == types:
+            break
+        types = joined
+    if trace.depth() >= DEEPEST_COUNTED:
+        return _emit_loop(trace, traced, trips, condition, carries, types)
+    counted = count_iterations(trace, trips, condition, carries, traced)
+    if counted is not None and not loose:
+        return _counted_loop(counted, carries, body)
+    return _emit_loop(trace, traced, trips, condition, carries, types)
+
+
+def _emit_loop(
+    trace: Trace, traced: TracedBody, trips: Tensor, condition: Tensor, carries: Sequence[Tensor], types: Sequence[Type]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop that goes on until its body says so."""
+    count = len(carries)
+    result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
+    primitive = Loop(traced.program, count)
+    results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)
+    return results[:count], results[count:]
+
+
+def _counted_loop(
+    counted: Counted,
+    carries: Sequence[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop as a scan over the iterations' numbers that carries only what neither stays nor counts."""
+    numbers = build((counted.length,), lambda i: i)
+    carried = [carry for carry, kind in zip(carries, counted.carries) if kind is None]
+
+    def step(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        given, number = iter(arguments[:-1]), arguments[-1]
+        inputs = [_at_iteration(carry, kind, number, given) for carry, kind in zip(carries, counted.carries)]
+        _, new, outputs = body(number, constant(np.bool_(True)), *inputs)
+        return [carry for carry, kind in zip(new, counted.carries) if kind is None], outputs
+
+    final, outputs = scan(step, carried, [numbers], counted.length)
+    last = iter(final)
+    results = []
+    for carry, kind in zip(carries, counted.carries):
+        match kind:
+            case Counts(start, step_size):
+                end = dims_tensor([start + step_size * counted.length], (), carry.dtype)
+                results.append(reshape(end, carry.shape))
+            case Stays():
+                results.append(carry)
+            case None:
+                results.append(next(last))
+    return results, outputs
+
+
+def _at_iteration(carry: Tensor, kind: Stays | Counts | None, number: Tensor, given: Iterator[Tensor]) -> Tensor:
+    """What a body takes for a carried value: the carry itself, the number that it counts to, or what is given."""
+    match kind:
+        case Counts(_, step):
+            counted: Tensor = carry + apply("cast", number, dtype=carry.dtype) * step
+            return counted
+        case Stays():
+            return carry
+        case None:
+            return next(given)
+
+
+def _loop_eagerly(
+    trips: Tensor | None,
+    condition: Tensor | None,
+    carries: list[Tensor],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    limit = None if trips is None else int(trips.known.item())
+    going = constant(np.bool_(True)) if condition is None else condition
+    rows: list[Sequence[Tensor]] = []
+    iteration = 0
+    while bool(np.all(going.known)) and (limit is None or iteration < limit):
+        going, new, outputs = body(constant(np.int64(iteration)), going, *carries)
+        carries = list(new)
+        rows.append(outputs)
+        iteration += 1
+    if not rows:
+        fixed = [TensorType(DType.int64, ()), TensorType(DType.bool, ())]
+        return carries, _no_rows([*fixed, *(carry.type for carry in carries)], lambda *inputs: body(*inputs)[2])
+    return carries, [stack(column, 0) for column in zip(*rows)]
+
+
+def _stacked(type: Type, trace: Trace) -> Type:
+    if isinstance(type, TensorType):
+        return TensorType(type.dtype, None if type.shape is None else (trace.fresh_symbol("trips"), *type.shape))
+    return AnyType()
+
+
+def _join(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
+    """The narrowest type that holds values of both; sizes that differ become fresh ones, which join `loose`."""
+    if a == b:
+        return a
+    match a, b:
+        case TensorType(), TensorType() if a.dtype is b.dtype:
+            if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+                return TensorType(a.dtype, None)
+            sizes = [x if x == y or x in loose else trace.fresh_symbol("size") for x, y in zip(a.shape, b.shape)]
+            loose.update(size for size, x in zip(sizes, a.shape) if size != x)
+            return TensorType(a.dtype, tuple(sizes))
+        case SequenceType(x), SequenceType(y):
+            return SequenceType(_join(x, y, trace, loose))
+        case OptionalType(x), OptionalType(y):
+            return OptionalType(_join(x, y, trace, loose))
+    return AnyType()

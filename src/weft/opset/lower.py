@@ -1,0 +1,255 @@
+"""Graph -> TensorProgram: run every node's definition on traced tensors.
+
+Nodes are taken in the graph's order. Subgraph attributes reach definitions as `Subgraph` functions that trace their
+nodes wherever they are called, with the values of the enclosing graphs in scope.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
+from weft.ir import dims
+from weft.ir.dims import Dim, Symbol
+from weft.ir.graph import Graph, GraphValue, Node
+from weft.ir.program import Guard, Host, Step, TensorProgram, Value
+from weft.ir.types import AnyType, TensorType, Type
+from weft.opset import registry
+from weft.opset.microsoft.domain import BLOCKED_DOMAIN
+from weft.opset.tensor import Tensor, current_trace
+from weft.opset.trace import Evaluator, Trace
+from weft.opset.type_rules import TypeRuleError
+
+Scope = MutableMapping[str, "Tensor | None"]
+Progress = Callable[[float], None]
+
+TRACED_AGAIN = 32  # how often a node may be traced on average, where bodies of control flow need it, and some more
+MOST_TRACED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A graph attribute, callable with tensors for its inputs."""
+
+    graph: Graph
+    scope: Scope = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[GraphValue, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[GraphValue, ...]:
+        return self.graph.outputs
+
+    def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        if len(arguments) != len(self.graph.inputs):
+            raise InvalidModelError(
+                f"subgraph {self.graph.name!r} takes {len(self.graph.inputs)} inputs, not {len(arguments)}"
+            )
+        inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
+        return trace_graph(self.graph, ChainMap(inner, self.scope))
+
+    def captured(self) -> dict[str, Tensor]:
+        """The values of the enclosing graphs that the nodes may use, by name."""
+        found = ((name, self.scope.get(name)) for name in sorted(_free_names(self.graph)))
+        return {name: tensor for name, tensor in found if tensor is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosing:
+    """The graph that a node stands in."""
+
+    graph: Graph
+    scope: Scope = field(repr=False)
+
+    def between(self, inputs: Sequence[str], output: str) -> Subgraph:
+        """The part of the graph that computes `output`, as a function of `inputs`."""
+        needed = {output} - set(inputs)
+        nodes: list[Node] = []
+        for node in reversed(self.graph.nodes):
+            if needed & set(node.outputs):
+                nodes.insert(0, node)
+                needed |= set(node.inputs) - set(inputs)
+        values = tuple(GraphValue(name, None) for name in inputs)
+        return Subgraph(Graph(self.graph.name, tuple(nodes), values, (GraphValue(output, None),), {}), self.scope)
+
+
+def lower(
+    graph: Graph,
+    evaluator: Evaluator,
+    *,
+    sizes: Mapping[str, Sequence[int | None]] | None = None,
+    overridden: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> TensorProgram:
+    """Trace a whole graph.
+
+    `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
+    """
+    trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
+    scope: Scope = {}
+    inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
+    for value in inputs:
+        try:
+            scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
+        except WeftError as error:
+            raise error.at(value=value.name) from error.__cause__
+        trace.symbol_names.update(_symbol_names(scope[value.name]))
+    with trace.active():
+        outputs = trace_graph(graph, scope, progress)
+    return trace.program(outputs)
+
+
+def untraced(graph: Graph) -> TensorProgram:
+    """A program that runs for no inputs, for a graph that can be traced only for those of a run."""
+    inputs = tuple(Value(number, _input_type(value, None), value.name) for number, value in enumerate(graph.inputs))
+    outputs = tuple(Value(len(inputs) + number, AnyType()) for number in range(len(graph.outputs)))
+    never = Guard(0, 1, graph.name)
+    return TensorProgram(inputs, outputs, (Step(Host("untraced"), inputs, outputs, graph.name),), guards=(never,))
+
+
+def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -> list[Any]:
+    """The reference meaning of a graph on given inputs, computed node by node."""
+    trace = Trace(evaluator, eager=True)
+    declared = {value.name: value.type for value in (*graph.inputs, *graph.defaults)}
+    scope: Scope = {}
+    for name, content in inputs.items():
+        given = None if isinstance(content, np.ndarray) else declared[name]
+        scope[name] = trace.constant(content, given, name)
+    with trace.active():
+        outputs = trace_graph(graph, scope)
+    return [trace.constants[output.value] for output in outputs]
+
+
+def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) -> list[Tensor]:
+    """Trace a graph's nodes in the current trace and return its outputs."""
+    trace = current_trace.get()
+    for name, array in graph.initializers.items():
+        if name not in scope or isinstance(scope, ChainMap):
+            scope[name] = trace.constant(array, name=name)
+    enclosing = trace.origin
+    last_use = _last_uses(graph) if trace.eager else {}
+    for number, node in enumerate(graph.nodes):
+        trace.origin = node.name
+        trace.count_node()
+        _trace_node(node, scope, graph)
+        if progress is not None:
+            progress((number + 1) / len(graph.nodes))
+        for name in last_use.get(number, ()):
+            _forget(trace, scope, name)
+    trace.origin = enclosing
+    return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
+
+
+def _count_nodes(graph: Graph) -> int:
+    inner = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return len(graph.nodes) + sum(map(_count_nodes, inner))
+
+
+def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
+    definition = registry.find(node.domain, node.op, node.version)
+    if definition is None:
+        raise _unknown(node)
+    attributes = {
+        name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in node.attributes.items()
+    }
+    inputs = [_find(scope, name, node.name) if name else None for name in node.inputs]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    wanted = [number + 1 for number, name in enumerate(node.outputs) if name]
+    try:
+        count = max(wanted, default=0)
+        outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
+    except TypeRuleError as error:
+        given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
+        told = ", ".join(f"{name!r} is {type}" for name, type in given)
+        where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
+        raise InvalidModelError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
+    except WeftError as error:
+        raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
+    except RecursionError as error:
+        raise InvalidModelError("subgraphs are nested too deeply", node=node.name) from error
+    for name, output in zip(node.outputs, outputs):
+        if name:
+            scope[name] = output
+
+
+def _unknown(node: Node) -> UnsupportedModelError:
+    qualified = f"{node.domain}.{node.op}" if node.domain else node.op
+    versions = [d.since for d in registry.definitions() if d.name == node.op and d.domain == node.domain]
+    if versions:
+        problem = f"operator {qualified} does not exist in opset {node.version}, only from {min(versions)} on"
+        return UnsupportedModelError(problem, node=node.name, hint="convert the model to a newer opset")
+    if node.domain == BLOCKED_DOMAIN:
+        hint = "onnxruntime laid this model out for one CPU; let it save the model at ORT_ENABLE_EXTENDED or below"
+        return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)
+    similar = [d.qualified_name for d in registry.definitions() if d.name.lower() == node.op.lower()]
+    hint = f"did you mean {similar[0]}?" if similar else "`weft ops` lists the operators that weft has"
+    return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)
+
+
+def _find(scope: Scope, name: str, user: str) -> Tensor:
+    tensor = scope.get(name)
+    if tensor is None:
+        raise InvalidModelError(f"value {name!r} is used but never defined", node=user, value=name)
+    return tensor
+
+
+def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
+    if value.type is None:
+        raise InvalidModelError("an input of the model has no type", value=value.name)
+    if sizes is not None and isinstance(value.type, TensorType):
+        declared: Sequence[Dim] = value.type.shape or [
+            dims.symbol(f"{value.name}.{axis}") for axis in range(len(sizes))
+        ]
+        return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
+    return value.type
+
+
+def _free_names(graph: Graph) -> set[str]:
+    """The names that a graph uses and does not define."""
+    used = {value.shows or value.name for value in graph.outputs}
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        used.update(node.inputs)
+        own.update(node.outputs)
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                used |= _free_names(value)
+    return used - own
+
+
+def _symbol_names(tensor: Tensor | None) -> set[str]:
+    if tensor is None or not isinstance(tensor.type, TensorType):
+        return set()
+    shape: Sequence[Dim] = tensor.type.shape or ()
+    return {atom.name for dim in shape for atom in dims.atoms(dim) if isinstance(atom, Symbol)}
+
+
+def _last_uses(graph: Graph) -> dict[int, list[str]]:
+    """Node number -> values that nothing needs afterwards, so that an eager run frees them."""
+    if any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values()):
+        return {}
+    last = {name: number for number, node in enumerate(graph.nodes) for name in (*node.inputs, *node.outputs)}
+    made = {name for node in graph.nodes for name in node.outputs}  # what comes from outside is not ours to free
+    kept = {"", *(value.shows or value.name for value in graph.outputs)}
+    result: dict[int, list[str]] = {}
+    for name, number in last.items():
+        if name in made and name not in kept:
+            result.setdefault(number, []).append(name)
+    return result
+
+
+def _forget(trace: Trace, scope: Scope, name: str) -> None:
+    tensor = scope.pop(name, None)
+    if tensor is not None and tensor.trace is trace:
+        aliases = any(other is tensor for other in scope.values())
+        if not aliases:
+            trace.constants.pop(tensor.value, None)
+            trace.tensors.pop(tensor.value.number, None)

@@ -1,0 +1,209 @@
+"""Weights quantized in blocks, several to a byte: a map that unpacks them, and the product or look-up after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.scalar import Index
+from weft.opset.functions import bit_and, cast, shift_right, where, wide_dtype
+from weft.opset.language import Element, Tensor, build, constant, contract, elementwise, index, reshape, wrap_index
+from weft.opset.microsoft.domain import op
+from weft.opset.registry import REQUIRED, normalize_axis, require
+
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_CODES = (_FP4 + tuple(-value for value in _FP4), _NF4)
+
+
+def unpacked(byte: Callable[[Element], Element], position: Element, bits: int) -> Any:
+    """Number `position` of a row of bytes that hold 8 / bits numbers each, the first in the lowest bits."""
+    if bits == 8:
+        return byte(position)
+    per_byte = 8 // bits
+    shift = cast((position % per_byte) * bits, DType.uint8)
+    return bit_and(shift_right(byte(_quotient(position, per_byte)), shift), 2**bits - 1)
+
+
+def _quotient(position: Element, divisor: Dim) -> Element:
+    """A position divided by a size; one that comes from data is no index arithmetic, and not negative."""
+    if isinstance(position.scalar, Index):
+        return position // divisor
+    return position / index(divisor)  # type: ignore[no-any-return]
+
+
+def dequantized_blocks(
+    packed: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    *,
+    rows: Dim,
+    columns: Dim,
+    block_size: Dim,
+    bits: int,
+    groups: Tensor | None = None,
+) -> Tensor:
+    """[rows, columns] of the scales' wide dtype from weights that are packed along the columns, a scale per block.
+
+    Zero points are packed as the weights are, or of the scales' dtype; without them they are in the middle of the
+    range. `groups` gives each column the block whose scale is its own.
+    """
+    require(bits in (2, 4, 8), f"bits is {bits}", "weights have 2, 4 or 8 bits")
+    require(not isinstance(block_size, int) or block_size > 0, f"block_size is {block_size}")
+    blocks = dims.ceildiv(columns, block_size)
+    wide = wide_dtype(scales.dtype)
+    packed = reshape(packed, (rows, dims.floordiv(blocks * block_size * bits, 8)))
+    scales = reshape(scales, (rows, blocks))
+    if zero_points is not None:
+        width = dims.ceildiv(blocks * bits, 8) if zero_points.dtype is DType.uint8 else blocks
+        zero_points = reshape(zero_points, (rows, width))
+
+    def zero(row: Element, block: Element) -> Any:
+        if zero_points is None:
+            return float(2 ** (bits - 1))
+        points = zero_points
+        if points.dtype is not DType.uint8:
+            return cast(points.at(row, block), wide)
+        return cast(unpacked(lambda byte: points.at(row, byte), block, bits), wide)
+
+    def element(row: Element, column: Element) -> Any:
+        number = cast(unpacked(lambda byte: packed.at(row, byte), column, bits), wide)
+        block = column // block_size if groups is None else cast(groups.at(column), DType.int64)
+        return (number - zero(row, block)) * cast(scales.at(row, block), wide)
+
+    return build((rows, columns), element)
+
+
+@op("MatMulNBits")
+def matmul_n_bits(
+    a: Tensor,
+    b: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    K: int = REQUIRED,
+    N: int = REQUIRED,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int = REQUIRED,
+    weight_prepacked: int = 0,
+) -> Tensor:
+    require(not weight_prepacked, "weights packed for one GPU cannot be read", "export the model without prepacking")
+    weights = dequantized_blocks(
+        b, scales, zero_points, rows=N, columns=K, block_size=block_size, bits=bits, groups=g_idx
+    )
+    return product_with_rows(a, weights, bias)
+
+
+def product_with_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a [..., K] times the transpose of weights [N, K], computed in the weights' dtype."""
+    labels = "abcdefghij"[: a.rank - 1]
+    product = contract(cast(a, weights.dtype), weights, labels + "k", "nk", labels + "n")
+    if bias is None:
+        return cast(product, a.dtype)  # type: ignore[no-any-return]
+    return elementwise(lambda v, b: cast(v + cast(b, weights.dtype), a.dtype), product, bias)
+
+
+@op("MatMulBnb4")
+def matmul_bnb4(
+    a: Tensor,
+    b: Tensor,
+    absmax: Tensor,
+    *,
+    K: int = REQUIRED,
+    N: int = REQUIRED,
+    block_size: int = REQUIRED,
+    quant_type: int = REQUIRED,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Tensor:
+    """Weights [N, K] as codes of four bits, the first of two in the high bits, blocks running over the flat matrix."""
+    require(quant_type in (0, 1), f"quant_type is {quant_type}", "0 is FP4, 1 is NF4")
+    wide = wide_dtype(a.dtype)
+    codes = constant(_CODES[quant_type], wide)
+    packed, largest = reshape(b, (b.size,)), reshape(absmax, (absmax.size,))
+
+    def element(row: Element, column: Element) -> Any:
+        position = row * K + column
+        shift = cast((1 - position % 2) * 4, DType.uint8)
+        code = bit_and(shift_right(packed.at(position // 2), shift), 15)
+        return codes.at(code) * cast(largest.at(position // block_size), wide)
+
+    weights = build((N, K), element)
+    if transB:
+        return product_with_rows(a, weights)
+    labels = "abcdefghij"[: a.rank - 1]
+    return cast(contract(cast(a, wide), weights, labels + "n", "nk", labels + "k"), a.dtype)  # type: ignore[no-any-return]
+
+
+@op("GatherBlockQuantized")
+def gather_block_quantized(
+    data: Tensor,
+    indices: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Tensor:
+    """Rows looked up in a table quantized in blocks along an axis; an index outside of it gives zeros."""
+    require(data.rank == scales.rank, f"data {data.type} and scales {scales.type} must have the same rank")
+    axis, blocked = normalize_axis(gather_axis, data.rank), normalize_axis(quantize_axis, data.rank)
+    packing = 8 // bits if data.dtype is DType.uint8 else 1
+    shape = (*data.shape[:-1], data.shape[-1] * packing)
+    table = _table(data, scales, zero_points, shape, axis=blocked, block_size=block_size, bits=bits)
+    size = shape[axis]
+
+    def element(*i: Element) -> Any:
+        position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
+        picked = table((*i[:axis], position, *i[axis + indices.rank :]))
+        inside = (position >= 0) & (position < index(size))
+        return cast(where(inside, picked, 0.0), scales.dtype)
+
+    return build((*shape[:axis], *indices.shape, *shape[axis + 1 :]), element)
+
+
+def _table(
+    data: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    shape: Sequence[Dim],
+    *,
+    axis: int,
+    block_size: int,
+    bits: int,
+) -> Callable[[Sequence[Element]], Any]:
+    """The dequantized number at given indices of the whole table, as float32."""
+    is_packed = data.dtype is DType.uint8
+    length = block_size or shape[axis]
+
+    def read(tensor: Tensor, place: Sequence[Element]) -> Any:
+        if not is_packed:
+            return cast(tensor.at(*place), DType.float32)
+        return cast(unpacked(lambda byte: tensor.at(*place[:-1], byte), place[-1], bits), DType.float32)
+
+    def zero(block: Sequence[Element]) -> Any:
+        if zero_points is None:
+            return float(2 ** (bits - 1)) if is_packed else 0.0
+        return read(zero_points, block)
+
+    def element(place: Sequence[Element]) -> Any:
+        block = [_quotient(p, length) if a == axis else p for a, p in enumerate(place)]
+        scale_place = [0 if size == 1 else p for size, p in zip(scales.shape, block)]
+        number = read(data, place)
+        centred = number - zero(block) if data.dtype.is_integer else number
+        return centred * cast(scales.at(*scale_place), DType.float32)
+
+    return element

@@ -1,0 +1,225 @@
+"""Attention in which several query heads share one head of keys and values, as decoders of language models use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from weft.errors import UnsupportedModelError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.attention import rotate, softmax_of_visible, split_heads
+from weft.opset.functions import cast, clamp, equal, exp, maximum, round_half_even, tanh, where
+from weft.opset.language import (
+    Element,
+    Tensor,
+    assume_equal,
+    build,
+    check_range,
+    elementwise,
+    index,
+    reduce,
+    reshape,
+    slice_axis,
+    split,
+)
+from weft.opset.microsoft.domain import op
+from weft.opset.microsoft.heads import Adjust, attend
+from weft.opset.microsoft.normalization import simplified_layer_normalization
+from weft.opset.registry import REQUIRED, Sizes, require
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long sequences are: `queries` new tokens, up to `total` with those before, `last` + 1 in each of a batch."""
+
+    queries: Dim
+    total: Dim
+    last: Tensor
+
+    def before(self, batch: Element) -> Any:
+        """The number of tokens before the new ones; the first of a prompt has none, whatever its padding."""
+        known = cast(self.last.at(batch), DType.int64) + (1 - index(self.queries))
+        return where(equal(index(self.total), index(self.queries)), 0, maximum(known, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """How a cache of keys or values is stored: in their own dtype, or as int8 multiples of a scale."""
+
+    scale: Tensor | None
+
+    def stored(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Any:
+        if self.scale is None:
+            return v
+        steps = cast(v, DType.float32) / self._step(place)
+        return cast(clamp(round_half_even(steps), -128.0, 127.0), dtype)
+
+    def read(self, cache: Tensor, dtype: DType) -> Tensor:
+        if self.scale is None:
+            return cache
+        return build(cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype))
+
+    def _step(self, place: tuple[Element, ...]) -> Any:
+        assert self.scale is not None
+        aligned = place[len(place) - self.scale.rank :]
+        return self.scale.at(*(0 if size == 1 else i for size, i in zip(self.scale.shape, aligned)))
+
+
+@op("GroupQueryAttention")
+def group_query_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    seqlens_k: Tensor,
+    total_sequence_length: Sizes,
+    cos_cache: Tensor | None = None,
+    sin_cache: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    head_sink: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    q_norm_weight: Tensor | None = None,
+    k_norm_weight: Tensor | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int = REQUIRED,
+    local_window_size: int = -1,
+    num_heads: int = REQUIRED,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+) -> list[Tensor]:
+    require(kv_num_heads > 0 and num_heads % kv_num_heads == 0, f"{num_heads} heads cannot share {kv_num_heads}")
+    _refuse(sliding_window_cache, kv_cache_bit_width)
+    q, k, v = _projections(query, key, value, num_heads, kv_num_heads)
+    total = total_sequence_length[0]
+    last = check_range(reshape(seqlens_k, (seqlens_k.size,)), 0, total - 1, "seqlens_k")
+    lengths = Lengths(q.shape[2], total, last)
+    if q_norm_weight is not None and k_norm_weight is not None:
+        q, _ = simplified_layer_normalization(q, q_norm_weight, epsilon=qk_norm_epsilon)
+        k, _ = simplified_layer_normalization(k, k_norm_weight, epsilon=qk_norm_epsilon)
+    if do_rotary:
+        require(cos_cache is not None and sin_cache is not None, "a rotation needs cos_cache and sin_cache")
+        assert cos_cache is not None and sin_cache is not None
+        turn = _rotation(cos_cache, sin_cache, position_ids, lengths, bool(rotary_interleaved))
+        q, k = turn(q), turn(k)
+    keys = Cache(k_scale if k_quant_type != "NONE" else None)
+    values = Cache(v_scale if v_quant_type != "NONE" else None)
+    present_key = _extended(past_key, k, lengths, keys)
+    present_value = _extended(past_value, v, lengths, values)
+    adjust = _masking(attention_bias, lengths, bool(causal), local_window_size, softcap)
+    sink = _sink(head_sink, smooth_softmax)
+    k, v = (
+        cache.read(slice_axis(present, 2, 0, lengths.total), query.dtype)
+        for cache, present in ((keys, present_key), (values, present_value))
+    )
+    attended = attend(q, k, v, scale, adjust, softmax_of_visible if sink is None else _softmax_with(sink))
+    shown = attended.weights if qk_output == 2 else attended.scores
+    return [attended.result, present_key, present_value, cast(shown, query.dtype)]
+
+
+def _refuse(sliding_window_cache: int, bits: int) -> None:
+    if sliding_window_cache:
+        raise UnsupportedModelError("a cache that keeps a window only", hint="export with caches of the full length")
+    if bits == 4:
+        raise UnsupportedModelError("a cache of 4-bit keys and values", hint="export with a cache of 8 bits or floats")
+
+
+def _projections(
+    query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, shared: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[batch, heads, sequence, size] of each, from three tensors or from one that holds them side by side."""
+    if key is None or value is None:
+        size = dims.floordiv(query.shape[2], heads + 2 * shared)
+        query, key, value = split(query, 2, (size * heads, size * shared, size * shared))
+    return (
+        split_heads(query, heads, "num_heads"),
+        split_heads(key, shared, "kv_num_heads"),
+        split_heads(value, shared, "kv_num_heads"),
+    )
+
+
+def _rotation(
+    cosines: Tensor, sines: Tensor, positions: Tensor | None, lengths: Lengths, interleaved: bool
+) -> Callable[[Tensor], Tensor]:
+    """Turn queries or keys by their positions, which follow on those before where they are not given."""
+
+    def turn(x: Tensor) -> Tensor:
+        places = positions
+        if places is None:
+            places = build((x.shape[0], lengths.queries), lambda b, s: s + lengths.before(b))
+        return rotate(x, cosines, sines, places, cosines.shape[1] * 2, interleaved, heads_first=True)
+
+    return turn
+
+
+def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) -> Tensor:
+    """The cache with the new rows behind those before, in each sequence of the batch; what is left over is 0."""
+    batch, heads, count, size = new.shape
+    room = lengths.total if past is None else dims.maximum(past.shape[2], lengths.total)
+    dtype = new.dtype if past is None else past.dtype
+
+    def element(*place: Element) -> Any:
+        b, n, t, h = place
+        start = lengths.before(b)
+        fresh = cache.stored(new.at(b, n, t - start, h), place, dtype)
+        is_fresh = (t >= start) & (t < start + index(count))
+        old: Any = 0 if past is None else where(t < start, past.at(b, n, t, h), 0)
+        return where(is_fresh, fresh, old)
+
+    return build((batch, heads, room, size), element)
+
+
+def _masking(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, softcap: float) -> Adjust:
+    """Scores capped, then biased; a query sees itself and the keys before it, or the last few of them."""
+    if bias is not None:
+        require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
+        assume_equal(bias.shape[3], lengths.total, "an attention bias has a number for each key")
+
+    def adjust(score: Any, place: tuple[Element, ...]) -> Any:
+        batch, _, query, key = place
+        if softcap > 0.0:
+            score = tanh(score / softcap) * softcap
+        if bias is not None:
+            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
+        position = query + lengths.before(batch)
+        seen = key <= position if causal else key <= cast(lengths.last.at(batch), DType.int64)
+        if window > 0:
+            seen = seen & (key > position - window)
+        return where(seen, score, -inf)
+
+    return adjust
+
+
+def _sink(head_sink: Tensor | None, smooth_softmax: int) -> Callable[[Element], Any] | None:
+    """A score per head that takes part in the softmax and then is dropped."""
+    if head_sink is not None:
+        return lambda head: cast(head_sink.at(head), DType.float32)
+    return (lambda _: 0.0) if smooth_softmax == 1 else None
+
+
+def _softmax_with(sink: Callable[[Element], Any]) -> Callable[[Tensor], Tensor]:
+    def softmax(scores: Tensor) -> Tensor:
+        highest = reduce("maximum", scores, [3], keep=True)
+        largest = build(highest.shape, lambda b, n, q, k: maximum(highest.at(b, n, q, k), sink(n)))
+        powers = elementwise(lambda s, m: exp(s - m), scores, largest)
+        total = reduce("sum", powers, [3], keep=True)
+        whole = build(total.shape, lambda b, n, q, k: total.at(b, n, q, k) + exp(sink(n) - largest.at(b, n, q, k)))
+        return elementwise(lambda p, t: p / t, powers, whole)
+
+    return softmax

@@ -1,0 +1,117 @@
+"""What all attention ops of the domain share: masks, caches of keys and values, and the products themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from weft.errors import UnsupportedModelError
+from weft.ir.dims import Dim
+from weft.opset.attention import default_scale, multiply_heads, softmax_of_visible, weigh_values
+from weft.opset.functions import cast, where
+from weft.opset.language import Element, Tensor, assume_equal, build, check_range, concat, slice_axis
+from weft.opset.registry import require
+
+MASK_FILTER_VALUE = -10000.0
+
+Adjust = Callable[[Any, tuple[Element, ...]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """[batch, queries, heads * size], and the scores and weights [batch, heads, queries, keys] that led there."""
+
+    result: Tensor
+    scores: Tensor
+    weights: Tensor
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    adjust: Adjust,
+    softmax: Callable[[Tensor], Tensor] = softmax_of_visible,
+) -> Attended:
+    """Attention of [batch, heads, sequence, size] tensors; `adjust` masks the score at (batch, head, query, key)."""
+    products = multiply_heads(query, key)
+    factor = scale or default_scale(query.shape[3], products.dtype)
+    scores = build(products.shape, lambda *place: adjust(products.at(*place) * factor, place))
+    weights = softmax(scores)
+    result = cast(weigh_values(weights, value, merge=True), query.dtype)
+    return Attended(result, scores, weights)
+
+
+def masking(
+    mask: Tensor | None, bias: Tensor | None, *, filter_value: float, causal: bool, batch: Dim, queries: Dim, keys: Dim
+) -> Adjust:
+    """Padding adds the filter value to a score, a bias is added too, and later keys are hidden altogether."""
+    is_padding = None if mask is None else _padding(mask, batch, queries, keys)
+
+    def adjust(score: Any, place: tuple[Element, ...]) -> Any:
+        if bias is not None:
+            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
+        if is_padding is not None:
+            score = where(is_padding(place), score + filter_value, score)
+        return where(place[3] <= place[2] + (keys - queries), score, -inf) if causal else score
+
+    if bias is not None:
+        require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
+        assume_equal(bias.shape[3], keys, "an attention bias has a number for each key")
+    return adjust
+
+
+def _padding(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
+    """Whether the key at (batch, head, query, key) is padding, by a mask in one of the forms that the ops take."""
+    if mask.rank == 1:
+        return _padding_by_length(mask, batch, keys)
+    assume_equal(mask.shape[0], batch, "a mask has a row for each sequence of the batch")
+    match mask.rank:
+        case 2:
+            assume_equal(mask.shape[1], keys, "a mask has a number for each key")
+            return lambda place: mask.at(place[0], place[3]) <= 0
+        case 3:
+            assume_equal(mask.shape[2], keys, "a mask has a number for each key")
+            return lambda place: mask.at(place[0], place[2], place[3]) <= 0
+        case 4:
+            return lambda place: mask.at(place[0], 0, place[2] + (keys - queries), place[3]) <= 0
+    raise UnsupportedModelError(f"a mask of {mask.type} has none of the forms that attention takes")
+
+
+def _padding_by_length(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
+    """The ends of the sequences, and then perhaps their starts."""
+    if mask.shape[0] == 3 * batch + 2:
+        raise UnsupportedModelError("a mask of cumulated sequence lengths", hint="export with a mask of 0 and 1")
+
+    ends = check_range(mask, 0, keys, "mask_index")
+
+    def bound(position: Any) -> Any:
+        return ends.at(position)
+
+    if mask.shape[0] == 2 * batch:
+        return lambda place: (place[3] >= bound(place[0])) | (place[3] < bound(place[0] + batch))
+    assume_equal(mask.shape[0], batch, "a mask has a length for each sequence of the batch")
+    return lambda place: place[3] >= bound(place[0])
+
+
+def extended(past: Tensor | None, new: Tensor, past_length: Dim | None) -> tuple[Tensor, Tensor]:
+    """The cache after new rows [batch, heads, sequence, size], and the part of it that is in use.
+
+    Without a past length the cache is as long as the past; with one it is a buffer that has room.
+    """
+    if past is None:
+        return new, new
+    if past_length is None:
+        grown = concat([past, new], 2)
+        return grown, grown
+    count = new.shape[2]
+
+    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
+        fresh = (t >= past_length) & (t < past_length + count)
+        return where(fresh, new.at(b, n, t - past_length, h), past.at(b, n, t, h))
+
+    buffer = build(past.shape, element)
+    return buffer, slice_axis(buffer, 2, 0, past_length + count)

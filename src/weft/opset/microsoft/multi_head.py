@@ -1,0 +1,211 @@
+"""Attention of projections: any number of queries, or one query of a decoder with its caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.attention import split_heads
+from weft.opset.functions import cast, where
+from weft.opset.language import Element, Tensor, build, slice_axis, split
+from weft.opset.microsoft.domain import op
+from weft.opset.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extended, masking
+from weft.opset.microsoft.padding import restore_padding, sequence_lengths, without_padding
+from weft.opset.registry import REQUIRED, Sizes, require
+
+
+@op("MultiHeadAttention")
+def multi_head_attention(
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    bias: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    past_sequence_length: Sizes | None = None,
+    cache_indirection: Tensor | None = None,
+    *,
+    mask_filter_value: float = MASK_FILTER_VALUE,
+    num_heads: int = REQUIRED,
+    scale: float | None = None,
+    unidirectional: int = 0,
+) -> list[Tensor]:
+    parts = _projections(query, key, value, bias, num_heads)
+    length = past_sequence_length[0] if past_sequence_length else None
+    attended, present = _attend_with_past(
+        *parts,
+        (past_key, past_value),
+        length,
+        mask=key_padding_mask,
+        bias=attention_bias,
+        beams=_beams(cache_indirection, None),
+        indirection=cache_indirection,
+        scale=scale,
+        filter_value=mask_filter_value,
+        causal=bool(unidirectional),
+    )
+    return [attended.result, *present, cast(attended.scores, query.dtype)]
+
+
+@op("DecoderMaskedMultiHeadAttention")
+def decoder_masked_multi_head_attention(
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    mask_index: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    past_sequence_length: Sizes | None = None,
+    beam_width: Sizes | None = None,
+    cache_indirection: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    mask_filter_value: float = MASK_FILTER_VALUE,
+    num_heads: int = REQUIRED,
+    output_qk: int = 0,
+    past_present_share_buffer: int = 0,
+    scale: float | None = None,
+) -> list[Tensor]:
+    if key is None:
+        third = dims.floordiv(query.shape[2], 3)
+        query, key, value = split(query, 2, (third, third, third))
+    parts = _projections(query, key, value, bias, num_heads)
+    shared = past_present_share_buffer and past_sequence_length
+    attended, present = _attend_with_past(
+        *parts,
+        (past_key, past_value),
+        past_sequence_length[0] if shared and past_sequence_length else None,
+        mask=mask_index,
+        bias=attention_bias,
+        beams=_beams(cache_indirection, beam_width),
+        indirection=cache_indirection,
+        scale=scale,
+        filter_value=mask_filter_value,
+        causal=False,
+    )
+    return [attended.result, *present, cast(attended.scores, query.dtype)]
+
+
+@op("PackedMultiHeadAttention")
+def packed_multi_head_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    bias: Tensor | None,
+    token_offset: Tensor,
+    cumulative_sequence_length: Tensor,
+    attention_bias: Tensor | None = None,
+    *,
+    mask_filter_value: float = MASK_FILTER_VALUE,
+    num_heads: int = REQUIRED,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
+    if query.rank == 4:
+        tokens, heads, _, size = query.shape
+        packed = query
+        query, key, value = (
+            build((tokens, heads * size), lambda t, h, n=n: packed.at(t, h // size, n, h % size)) for n in range(3)
+        )
+    require(key is not None and value is not None, "keys and values are missing")
+    assert key is not None and value is not None
+    q, k, v = (restore_padding(tensor, token_offset) for tensor in (query, key, value))
+    attended, _ = _attend_with_past(
+        *_projections(q, k, v, bias, num_heads),
+        (None, None),
+        None,
+        mask=sequence_lengths(cumulative_sequence_length),
+        bias=attention_bias,
+        beams=1,
+        indirection=None,
+        scale=scale,
+        filter_value=mask_filter_value,
+        causal=False,
+    )
+    return without_padding(attended.result, token_offset, query.shape[0])
+
+
+def _beams(indirection: Tensor | None, width: tuple[Dim, ...] | None) -> Dim:
+    return width[0] if width else 1 if indirection is None else indirection.shape[1]
+
+
+def _projections(
+    query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [batch, heads, sequence, size] from the forms that they come in, biases added."""
+    if query.rank == 5:
+        q, k, v = (_unpacked(query, number) for number in range(3))
+    elif key is not None and key.rank == 5:
+        q, k, v = split_heads(query, heads, "num_heads"), _unpacked(key, 0), _unpacked(key, 1)
+    else:
+        require(key is not None and value is not None, "keys and values are missing")
+        assert key is not None and value is not None
+        q, k, v = (split_heads(tensor, heads, "num_heads") for tensor in (query, key, value))
+    if bias is None:
+        return q, k, v
+    width = q.shape[1] * q.shape[3]
+    q = _with_bias(q, bias, 0)
+    if key is not None and key.rank == 4:  # keys and values that were projected before have their bias already
+        return q, k, v
+    return q, _with_bias(k, bias, width), _with_bias(v, bias, width * 2)
+
+
+def _unpacked(packed: Tensor, number: int) -> Tensor:
+    """Part `number` of [batch, sequence, heads, parts, size]."""
+    batch, length, heads, _, size = packed.shape
+    return build((batch, heads, length, size), lambda b, n, s, h: packed.at(b, s, n, number, h))
+
+
+def _with_bias(x: Tensor, bias: Tensor, start: Dim) -> Tensor:
+    size = x.shape[3]
+    return build(x.shape, lambda b, n, s, h: x.at(b, n, s, h) + bias.at(n * size + h + start))
+
+
+def _attend_with_past(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past: tuple[Tensor | None, Tensor | None],
+    past_length: Dim | None,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    beams: Dim,
+    indirection: Tensor | None,
+    scale: float | None,
+    filter_value: float,
+    causal: bool,
+) -> tuple[Attended, list[Tensor]]:
+    present_key, key = extended(past[0], key, past_length)
+    present_value, value = extended(past[1], value, past_length)
+    if indirection is not None and past[0] is not None:
+        kept = past_length if past_length is not None else past[0].shape[2]
+        key, value = (_of_beams(cache, indirection, beams, kept) for cache in (key, value))
+    if bias is not None and past_length is not None:
+        bias = slice_axis(bias, 3, 0, key.shape[2])
+    adjust = masking(
+        mask,
+        bias,
+        filter_value=filter_value,
+        causal=causal,
+        batch=query.shape[0],
+        queries=query.shape[2],
+        keys=key.shape[2],
+    )
+    return attend(query, key, value, scale, adjust), [present_key, present_value]
+
+
+def _of_beams(cache: Tensor, indirection: Tensor, beams: Dim, kept: Dim) -> Tensor:
+    """Rows of a cache [batch * beams, ...] taken, before position `kept`, from the beam that each came from."""
+
+    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
+        first = b // beams
+        origin = first * beams + cast(indirection.at(first, b - first * beams, t), DType.int64)
+        return where(t < kept, cache.at(origin, n, t, h), cache.at(b, n, t, h))
+
+    return build(cache.shape, element)

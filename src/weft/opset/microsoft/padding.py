@@ -1,0 +1,50 @@
+"""Batches of sequences with their padding taken out, and put back."""
+
+from __future__ import annotations
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.functions import cast
+from weft.opset.language import Tensor, build, check_range, cumulate, full, observe, pad, reduce, reshape, scatter, sort
+from weft.opset.microsoft.domain import op
+from weft.opset.registry import require
+
+
+@op("RemovePadding")
+def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
+    require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
+    batch, length, _ = x.shape
+    counts = check_range(sequence_token_count, 0, length, "sequence_token_count")
+    padded = build((batch, length), lambda b, s: cast(s >= counts.at(b), DType.int32))
+    _, places = sort(reshape(padded, (batch * length,)), 0)
+    total = reduce("sum", counts, [0])
+    (tokens,) = observe(total, "tokens")
+    offsets = cast(reshape(places, (batch, length)), DType.int32)
+    packed = without_padding(x, offsets, tokens)
+    cumulated = pad(cumulate("sum", sequence_token_count, 0), [(1, 0)])
+    return packed, offsets, cumulated, reduce("maximum", sequence_token_count, [0], keep=True)
+
+
+@op("RestorePadding")
+def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
+    """Tokens at the places that `token_offset` begins with, zeros elsewhere."""
+    require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} are no matrices")
+    batch, length = token_offset.shape
+    tokens, hidden = x.shape
+    places = reshape(token_offset, (batch * length,))
+    rows = full((batch * length, hidden), 0, x.dtype)
+    rows = scatter(rows, (tokens, hidden), lambda t, h: ((cast(places.at(t), DType.int64), h), x.at(t, h)))
+    return reshape(rows, (batch, length, hidden))
+
+
+def without_padding(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
+    """The first `tokens` rows that the offsets name, of [batch, sequence, hidden]."""
+    batch, length, hidden = x.shape
+    rows, places = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
+    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h, checked=True))
+
+
+def sequence_lengths(cumulated: Tensor) -> Tensor:
+    """Lengths from their running sum, which starts with 0."""
+    return build((cumulated.shape[0] - 1,), lambda b: cumulated.at(b + 1) - cumulated.at(b))

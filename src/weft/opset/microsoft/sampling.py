@@ -1,0 +1,104 @@
+"""Crops of images brought to one size, and maxima over what a mask leaves of windows."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import inf
+from typing import Any
+
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.functions import cast, ceil, floor, maximum, not_equal, where, wide_dtype
+from weft.opset.language import Element, Tensor, build, index
+from weft.opset.microsoft.domain import op
+from weft.opset.registry import REQUIRED, Sizes, require
+from weft.opset.windows import windows
+
+
+@op("CropAndResize")
+def crop_and_resize(
+    x: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    crop_size: Sizes,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Tensor:
+    """Regions [y1, x1, y2, x2], corners on corners; beyond the image there is one value only."""
+    require(mode in ("bilinear", "nearest"), f"mode is {mode!r}", "it must be bilinear or nearest")
+    require(x.rank == 4 and len(crop_size) == 2, f"crops of {len(crop_size)} dimensions from {x.type}")
+    wide = wide_dtype(x.dtype)
+
+    def source(roi: Element, axis: int, place: Element) -> Any:
+        size, count = x.shape[2 + axis], crop_size[axis]
+        start, end = cast(rois.at(roi, axis), wide), cast(rois.at(roi, axis + 2), wide)
+        last = cast(index(size - 1), wide)
+        step = (end - start) * last / maximum(cast(index(count - 1), wide), 1.0)
+        spread = start * last + cast(place, wide) * step
+        return where(index(count) > 1, spread, (start + end) * last * 0.5)
+
+    def element(roi: Element, channel: Element, row: Element, column: Element) -> Any:
+        places = [source(roi, 0, row), source(roi, 1, column)]
+        inside = _inside(places[0], x.shape[2], wide) & _inside(places[1], x.shape[3], wide)
+        batch = cast(batch_indices.at(roi), DType.int64)
+
+        def at(v: Any, h: Any) -> Any:
+            return cast(x.at(batch, channel, cast(v, DType.int64), cast(h, DType.int64)), wide)
+
+        if mode == "nearest":
+            found = at(floor(places[0] + 0.5), floor(places[1] + 0.5))
+        else:
+            (top, left), (bottom, right) = map(floor, places), map(ceil, places)
+            down, across = places[0] - top, places[1] - left
+            upper = at(top, left) + (at(top, right) - at(top, left)) * across
+            lower = at(bottom, left) + (at(bottom, right) - at(bottom, left)) * across
+            found = upper + (lower - upper) * down
+        return cast(where(inside, found, extrapolation_value), x.dtype)
+
+    return build((rois.shape[0], x.shape[1], *crop_size), element)
+
+
+def _inside(place: Any, size: Dim, dtype: DType) -> Any:
+    return (place >= 0.0) & (place <= cast(index(size - 1), dtype))
+
+
+@op("MaxpoolWithMask")
+def max_pool_with_mask(
+    x: Tensor,
+    mask: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: tuple[int, ...] = REQUIRED,
+    pads: tuple[int, ...] | None = None,
+    storage_order: int = 0,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    """The maximum of each window, of whose rows nothing counts from the first 0 of the mask on."""
+    require(mask.rank == x.rank, f"a mask of {mask.type} for {x.type}")
+    layout = windows(x.shape[2:], kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
+
+    def element(*i: Element) -> Any:
+        starts = [place * stride - pad[0] for place, stride, pad in zip(i[2:], layout.strides, layout.pads)]
+        best: Any = None
+        for row in product(*map(range, kernel_shape[:-1])):
+            going: Any = None
+            for tap in range(kernel_shape[-1]):
+                places = [start + offset for start, offset in zip(starts, (*row, tap))]
+                inside = _all_inside(places, x.shape[2:])
+                hidden = not_equal(mask.at(*(0 if s == 1 else k for s, k in zip(mask.shape, i[:2])), *places), 0)
+                passed = hidden | ~inside  # padding neither counts nor stops a row
+                going = passed if going is None else going & passed
+                value = where(going & inside, x.at(*i[:2], *places), -inf)
+                best = value if best is None else maximum(best, value)
+        return best
+
+    return build((*x.shape[:2], *layout.spatial), element)
+
+
+def _all_inside(places: list[Any], sizes: tuple[Dim, ...]) -> Any:
+    inside: Any = None
+    for place, size in zip(places, sizes):
+        here = (place >= 0) & (place < index(size))
+        inside = here if inside is None else inside & here
+    return inside

@@ -1,0 +1,146 @@
+"""Support vector machines."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.types import TensorType
+from weft.opset.functions import clamp, exp, sigmoid, tanh, where
+from weft.opset.language import Element, Tensor, arg_reduce, build, constant, contract, elementwise, host, reduce
+from weft.opset.ml.domain import op
+from weft.opset.ml.labels import choose_label, class_labels, place_if
+from weft.opset.ml.scores import as_float32, transform_scores, two_sided
+from weft.opset.registry import require
+
+Array = np.ndarray[Any, Any]
+KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+LEAST_PROBABILITY = 1e-7
+
+
+def _kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tuple[float, ...] | None) -> Tensor:
+    """[rows, vectors]: how much each row resembles each vector."""
+    require(kernel_type in KERNELS, f"kernel_type must be one of {', '.join(KERNELS)}, not {kernel_type!r}")
+    require(not parameters or len(parameters) == 3, f"kernel_params must be gamma, coef0, degree, not {parameters}")
+    gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
+    others = constant(vectors)
+    if kernel_type == "RBF":
+
+        def square(row: Element, vector: Element, feature: Element) -> Element:
+            difference = x.at(row, feature) - others.at(vector, feature)
+            return difference * difference  # type: ignore[no-any-return]
+
+        distance = reduce("sum", build((x.shape[0], *others.shape), square), [2])
+        return elementwise(lambda d: exp(d * -gamma), distance)
+    product = contract(x, others, "nf", "vf", "nv")
+    match kernel_type:
+        case "POLY":
+            return elementwise(lambda v: (v * gamma + offset) ** float(int(degree)), product)
+        case "SIGMOID":
+            return elementwise(lambda v: tanh(v * gamma + offset), product)
+        case _:
+            return product
+
+
+def _matrix(numbers: tuple[float, ...] | None, rows: int) -> Array:
+    flat = np.array(numbers or (), np.float32)
+    require(rows > 0 and flat.size % rows == 0, f"{flat.size} numbers do not make {rows} rows")
+    return flat.reshape(rows, -1)
+
+
+@op("SVMRegressor")
+def svm_regressor(
+    x: Tensor,
+    *,
+    coefficients: tuple[float, ...] = (),
+    kernel_params: tuple[float, ...] | None = None,
+    kernel_type: str = "LINEAR",
+    n_supports: int = 0,
+    one_class: int = 0,
+    post_transform: str = "NONE",
+    rho: tuple[float, ...] = (0.0,),
+    support_vectors: tuple[float, ...] | None = None,
+) -> Tensor:
+    x = as_float32(x)
+    weights = constant(_matrix(coefficients, 1))
+    if n_supports > 0:
+        x = _kernel(x, _matrix(support_vectors, n_supports), kernel_type, kernel_params)
+    scores = contract(x, weights, "nv", "ov", "no") + rho[0]
+    if one_class:
+        return elementwise(lambda s: where(s > 0.0, 1.0, s * 0.0 - 1.0), scores)
+    return transform_scores(scores, post_transform)
+
+
+@op("SVMClassifier")
+def svm_classifier(
+    x: Tensor,
+    *,
+    classlabels_ints: tuple[int, ...] | None = None,
+    classlabels_strings: tuple[str, ...] | None = None,
+    coefficients: tuple[float, ...] = (),
+    kernel_params: tuple[float, ...] | None = None,
+    kernel_type: str = "LINEAR",
+    post_transform: str = "NONE",
+    prob_a: tuple[float, ...] = (),
+    prob_b: tuple[float, ...] = (),
+    rho: tuple[float, ...] = (0.0,),
+    support_vectors: tuple[float, ...] | None = None,
+    vectors_per_class: tuple[int, ...] = (),
+) -> tuple[Tensor, Tensor]:
+    x = as_float32(x)
+    labels = class_labels(classlabels_ints, classlabels_strings)
+    count = max(len(classlabels_strings or classlabels_ints or ()), 1)
+    vectors = sum(vectors_per_class)
+    if not vectors:
+        scores = contract(x, constant(_matrix(coefficients, count)), "nf", "cf", "nc") + rho[0]
+        place = arg_reduce("maximum", scores, 1)
+        if len(rho) == 1 and count == 1:
+            place = build((x.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
+        return choose_label(labels if count > 1 else None, place), transform_scores(scores, post_transform)
+    require(len(vectors_per_class) == count, f"{count} classes have {len(vectors_per_class)} groups of vectors")
+    similarity = _kernel(x, _matrix(support_vectors, vectors), kernel_type, kernel_params)
+    duels = _duel_coefficients(np.array(coefficients, np.float32).reshape(-1, vectors), vectors_per_class)
+    scores = contract(similarity, constant(duels), "nv", "dv", "nd") + constant(rho[: len(duels)], DType.float32)
+    label = choose_label(labels, arg_reduce("maximum", _votes(scores, count), 1))
+    if prob_a:
+        return label, transform_scores(_probabilities(scores, prob_a, prob_b, count), post_transform)
+    if count == 2:
+        return label, two_sided(scores, post_transform, complement=False)
+    return label, transform_scores(scores, post_transform)
+
+
+def _duel_coefficients(coefficients: Array, vectors_per_class: tuple[int, ...]) -> Array:
+    """[duels, vectors]: the weights of both classes' vectors in each duel of two classes."""
+    ends = np.cumsum(vectors_per_class)
+    groups = [slice(end - size, end) for end, size in zip(ends, vectors_per_class)]
+    rows = []
+    for first, second in combinations(range(len(groups)), 2):
+        row = np.zeros(coefficients.shape[1], np.float32)
+        row[groups[first]] = coefficients[second - 1, groups[first]]
+        row[groups[second]] = coefficients[first, groups[second]]
+        rows.append(row)
+    return np.array(rows, np.float32).reshape(len(rows), coefficients.shape[1])
+
+
+def _votes(scores: Tensor, count: int) -> Tensor:
+    """[rows, classes]: how many duels each class wins; a positive score is a win for the first."""
+    won, lost = (np.zeros((count, count * (count - 1) // 2), np.float32) for _ in range(2))
+    for duel, (first, second) in enumerate(combinations(range(count), 2)):
+        won[first, duel] = lost[second, duel] = 1.0
+    wins = elementwise(lambda s: where(s > 0.0, 1.0, s * 0.0), scores)
+    losses = elementwise(lambda w: 1.0 - w, wins)
+    tallies = [contract(x, constant(t), "nd", "cd", "nc") for x, t in ((wins, won), (losses, lost))]
+    return tallies[0] + tallies[1]  # type: ignore[no-any-return]
+
+
+def _probabilities(scores: Tensor, prob_a: tuple[float, ...], prob_b: tuple[float, ...], count: int) -> Tensor:
+    """[rows, classes]: Platt's probability for each duel, coupled into one distribution."""
+    a, b = constant(prob_a, DType.float32), constant(prob_b, DType.float32)
+    chances = elementwise(
+        lambda s, a, b: clamp(1.0 - sigmoid(s * a + b), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY), scores, a, b
+    )
+    type = TensorType(DType.float32, (scores.shape[0], count))
+    return host("couple_probabilities", [chances], [type], count=count)[0]

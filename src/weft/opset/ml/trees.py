@@ -1,0 +1,222 @@
+"""Ensembles of decision trees: all rows walk down all trees at once.
+
+The trees are one table of nodes. A leaf is a node that leads to itself, so that a walk as long as the deepest tree
+ends at a leaf for every row and tree; what a leaf adds to each target is a row of another table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.opset.flow import scan
+from weft.opset.functions import cast, equal, is_inf, is_nan, not_equal, where
+from weft.opset.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce
+from weft.opset.ml.domain import as_float, op
+from weft.opset.ml.forest import Forest, from_leaves, from_nodes
+from weft.opset.ml.labels import choose_label, class_labels, place_if
+from weft.opset.ml.scores import TRANSFORMS, as_float32, transform_scores, two_sided
+from weft.opset.registry import REQUIRED, require
+
+Array = np.ndarray[Any, Any]
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+
+
+def _walk(x: Tensor, forest: Forest) -> Tensor:
+    """[rows, trees]: the leaf that each row reaches in each tree."""
+    features, truths, lies = (constant(a) for a in (forest.features, forest.true, forest.false))
+    thresholds, roots = constant(forest.thresholds, x.dtype), constant(forest.roots)
+    missing = constant(forest.missing) if forest.missing.any() else None
+    modes = constant(forest.modes)
+    kinds = sorted({int(mode) for mode in forest.modes})
+
+    def step(nodes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        def element(row: Element, tree: Element) -> Element:
+            node = nodes.at(row, tree)
+            value, threshold = x.at(row, features.at(node), checked=True), thresholds.at(node)
+            holds = _compare(kinds[0], value, threshold)
+            for kind in kinds[1:]:
+                holds = where(equal(modes.at(node), kind), _compare(kind, value, threshold), holds)
+            if missing is not None:
+                holds = holds | (is_nan(value) & missing.at(node))
+            return where(holds, truths.at(node), lies.at(node))  # type: ignore[no-any-return]
+
+        return [build(nodes.shape, element)], []
+
+    start = build((x.shape[0], len(forest.roots)), lambda _, tree: roots.at(tree))
+    final, _ = scan(step, [start], [], forest.depth)
+    return final[0]
+
+
+def _compare(mode: int, value: Element, threshold: Element) -> Element:
+    match mode:
+        case 0:
+            return value <= threshold  # type: ignore[no-any-return]
+        case 1:
+            return value < threshold  # type: ignore[no-any-return]
+        case 2:
+            return value >= threshold  # type: ignore[no-any-return]
+        case 3:
+            return value > threshold  # type: ignore[no-any-return]
+        case 4:
+            return equal(value, threshold)  # type: ignore[no-any-return]
+        case _:
+            return not_equal(value, threshold)  # type: ignore[no-any-return]
+
+
+def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
+    """[rows, targets]: what the reached leaves add up to, on top of the base values."""
+    require(aggregate in AGGREGATES, f"aggregate_function must be one of {', '.join(AGGREGATES)}, not {aggregate!r}")
+    reached = _walk(x, forest)
+    absent = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+    weights = constant(np.where(forest.present, forest.weights, absent), x.dtype)
+    shape = (*reached.shape, weights.shape[1])
+    parts = build(shape, lambda row, tree, target: weights.at(reached.at(row, tree), target))
+    kind = {"MIN": "minimum", "MAX": "maximum"}.get(aggregate, "sum")
+    result = reduce(kind, parts, [1])
+    if kind != "sum":
+        result = elementwise(lambda v: where(is_inf(v), 0.0, v), result)
+    if aggregate == "AVERAGE":
+        result = result / float(len(forest.roots))
+    if base is None or not len(base):
+        return result
+    return result + constant(np.asarray(base), x.dtype)  # type: ignore[no-any-return]
+
+
+@op("TreeEnsembleRegressor")
+def tree_ensemble_regressor(
+    x: Tensor,
+    *,
+    aggregate_function: str = "SUM",
+    base_values: tuple[float, ...] | None = None,
+    base_values_as_tensor: Array | None = None,
+    n_targets: int = 1,
+    nodes_falsenodeids: tuple[int, ...] = (),
+    nodes_featureids: tuple[int, ...] = (),
+    nodes_hitrates: tuple[float, ...] | None = None,
+    nodes_hitrates_as_tensor: Array | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: tuple[int, ...] = (),
+    nodes_treeids: tuple[int, ...] = (),
+    nodes_truenodeids: tuple[int, ...] = (),
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: Array | None = None,
+    post_transform: str = "NONE",
+    target_ids: tuple[int, ...] = (),
+    target_nodeids: tuple[int, ...] = (),
+    target_treeids: tuple[int, ...] = (),
+    target_weights: tuple[float, ...] = (),
+    target_weights_as_tensor: Array | None = None,
+) -> Tensor:
+    forest = from_nodes(
+        ids=(nodes_treeids, nodes_nodeids),
+        modes=nodes_modes,
+        features=nodes_featureids,
+        thresholds=nodes_values if nodes_values_as_tensor is None else nodes_values_as_tensor,
+        children=(nodes_truenodeids, nodes_falsenodeids),
+        missing=nodes_missing_value_tracks_true,
+        leaves=(target_treeids, target_nodeids, target_ids),
+        weights=target_weights if target_weights_as_tensor is None else target_weights_as_tensor,
+        targets=n_targets,
+    )
+    base = base_values if base_values_as_tensor is None else base_values_as_tensor
+    scores = as_float32(_aggregate(as_float(x), forest, aggregate_function, base))
+    return transform_scores(scores, post_transform)
+
+
+@op("TreeEnsembleClassifier")
+def tree_ensemble_classifier(
+    x: Tensor,
+    *,
+    base_values: tuple[float, ...] | None = None,
+    base_values_as_tensor: Array | None = None,
+    class_ids: tuple[int, ...] = (),
+    class_nodeids: tuple[int, ...] = (),
+    class_treeids: tuple[int, ...] = (),
+    class_weights: tuple[float, ...] = (),
+    class_weights_as_tensor: Array | None = None,
+    classlabels_int64s: tuple[int, ...] | None = None,
+    classlabels_strings: tuple[str, ...] | None = None,
+    nodes_falsenodeids: tuple[int, ...] = (),
+    nodes_featureids: tuple[int, ...] = (),
+    nodes_hitrates: tuple[float, ...] | None = None,
+    nodes_hitrates_as_tensor: Array | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: tuple[int, ...] = (),
+    nodes_treeids: tuple[int, ...] = (),
+    nodes_truenodeids: tuple[int, ...] = (),
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: Array | None = None,
+    post_transform: str = "NONE",
+) -> tuple[Tensor, Tensor]:
+    weights = class_weights if class_weights_as_tensor is None else class_weights_as_tensor
+    base = base_values if base_values_as_tensor is None else base_values_as_tensor
+    labels = class_labels(classlabels_int64s, classlabels_strings)
+    count = len(classlabels_strings or classlabels_int64s or ())
+    lone = count == 2 and len(set(class_ids)) == 1
+    one_sided = lone and class_ids[0] == 0  # the weights are those of the positive class, whatever their number
+    forest = from_nodes(
+        ids=(nodes_treeids, nodes_nodeids),
+        modes=nodes_modes,
+        features=nodes_featureids,
+        thresholds=nodes_values if nodes_values_as_tensor is None else nodes_values_as_tensor,
+        children=(nodes_truenodeids, nodes_falsenodeids),
+        missing=nodes_missing_value_tracks_true,
+        leaves=(class_treeids, class_nodeids, class_ids),
+        weights=weights,
+        targets=1 if one_sided else count,
+    )
+    base = base[-1:] if one_sided and base is not None else base
+    scores = as_float32(_aggregate(as_float(x), forest, "SUM", base))
+    if not lone:
+        return choose_label(labels, arg_reduce("maximum", scores, 1)), transform_scores(scores, post_transform)
+    all_positive = min(weights, default=0.0) >= 0.0
+    limit = 0.5 if all_positive else 0.0
+    positive = scores.shape[1] - 1
+    place = build((scores.shape[0],), lambda row: place_if(scores.at(row, positive) > limit))
+    if one_sided:
+        return choose_label(labels, place), two_sided(scores, post_transform, complement=all_positive)
+    return choose_label(labels, place), transform_scores(scores, post_transform)
+
+
+@op("TreeEnsemble", since=5)
+def tree_ensemble(
+    x: Tensor,
+    *,
+    aggregate_function: int = 1,
+    leaf_targetids: tuple[int, ...] = REQUIRED,
+    leaf_weights: Array = REQUIRED,
+    membership_values: Array | None = None,
+    n_targets: int = 1,
+    nodes_falseleafs: tuple[int, ...] = REQUIRED,
+    nodes_falsenodeids: tuple[int, ...] = REQUIRED,
+    nodes_featureids: tuple[int, ...] = REQUIRED,
+    nodes_hitrates: Array | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: Array = REQUIRED,
+    nodes_splits: Array = REQUIRED,
+    nodes_trueleafs: tuple[int, ...] = REQUIRED,
+    nodes_truenodeids: tuple[int, ...] = REQUIRED,
+    post_transform: int = 0,
+    tree_roots: tuple[int, ...] = REQUIRED,
+) -> Tensor:
+    require(0 <= aggregate_function < len(AGGREGATES), f"aggregate_function {aggregate_function} does not exist")
+    require(0 <= post_transform < len(TRANSFORMS), f"post_transform {post_transform} does not exist")
+    forest = from_leaves(
+        modes=nodes_modes,
+        features=nodes_featureids,
+        thresholds=nodes_splits,
+        children=((nodes_truenodeids, nodes_trueleafs), (nodes_falsenodeids, nodes_falseleafs)),
+        missing=nodes_missing_value_tracks_true,
+        members=membership_values,
+        roots=tree_roots,
+        leaf_targets=leaf_targetids,
+        leaf_weights=leaf_weights,
+        targets=n_targets,
+    )
+    wide = as_float(x)
+    scores = _aggregate(wide, forest, AGGREGATES[aggregate_function], None)
+    return cast(transform_scores(scores, TRANSFORMS[post_transform]), x.dtype)  # type: ignore[no-any-return]

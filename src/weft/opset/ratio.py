@@ -1,0 +1,101 @@
+"""Exact quotients of sizes and indices, for coordinates that must not suffer from rounding.
+
+A `Ratio` is a numerator (a size, or an index of a map) over a positive size. Rounding one gives an index, and so plain
+integer arithmetic in the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+from typing import Any, Union
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.functions import cast
+from weft.opset.tensor import Element, index
+
+Exact = Union["Ratio", int, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    numerator: Any  # a Dim, or an Element that is an index
+    denominator: Dim = 1
+
+    def __add__(self, other: Exact) -> Ratio:
+        other = _lift(other)
+        if self.denominator == other.denominator:
+            return _reduced(self.numerator + other.numerator, self.denominator)
+        return _reduced(
+            self.numerator * other.denominator + other.numerator * self.denominator,
+            self.denominator * other.denominator,
+        )
+
+    def __sub__(self, other: Exact) -> Ratio:
+        return self + _lift(other) * -1
+
+    def __mul__(self, other: Exact) -> Ratio:
+        other = _lift(other)
+        return _reduced(self.numerator * other.numerator, self.denominator * other.denominator)
+
+    def __truediv__(self, other: Exact) -> Ratio:
+        """The divisor must be a positive size."""
+        other = _lift(other)
+        return self * Ratio(other.denominator, other.numerator)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: Exact) -> Ratio:
+        return self * -1 + other
+
+    def floor(self) -> Any:
+        if isinstance(self.numerator, Element):
+            return self.numerator // self.denominator
+        return dims.floordiv(self.numerator, self.denominator)
+
+    def ceil(self) -> Any:
+        return (self * -1).floor() * -1
+
+    def fraction(self, dtype: DType) -> Element:
+        """What `floor` cuts off, in [0, 1)."""
+        rest = self.numerator % self.denominator
+        return cast(_element(rest), dtype) / cast(_element(self.denominator), dtype)  # type: ignore[no-any-return]
+
+
+def simplest(number: float) -> Ratio:
+    """The ratio with the smallest terms, more or less, that rounds to this float32: 0.7 is 7/10."""
+    single = np.float32(number)
+    exact = Fraction(float(single))
+    limit = 1
+    while True:
+        candidate = exact.limit_denominator(limit)
+        if np.float32(float(candidate)) == single:
+            return Ratio(candidate.numerator, candidate.denominator)
+        limit *= 2
+
+
+def _lift(value: Exact) -> Ratio:
+    match value:
+        case Ratio():
+            return value
+        case Fraction():
+            return Ratio(value.numerator, value.denominator)
+        case _:
+            return Ratio(value)
+
+
+def _reduced(numerator: Any, denominator: Dim) -> Ratio:
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        common = gcd(numerator, denominator) or 1
+        return Ratio(numerator // common, denominator // common)
+    return Ratio(numerator, denominator)
+
+
+def _element(value: Element | Dim) -> Element:
+    return value if isinstance(value, Element) else index(value)

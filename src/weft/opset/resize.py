@@ -1,0 +1,449 @@
+"""Resizing: sampling a tensor along its axes at other positions.
+
+Coordinates are exact ratios of indices and sizes wherever scales (or sizes) and regions are known, so that what is
+nearest is decided by integer arithmetic. With scales that only the run knows they are float32 numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.opset.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
+from weft.opset.language import Element, Tensor, assume_equal, build, full, index, literal, observe, reduce
+from weft.opset.ratio import Ratio, simplest
+from weft.opset.registry import REQUIRED, Sizes, normalize_axes, op, require
+from weft.opset.tensor import NotStaticError
+from weft.opset.trace import is_symbolic
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How one axis is resized. Numbers are `Ratio`s, or with `exact` unset float32 elements."""
+
+    axis: int
+    size: Dim
+    wanted: Dim
+    scale: Any
+    width: Any  # wanted before it was rounded down
+    start: Any  # the region to sample, as parts of the axis
+    end: Any
+    exact: bool
+
+    def lift(self, value: Any) -> Any:
+        """An index or a size in the arithmetic of the coordinates."""
+        if self.exact:
+            return Ratio(value)
+        return cast(value if isinstance(value, Element) else index(value), DType.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How values between elements are found."""
+
+    mode: str
+    transformation: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    cubic: float = -0.75
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.mode in MODES, f"mode is {self.mode!r}, not one of {', '.join(MODES)}")
+        known = ", ".join(TRANSFORMATIONS)
+        require(
+            self.transformation in TRANSFORMATIONS,
+            f"coordinate_transformation_mode is {self.transformation!r}, not one of {known}",
+        )
+        require(self.nearest in ROUNDINGS, f"nearest_mode is {self.nearest!r}, not one of {', '.join(ROUNDINGS)}")
+
+
+MODES = ("nearest", "linear", "cubic")
+
+
+# -- the ops ---------------------------------------------------------------------------------------------------------
+
+
+@op("Upsample", since=7)
+def upsample_7(x: Tensor, *, scales: tuple[float, ...] = REQUIRED, mode: str = "nearest") -> Tensor:
+    return _resize(x, _lines_from_scales(x, range(x.rank), list(map(simplest, scales)), None), _simple(mode))
+
+
+@op("Upsample", since=9)
+@op("Resize", since=10)
+def upsample_9(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
+    return _resize(x, _lines_from_scales(x, range(x.rank), _numbers(scales, x.rank), None), _simple(mode))
+
+
+def _simple(mode: str) -> Sampling:
+    return Sampling({"bilinear": "linear"}.get(mode, mode), "asymmetric", "away_from_scale")
+
+
+@op("Resize", since=11)
+def resize(
+    x: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Sizes | None = None,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Tensor:
+    places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
+    crops = coordinate_transformation_mode == "tf_crop_and_resize"
+    require(roi is not None or not crops, "tf_crop_and_resize needs the input 'roi'")
+    region = _numbers(roi, 2 * len(places)) if crops and roi is not None else None
+    if sizes:
+        lines = _lines_from_sizes(x, places, sizes, region, keep_aspect_ratio_policy)
+    else:
+        require(scales is not None, "one of 'scales' and 'sizes' must be given")
+        assert scales is not None
+        lines = _lines_from_scales(x, places, _numbers(scales, len(places)), region)
+    sampling = Sampling(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(exclude_outside),
+        extrapolation_value,
+        bool(antialias),
+    )
+    return _resize(x, lines, sampling)
+
+
+# -- how each axis is resized ----------------------------------------------------------------------------------------
+
+
+def _numbers(x: Tensor, count: int) -> list[Ratio] | list[Element]:
+    """The elements of a float vector: ratios where they are known, else loads."""
+    assume_equal(x.size, count, f"{count} numbers are needed, one for each axis")
+    if x.known is not None and not is_symbolic(x):
+        return [simplest(float(number)) for number in x.known.reshape(-1)]
+    return [cast(x.at(number), DType.float32) for number in range(count)]
+
+
+def _lines_from_scales(
+    x: Tensor, axes: Sequence[int], scales: Sequence[Any], region: Sequence[Any] | None
+) -> list[Line]:
+    require(len(scales) == len(axes), f"{len(scales)} scales for {len(axes)} axes")
+    lines = []
+    for number, (axis, scale) in enumerate(zip(axes, scales)):
+        size = x.shape[axis]
+        if isinstance(scale, Ratio):
+            require(scale.numerator > 0, f"the scale of axis {axis} is {scale.numerator}/{scale.denominator}")
+            width: Any = scale * Ratio(size)
+            wanted = width.floor()
+        else:
+            width = cast(index(size), DType.float32) * scale
+            (wanted,) = observe(build((), lambda width=width: cast(floor(width), DType.int64)), f"size{axis}")
+        lines.append(_line(axis, size, wanted, scale, width, _region(region, number, len(axes))))
+    return lines
+
+
+def _lines_from_sizes(
+    x: Tensor, axes: Sequence[int], sizes: Sequence[Dim], region: Sequence[Any] | None, policy: str
+) -> list[Line]:
+    require(len(sizes) == len(axes), f"{len(sizes)} sizes for {len(axes)} axes")
+    policies = ("stretch", "not_larger", "not_smaller")
+    require(policy in policies, f"keep_aspect_ratio_policy is {policy!r}, not one of {', '.join(policies)}")
+    lines = []
+    for number, (axis, wanted) in enumerate(zip(axes, sizes)):
+        size, scale = x.shape[axis], Ratio(wanted) / Ratio(x.shape[axis])
+        width = Ratio(wanted)
+        if policy != "stretch":
+            scale = _common_scale([x.shape[place] for place in axes], sizes, policy == "not_larger")
+            width = scale * Ratio(size)
+            wanted = (width + HALF).floor()
+        lines.append(_line(axis, size, wanted, scale, width, _region(region, number, len(axes))))
+    return lines
+
+
+def _common_scale(sizes: Sequence[Dim], wanted: Sequence[Dim], smallest: bool) -> Ratio:
+    """The smallest or largest of wanted / size, over the product of all sizes so that sizes may be symbolic."""
+    total = dims.product(sizes)
+    choose = dims.minimum if smallest else dims.maximum
+    best: Dim | None = None
+    for number, target in enumerate(wanted):
+        scaled = target * dims.product(size for place, size in enumerate(sizes) if place != number)
+        best = scaled if best is None else choose(best, scaled)
+    require(best is not None, "there is no axis to resize")
+    return Ratio(best) * 1 / Ratio(total)
+
+
+def _region(region: Sequence[Any] | None, number: int, count: int) -> tuple[Any, Any] | None:
+    if region is None:
+        return None
+    return region[number], region[count + number]
+
+
+def _line(axis: int, size: Dim, wanted: Dim, scale: Any, width: Any, region: tuple[Any, Any] | None) -> Line:
+    start, end = region or (Ratio(0), Ratio(1))
+    if all(isinstance(number, Ratio) for number in (scale, start, end)):
+        return Line(axis, size, wanted, scale, width, start, end, True)
+    scale, width, start, end = (_approximate(number) for number in (scale, width, start, end))
+    return Line(axis, size, wanted, scale, width, start, end, False)
+
+
+def _approximate(number: Ratio | Element) -> Element:
+    if isinstance(number, Element):
+        return number
+    parts = [cast(index(part), DType.float32) for part in (number.numerator, number.denominator)]
+    return parts[0] / parts[1]  # type: ignore[no-any-return]
+
+
+# -- coordinates -----------------------------------------------------------------------------------------------------
+
+
+def _half_pixel(line: Line, x: Any) -> Any:
+    return (x + HALF) / line.scale - HALF if line.exact else (x + 0.5) / line.scale - 0.5
+
+
+def _half_pixel_symmetric(line: Line, x: Any) -> Any:
+    half = HALF if line.exact else 0.5
+    adjustment = line.lift(line.wanted) / line.width
+    return line.lift(line.size) * half * (1 - adjustment) + _half_pixel(line, x)
+
+
+def _pytorch_half_pixel(line: Line, x: Any) -> Any:
+    return line.lift(_is_many(line.wanted)) * _half_pixel(line, x)
+
+
+def _align_corners(line: Line, x: Any) -> Any:
+    if line.exact:
+        last = Ratio(dims.maximum(line.width.numerator - line.width.denominator, 1), line.width.denominator)
+    else:
+        last = maximum(line.width - 1.0, 1e-6)
+    return x * line.lift(line.size - 1) / last
+
+
+def _asymmetric(line: Line, x: Any) -> Any:
+    return x / line.scale
+
+
+def _tf_half_pixel_for_nn(line: Line, x: Any) -> Any:
+    return (x + (HALF if line.exact else 0.5)) / line.scale
+
+
+def _tf_crop_and_resize(line: Line, x: Any) -> Any:
+    many = _is_many(line.wanted)
+    along = x / line.lift(dims.maximum(line.wanted - 1, 1)) + line.lift(1 - many) * (HALF if line.exact else 0.5)
+    return (line.start + along * (line.end - line.start)) * line.lift(line.size - 1)
+
+
+def _is_many(size: Dim) -> Dim:
+    """0 for a size of 1, 1 for larger ones."""
+    return dims.minimum(size - 1, 1)
+
+
+TRANSFORMATIONS: dict[str, Callable[[Line, Any], Any]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+    "tf_half_pixel_for_nn": _tf_half_pixel_for_nn,
+    "tf_crop_and_resize": _tf_crop_and_resize,
+}
+
+
+def _down(x: Any) -> Element:
+    return _as_element(x.floor()) if isinstance(x, Ratio) else cast(floor(x), DType.int64)
+
+
+def _up(x: Any) -> Element:
+    return _as_element(x.ceil()) if isinstance(x, Ratio) else cast(ceil(x), DType.int64)
+
+
+def _as_element(value: Element | Dim) -> Element:
+    return value if isinstance(value, Element) else index(value)
+
+
+def _away_from_scale(line: Line, x: Any) -> Element:
+    """Up when shrinking, down when growing: how nearest was before opset 11."""
+    if line.exact:
+        return _up(x) if line.scale.numerator < line.scale.denominator else _down(x)
+    return where(line.scale < 1.0, _up(x), _down(x))  # type: ignore[no-any-return]
+
+
+def _half(line: Line) -> Any:
+    return HALF if line.exact else 0.5
+
+
+ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
+    "round_prefer_floor": lambda line, x: _up(x - _half(line)),
+    "round_prefer_ceil": lambda line, x: _down(x + _half(line)),
+    "floor": lambda _, x: _down(x),
+    "ceil": lambda _, x: _up(x),
+    "away_from_scale": _away_from_scale,
+}
+
+
+# -- sampling --------------------------------------------------------------------------------------------------------
+
+
+def _resize(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
+    if any(line.wanted == 0 for line in lines):
+        wanted = {line.axis: line.wanted for line in lines}
+        return full([wanted.get(axis, size) for axis, size in enumerate(x.shape)], 0, x.dtype)
+    crops = sampling.transformation == "tf_crop_and_resize"
+    lines = [line for line in lines if crops or not _is_identity(line)]
+    if not lines:
+        return x
+    if sampling.mode == "nearest":
+        return _resize_nearest(x, lines, sampling)
+    dtype = x.dtype
+    wide = DType.float64 if dtype is DType.float64 else DType.float32
+    x = cast(x, wide)
+    for line in lines:
+        x = _resize_stretched(x, line, sampling) if sampling.antialias else _resize_axis(x, line, sampling)
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        x = clamp(round_half_even(x), float(limits.min), float(limits.max))
+    return cast(x, dtype)  # type: ignore[no-any-return]
+
+
+def _is_identity(line: Line) -> bool:
+    return line.exact and line.wanted == line.size and line.scale.numerator == line.scale.denominator
+
+
+def _resize_nearest(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
+    shape = list(x.shape)
+    for line in lines:
+        shape[line.axis] = line.wanted
+
+    def element(*i: Element) -> Element:
+        positions: list[Element] = list(i)
+        coordinates = [_coordinate(line, sampling, i[line.axis]) for line in lines]
+        for line, coordinate in zip(lines, coordinates):
+            nearest = ROUNDINGS[sampling.nearest](line, coordinate)
+            positions[line.axis] = clamp(nearest, 0, line.size - 1)
+        found = x.at(*positions)
+        for line, coordinate in zip(lines, coordinates):
+            found = _extrapolated(found, line, coordinate, sampling)
+        return found
+
+    return build(shape, element)
+
+
+def _coordinate(line: Line, sampling: Sampling, position: Element) -> Any:
+    return TRANSFORMATIONS[sampling.transformation](line, line.lift(position))
+
+
+def _extrapolated(found: Element, line: Line, coordinate: Any, sampling: Sampling) -> Element:
+    """`found`, or the extrapolation value where a cropped region reaches beyond the tensor."""
+    if sampling.transformation != "tf_crop_and_resize":
+        return found
+    beyond = coordinate - line.lift(line.size - 1)
+    if line.exact:
+        coordinate, beyond = _as_element(coordinate.numerator), _as_element(beyond.numerator)
+        outside = (coordinate < 0) | (beyond > 0)
+    else:
+        outside = (coordinate < 0.0) | (beyond > 0.0)
+    return where(outside, literal(sampling.extrapolation, found.dtype), found)  # type: ignore[no-any-return]
+
+
+def _resize_axis(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
+    """Two or four neighbours, weighted."""
+    axis = line.axis
+    shape = (*x.shape[:axis], line.wanted, *x.shape[axis + 1 :])
+
+    def element(*i: Element) -> Element:
+        coordinate = _coordinate(line, sampling, i[axis])
+        first, part = _down(coordinate), _fraction(coordinate, x.dtype)
+        weights = linear_weights(part) if sampling.mode == "linear" else cubic_weights(part, sampling.cubic)
+        places = [first + (number - len(weights) // 2 + 1) for number in range(len(weights))]
+        if sampling.exclude_outside:
+            weights = [where(_is_inside(place, line.size), weight, 0.0) for place, weight in zip(places, weights)]
+            total = sum(weights[1:], weights[0])
+            weights = [weight / total for weight in weights]
+        loads = [x.at(*i[:axis], clamp(place, 0, line.size - 1), *i[axis + 1 :]) for place in places]
+        terms = [load * weight for load, weight in zip(loads, weights)]
+        return _extrapolated(sum(terms[1:], terms[0]), line, coordinate, sampling)
+
+    return build(shape, element)
+
+
+def _fraction(coordinate: Any, dtype: DType) -> Element:
+    if isinstance(coordinate, Ratio):
+        return coordinate.fraction(dtype)
+    return cast(coordinate - floor(coordinate), dtype)  # type: ignore[no-any-return]
+
+
+def _is_inside(place: Element, size: Dim) -> Element:
+    return (place >= 0) & (place < size)  # type: ignore[no-any-return]
+
+
+def linear_weights(part: Element) -> list[Element]:
+    return [1.0 - part, part]
+
+
+def cubic_weights(part: Element, a: float) -> list[Element]:
+    """Weights of the four neighbours, the second of which lies `part` before the sample."""
+    return [_cubic_kernel(distance, a) for distance in (part + 1.0, part, 1.0 - part, 2.0 - part)]
+
+
+def _cubic_kernel(distance: Element, a: float) -> Element:
+    """Keys' kernel of a distance in [0, 2]."""
+    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
+    far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
+    return where(distance <= 1.0, near, far)  # type: ignore[no-any-return]
+
+
+def _resize_stretched(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
+    """With a kernel as wide as the shrinking asks for: a sum over all the neighbours under it."""
+    if not line.exact:
+        raise NotStaticError("antialiasing needs scales that are known")
+    axis, reach = line.axis, 1 if sampling.mode == "linear" else 2
+    stretch = Ratio(dims.maximum(line.scale.numerator, line.scale.denominator), line.scale.numerator)
+    before = (stretch * -reach).floor() + 1
+    count = 2 - 2 * before
+
+    def place(i: Element, tap: Element) -> Element:
+        return _down(_coordinate(line, sampling, i)) + tap + before  # type: ignore[no-any-return]
+
+    def weight(i: Element, tap: Element) -> Element:
+        part = _fraction(_coordinate(line, sampling, i), x.dtype)
+        across = cast(index(stretch.denominator), x.dtype) / cast(index(stretch.numerator), x.dtype)
+        distance = absolute(cast(tap + before, x.dtype) - part) * across
+        if sampling.mode == "linear":
+            found = maximum(1.0 - distance, 0.0)
+        else:
+            found = where(distance < 2.0, _cubic_kernel(minimum(distance, 2.0), sampling.cubic), 0.0)
+        if sampling.exclude_outside:
+            found = where(_is_inside(place(i, tap), line.size), found, 0.0)
+        return found  # type: ignore[no-any-return]
+
+    weights = build((line.wanted, count), weight)
+    totals = reduce("sum", weights, [1])
+    spread = build(
+        (*x.shape[:axis], line.wanted, count, *x.shape[axis + 1 :]),
+        lambda *i: (
+            x.at(*i[:axis], clamp(place(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
+            * weights.at(i[axis], i[axis + 1])
+            / totals.at(i[axis])
+        ),
+    )
+    summed = reduce("sum", spread, [axis + 1])
+    if sampling.transformation != "tf_crop_and_resize":
+        return summed
+    return build(
+        summed.shape,
+        lambda *i: _extrapolated(summed.at(*i), line, _coordinate(line, sampling, i[axis]), sampling),
+    )

@@ -1,0 +1,83 @@
+"""Shapes: asking for them, and changing them without moving data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.opset.language import Tensor, assume_at_least, dims_tensor, expand_dims, reshape, squeeze
+from weft.opset.registry import REQUIRED, Sizes, Static, normalize_axis, op, require
+
+
+@op("Shape")
+def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    return dims_tensor(x.shape[slice(start, end)])
+
+
+@op("Size")
+def size(x: Tensor) -> Tensor:
+    return dims_tensor([x.size], ())
+
+
+@op("Reshape", since=5)
+def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
+    sizes: list[Dim] = list(shape)
+    for axis, size in enumerate(sizes):
+        if size == 0 and not allowzero:
+            require(axis < x.rank, f"a 0 at {axis} copies a dimension that the input of rank {x.rank} lacks")
+            sizes[axis] = x.shape[axis]
+    if allowzero and 0 in sizes and not isinstance(x.size, int):
+        raise dims.UndecidedError(f"whether {x.size} elements are none")
+    for size in sizes:
+        if not isinstance(size, int):  # a computed 0 or -1 would stand for another size
+            assume_at_least(size, 1, "a size of its own")
+    unknown = [axis for axis, size in enumerate(sizes) if size == -1]
+    require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
+    if unknown:
+        others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]
+        sizes[unknown[0]] = _inferred(x, others)
+    return reshape(x, sizes)
+
+
+def _inferred(x: Tensor, others: Sequence[Dim]) -> Dim:
+    """The size beside `others`; where one of them is 0, what it would be if that were another number."""
+    rest = dims.product(others)
+    if rest != 0:
+        return dims.floordiv(x.size, rest)
+    whole = dims.product(size for size in x.shape if size != 0)
+    rest = dims.product(size for size in others if size != 0)
+    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be told beside one of size 0")
+    return dims.floordiv(whole, rest)
+
+
+@op("Squeeze")
+def squeeze_1(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Tensor:
+    return _squeeze(x, axes)
+
+
+@op("Squeeze", since=13)
+def squeeze_13(x: Tensor, axes: Static | None = None) -> Tensor:
+    return _squeeze(x, None if axes is None else axes.reshape(-1).tolist())
+
+
+def _squeeze(x: Tensor, axes: Sequence[int] | None) -> Tensor:
+    if axes is None:
+        axes = [axis for axis, size in enumerate(x.shape) if dims.decide_equal(size, 1)]
+    return squeeze(x, axes)
+
+
+@op("Unsqueeze")
+def unsqueeze_1(x: Tensor, *, axes: tuple[int, ...] = REQUIRED) -> Tensor:
+    return expand_dims(x, axes)
+
+
+@op("Unsqueeze", since=13)
+def unsqueeze_13(x: Tensor, axes: Static) -> Tensor:
+    return expand_dims(x, axes.reshape(-1).tolist())
+
+
+@op("Flatten")
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+    axis = axis if axis == x.rank else normalize_axis(axis, x.rank)
+    return reshape(x, [dims.product(x.shape[:axis]), dims.product(x.shape[axis:])])

@@ -1,0 +1,323 @@
+"""The two things op definitions compute with: `Tensor`, a value of the trace, and `Element`, one scalar of a map.
+
+Both overload Python's operators. Operators on tensors broadcast and emit one map each; a function over elements,
+given to `elementwise` or `build`, becomes a single map however long it is. Python numbers take the dtype of what they
+meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from weft.errors import InvalidModelError
+from weft.ir import dims
+from weft.ir.dims import Dim, Expr
+from weft.ir.dtypes import DType
+from weft.ir.program import Value
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.types import Shape, TensorType, Type
+from weft.opset.type_rules import TypeRuleError, check_function
+
+if TYPE_CHECKING:
+    from weft.opset.trace import Trace
+
+Number = Union[bool, int, float]
+current_trace: ContextVar[Trace] = ContextVar("current_trace")
+
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_nan", "is_inf"})
+
+
+class NotStaticError(Exception):
+    """An op needs to know something that only the run will reveal."""
+
+
+class OnlyAtRunError(InvalidModelError):
+    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
+
+
+class _Operators:
+    """Python's operators, for tensors and elements alike."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Any:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return apply("divide", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return apply("remainder", self, other)
+
+    def __pow__(self, other: Any) -> Any:
+        return apply("power", self, other)
+
+    def __neg__(self) -> Any:
+        return apply("negate", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return apply("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return apply("greater", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return apply("greater_equal", self, other)
+
+    def __and__(self, other: Any) -> Any:
+        return apply("logical_and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return apply("logical_or", self, other)
+
+    def __invert__(self) -> Any:
+        return apply("logical_not", self)
+
+    def __bool__(self) -> bool:
+        raise NotStaticError("a traced value has no truth value while compiling")
+
+
+class Tensor(_Operators):
+    """A value of the trace: a tensor, or a sequence, optional or map on its way through host steps.
+
+    `known` is its content where the trace knows it: an array of numbers, or an object array of dims for the integer
+    tensors that shapes are computed with. `elements` are the parts of a sequence, or what an optional holds (nothing
+    if it is empty), where the trace knows them one by one.
+    """
+
+    __slots__ = ("elements", "known", "trace", "value")
+
+    def __init__(self, trace: Trace, value: Value, known: Any = None) -> None:
+        self.trace = trace
+        self.value = value
+        self.known = known
+        self.elements: tuple[Tensor, ...] | None = None
+
+    @property
+    def type(self) -> Type:
+        return self.value.type
+
+    @property
+    def dtype(self) -> DType:
+        if not isinstance(self.type, TensorType):
+            raise NotStaticError(f"{self.value.name or self.value} is {self.type}: its dtype is not known here")
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        if not isinstance(self.type, TensorType) or self.type.shape is None:
+            raise NotStaticError(f"{self.value.name or self.value} is {self.type}: its shape is not known here")
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        return dims.product(self.shape)
+
+    def at(self, *indices: Element | Dim, checked: bool = False) -> Element:
+        """The element at `indices`, one per dimension; see `Load` for what happens outside the tensor."""
+        if len(indices) != self.rank:
+            raise InvalidModelError(f"{len(indices)} indices for a tensor of shape {self.shape}")
+        return Element(Load(self.value.number, tuple(_as_index(i) for i in indices), self.dtype, checked))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.value}: {self.type})"
+
+
+class Element(_Operators):
+    """One scalar in the making. Indices stay symbolic integers as long as only integers and dims meet them."""
+
+    __slots__ = ("scalar",)
+
+    def __init__(self, scalar: Scalar) -> None:
+        self.scalar = scalar
+
+    @property
+    def dtype(self) -> DType:
+        return self.scalar.dtype
+
+    def __floordiv__(self, other: Element | Dim) -> Element:
+        a, b = _dim_of(self), _dim_of(other)
+        if a is None or b is None:
+            raise TypeError("// is for index arithmetic; data is divided with /")
+        return Element(Index(dims.floordiv(a, b)))
+
+    def __repr__(self) -> str:
+        return f"Element({self.scalar})"
+
+
+def apply(function: str, *arguments: Any, dtype: DType | None = None) -> Any:
+    """Apply a scalar function to tensors (broadcasting), to elements, or to either mixed with Python numbers."""
+    if any(isinstance(argument, Tensor) for argument in arguments):
+        return elementwise(lambda *elements: _apply(function, elements, dtype), *arguments)
+    return _apply(function, arguments, dtype)
+
+
+def elementwise(function: Callable[..., Element], *arguments: Tensor | Number) -> Tensor:
+    """One map that computes `function` for every element of the broadcast arguments; numbers are handed on as such."""
+    shape = broadcast_shapes(*(argument.shape for argument in arguments if isinstance(argument, Tensor)))
+    axes = [dims.axis(position, size) for position, size in enumerate(shape)]
+    elements = [broadcast_load(argument, axes) if isinstance(argument, Tensor) else argument for argument in arguments]
+    return emit_map(shape, function(*elements))
+
+
+def build(shape: Sequence[Dim], function: Callable[..., Element | Number], dtype: DType | None = None) -> Tensor:
+    """A tensor of `shape` whose element at (i, j, ...) is `function(i, j, ...)`, each index an `Element`."""
+    axes = [Element(Index(dims.axis(position, size))) for position, size in enumerate(shape)]
+    result = function(*axes)
+    if not isinstance(result, Element):
+        if dtype is None:
+            raise TypeError("a number needs a dtype to fill a tensor")
+        result = literal(result, dtype)
+    return emit_map(tuple(shape), result if dtype is None else _apply("cast", (result,), dtype))
+
+
+def broadcast_load(tensor: Tensor, axes: Sequence[Dim]) -> Element:
+    """The element of `tensor` that numpy's broadcasting pairs with the output position `axes`."""
+    aligned = axes[len(axes) - tensor.rank :]
+    indices = tuple(Index(0 if size == 1 else axis) for size, axis in zip(tensor.shape, aligned))
+    return Element(Load(tensor.value.number, indices, tensor.dtype))
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The broadcast of shapes. Sizes that may differ are assumed equal, and the assumption is recorded."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(_broadcast_dims(sizes) for sizes in zip(*padded))
+
+
+def literal(value: Number | str | complex, dtype: DType) -> Element:
+    """A constant element."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if dtype.is_integer and isinstance(value, float):
+        if value != int(value):
+            raise InvalidModelError(f"{value} is no {dtype}")
+        value = int(value)
+    elif dtype.is_float and isinstance(value, (int, bool)):
+        value = float(value)
+    return Element(Literal(value, dtype))
+
+
+def index(value: Dim) -> Element:
+    """A size or an index as an int64 element."""
+    return Element(Index(value))
+
+
+def emit_map(shape: Shape, element: Element) -> Tensor:
+    """Emit the map that computes `element` over `shape`."""
+    return current_trace.get().emit_map(shape, element.scalar)
+
+
+def _apply(function: str, arguments: Sequence[Any], dtype: DType | None) -> Element:
+    folded = _fold_indices(function, arguments)
+    if folded is not None:
+        return folded
+    given = [argument for argument in arguments if isinstance(argument, Element)]
+    if function == "select":
+        given = [argument for argument in arguments[1:] if isinstance(argument, Element)]
+    if not given:
+        raise TypeError(f"{function} needs at least one element among {arguments}")
+    common = given[0].dtype
+    if function == "cast" and common is dtype:
+        return given[0]
+    elements = [_as_element(argument, common) for argument in arguments]
+    checked = elements[1:] if function == "select" else elements
+    if any(element.dtype is not common for element in checked):
+        found = ", ".join(str(element.dtype) for element in checked)
+        raise TypeRuleError(f"{function} of mixed types: {found}")
+    if function == "select" and elements[0].dtype is not DType.bool:
+        raise TypeRuleError(f"select of {elements[0].dtype}")
+    check_function(function, common)
+    result = dtype or (DType.bool if function in _COMPARISONS else common)
+    return Element(Apply(function, tuple(element.scalar for element in elements), result))
+
+
+def _fold_indices(function: str, arguments: Sequence[Any]) -> Element | None:
+    """Index arithmetic as a symbolic integer, where it is one."""
+    operation = _INDEX_ARITHMETIC.get(function)
+    if operation is None or not any(isinstance(a, Element) and isinstance(a.scalar, Index) for a in arguments):
+        return None
+    operands = [_dim_of(argument) for argument in arguments]
+    if any(operand is None for operand in operands):
+        return None
+    return Element(Index(operation(*operands)))
+
+
+_INDEX_ARITHMETIC: dict[str, Callable[..., Dim]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "remainder": dims.mod,
+    "minimum": dims.minimum,
+    "maximum": dims.maximum,
+    "negate": lambda a: -a,
+}
+
+
+def _dim_of(value: Any) -> Dim | None:
+    if isinstance(value, Element):
+        return value.scalar.value if isinstance(value.scalar, Index) else None
+    if isinstance(value, Expr) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    return None
+
+
+def _as_index(value: Element | Dim) -> Scalar:
+    if isinstance(value, Element):
+        if value.dtype is DType.int64:
+            return value.scalar
+        if not value.dtype.is_integer:
+            raise InvalidModelError(f"indices must be integers, not {value.dtype}")
+        return Apply("cast", (value.scalar,), DType.int64)
+    return Index(value)
+
+
+def _as_element(value: Any, dtype: DType) -> Element:
+    if isinstance(value, Element):
+        return value
+    if isinstance(value, Expr):
+        scalar: Scalar = Index(value)
+        return Element(scalar if dtype is DType.int64 else Apply("cast", (scalar,), dtype))
+    return literal(value, dtype)
+
+
+def _broadcast_dims(sizes: Sequence[Dim]) -> Dim:
+    others = [size for size in sizes if size != 1]
+    if not others:
+        return 1
+    fixed = [size for size in others if isinstance(size, int)]
+    plain = [size for size in others if dims.as_symbol(size) is not None]
+    result = (*fixed, *plain, *others)[0]
+    for size in others:
+        certain = all(isinstance(dim, int) or dims.is_at_least(dim, 2) for dim in (result, size))
+        current_trace.get().assume_equal(result, size, "shapes that broadcast together", certain=certain)
+    return result

@@ -1,0 +1,433 @@
+"""The trace: where running an op's definition leaves its steps.
+
+Whatever is known while tracing is computed at once: constants up to a size, and the integer tensors that shapes are
+computed with, whose elements are symbolic. An eager trace knows all its inputs, and so computes everything: that is
+the reference meaning of a model, one op at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.errors import InvalidModelError, UnsupportedModelError
+from weft.ir import dims
+from weft.ir.dims import Axis, Dim, Equality, Expr, Symbol, UndecidedError
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.program import (
+    HOST_STEPS,
+    Concat,
+    Dims,
+    Guard,
+    Host,
+    Map,
+    Observe,
+    Primitive,
+    Random,
+    Reduce,
+    Reshape,
+    Scan,
+    Step,
+    TensorProgram,
+    Value,
+)
+from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
+from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
+from weft.opset.tensor import NotStaticError, Tensor, current_trace
+from weft.opset.type_rules import check_primitive
+
+FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
+SYMBOLIC_ELEMENTS = 512
+MOST_ELEMENTS = 1 << 38  # of a tensor, also of one that is never stored: a run would take hours
+
+
+class Evaluator(Protocol):
+    """The numpy meaning of a primitive, handed in by the compiler so that ops need not know any backend."""
+
+    def evaluate(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        """The results for concrete operands and static result types (an eager caller may leave types open)."""
+
+    def evaluate_symbolic(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
+        """The results where operands hold symbolic integers; raises UndecidedError where they cannot be told."""
+
+
+@dataclass
+class Trace:
+    evaluator: Evaluator
+    eager: bool = False
+    parent: Trace | None = None
+    origin: str = ""
+    inputs: list[Value] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[Value, Any] = field(default_factory=dict)
+    guards: list[Guard] = field(default_factory=list)
+    captured: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # outer number -> (outer, inner)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
+    symbol_names: set[str] = field(default_factory=set)
+    budget: float = inf  # how many nodes may still be traced
+    is_void: bool = (
+        False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
+    )
+
+    # -- making tensors ----------------------------------------------------------------------------------------------
+
+    def input(self, type: Type, name: str, known: Any = None) -> Tensor:
+        _check_sizes(type)
+        value = Value(next(self.numbers), type, name)
+        self.inputs.append(value)
+        return self._register(Tensor(self, value, known))
+
+    def constant(self, content: Any, type: Type | None = None, name: str = "") -> Tensor:
+        """A constant: an array, or a list or None for the other types."""
+        if type is None:
+            type = type_of(content)
+        value = Value(next(self.numbers), type, name)
+        self.constants[value] = content
+        return self._register(Tensor(self, value, content if isinstance(content, np.ndarray) or self.eager else None))
+
+    def fresh_symbol(self, hint: str, low: int | None = 0) -> Expr:
+        """A new size that only the run reveals."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        base = f"{self.origin}.{hint}" if self.origin else hint
+        name = base
+        for attempt in count(2):
+            if name not in root.symbol_names:
+                break
+            name = f"{base}.{attempt}"
+        root.symbol_names.add(name)
+        return dims.symbol(name, low, None)
+
+    # -- emitting steps ----------------------------------------------------------------------------------------------
+
+    def emit(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Tensor]:
+        """Append a step, or compute it now where its operands are known."""
+        for type in types:
+            _check_sizes(type)
+        check_primitive(primitive, [operand.type for operand in operands])
+        operands = [self.own(operand) for operand in operands]
+        computed = self._compute(primitive, operands, types)
+        if computed is not None and not any(_has_equalities(content) for content in computed):
+            return [self._from_known(content, type) for content, type in zip(computed, types)]
+        results = tuple(Value(next(self.numbers), type) for type in types)
+        self.steps.append(Step(primitive, tuple(operand.value for operand in operands), results, self.origin))
+        known = [None] * len(results) if computed is None else computed
+        return [self._register(Tensor(self, value, content)) for value, content in zip(results, known)]
+
+    def emit_map(self, shape: Shape, expression: Scalar) -> Tensor:
+        """Emit a map whose loads name values by number; they are renumbered as operand positions."""
+        positions: dict[int, int] = {}
+
+        def renumber(load: Load) -> Scalar:
+            position = positions.setdefault(load.operand, len(positions))
+            return Load(position, load.indices, load.dtype, load.checked)
+
+        renumbered = rebuild(expression, renumber)
+        operands = [self.find(number) for number in positions]
+        if operands and _is_identity(renumbered, shape, operands[0]):
+            return operands[0]
+        return self.emit(Map(renumbered), operands, [TensorType(expression.dtype, shape)])[0]
+
+    def find(self, number: int) -> Tensor:
+        """The tensor of a value number, in this trace or an enclosing one."""
+        trace: Trace | None = self
+        while trace is not None:
+            if number in trace.tensors:
+                return trace.tensors[number]
+            trace = trace.parent
+        raise InvalidModelError(f"value %{number} is not in scope")
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The tensor as a value of this trace: one of an enclosing trace is captured as an extra input."""
+        if tensor.trace is self:
+            return tensor
+        number = tensor.value.number
+        if number not in self.captured:
+            if isinstance(tensor.known, np.ndarray) and tensor.known.dtype != object:
+                inner = self.constant(tensor.known, tensor.type, tensor.value.name)
+                self.captured[number] = (tensor, inner)
+                return inner
+            value = Value(next(self.numbers), tensor.type, tensor.value.name)
+            inner = self._register(Tensor(self, value, tensor.known))
+            inner.elements = tensor.elements
+            self.captured[number] = (tensor, inner)
+        return self.captured[number][1]
+
+    def assume_equal(self, left: Dim, right: Dim, why: str, *, certain: bool = True) -> None:
+        """Record that two sizes must be equal; a contradiction is an error of the model, if this is `certain`."""
+        if left == right:
+            return
+        try:
+            different = not dims.decide_equal(left, right)
+        except UndecidedError:
+            self.guards.append(Guard(left, right, self.origin))
+            return
+        if different and certain and not self._runs_never() and not _may_be_equal(left, right):
+            raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
+        self.is_void = True
+        self.guards.append(Guard(left, right, self.origin))
+
+    def depth(self) -> int:
+        """How many bodies it stands in."""
+        return 0 if self.parent is None else 1 + self.parent.depth()
+
+    def count_node(self) -> None:
+        """One more node is traced, for the first time or again: bodies of control flow may be traced several times."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        root.budget -= 1
+        if root.budget < 0:
+            raise UnsupportedModelError("loops and branches nest too deeply: their bodies would be traced too often")
+
+    def _runs_never(self) -> bool:
+        """Whether a contradiction says nothing of the model, since there was one before it."""
+        return self.is_void or (self.parent is not None and self.parent._runs_never())
+
+    def assume_at_least(self, left: Dim, right: Dim, why: str) -> None:
+        """Record that left >= right; a certain contradiction is an error of the model."""
+        if dims.is_at_least(left, right):
+            return
+        if dims.is_at_least(right, left + 1):
+            if not self._runs_never() and dims.is_at_least(_perhaps_empty(right), _perhaps_empty(left + 1)):
+                raise InvalidModelError(f"{left} is less than {right}: {why}")
+            self.is_void = True
+        self.guards.append(Guard(left, right, self.origin, at_least=True))
+
+    def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
+        """Trace `function` of new inputs as a program of its own; values of this trace that it uses are captured."""
+        inner = Trace(self.evaluator, parent=self, origin=self.origin, numbers=self.numbers)
+        inputs = [inner.input(type, name) for type, name in types]
+        with inner.active():
+            outputs = [inner.own(output) for output in function(*inputs)]
+        captures = [(outer, tensor) for outer, tensor in inner.captured.values() if tensor.value not in inner.constants]
+        program = TensorProgram(
+            (*inner.inputs, *(tensor.value for _, tensor in captures)),
+            tuple(output.value for output in outputs),
+            tuple(inner.steps),
+            inner.constants,
+            tuple(inner.guards),
+        )
+        return TracedBody(program, tuple(outer for outer, _ in captures), tuple(outputs))
+
+    def program(self, outputs: Sequence[Tensor]) -> TensorProgram:
+        return TensorProgram(
+            tuple(self.inputs),
+            tuple(self.own(output).value for output in outputs),
+            tuple(self.steps),
+            self.constants,
+            tuple(self.guards),
+        )
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        token = current_trace.set(self)
+        try:
+            yield
+        finally:
+            current_trace.reset(token)
+
+    # -- knowing -----------------------------------------------------------------------------------------------------
+
+    def _compute(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Any] | None:
+        if self.eager:
+            return self.evaluator.evaluate(primitive, [self._content(operand) for operand in operands], types)
+        if isinstance(primitive, (Random, Dims, Scan, *HOST_STEPS)) and not _is_pure_host(primitive):
+            return None
+        if any(operand.known is None for operand in operands):
+            return None
+        if not all(isinstance(type, TensorType) and type.shape is not None for type in types):
+            return None
+        sizes = [dims.product(type.shape or ()) for type in types if isinstance(type, TensorType)]
+        symbolic = any(is_symbolic(operand) for operand in operands) or _has_symbols(primitive)
+        limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
+        if not all(isinstance(size, int) and size <= limit for size in sizes):
+            return None
+        if not all(
+            isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
+        ):
+            return None
+        contents = [operand.known for operand in operands]
+        if not symbolic:
+            try:
+                return self.evaluator.evaluate(primitive, contents, types)
+            except KeyError:  # a size inside of the primitive that only the run reveals
+                return None
+        if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
+            return None
+        try:
+            computed = self.evaluator.evaluate_symbolic(primitive, contents, types)
+        except UndecidedError:
+            return None
+        if not all(_is_tractable(content) for content in computed):
+            return None
+        guards = [guard for content, type in zip(computed, types) for guard in self._range_guards(content, type)]
+        if any(_never_holds(guard) for guard in guards):
+            return None
+        self.guards += guards
+        return computed
+
+    def _range_guards(self, content: Any, type: Type) -> Iterator[Guard]:
+        """That sizes fit the integer type that they are computed in: where one does not, it wraps around in the run."""
+        assert isinstance(type, TensorType)
+        if not type.dtype.is_integer or not isinstance(content, np.ndarray):
+            return
+        low, high = (int(limit) for limit in type.dtype.limits)
+        for size in {element for element in content.flat if isinstance(element, Expr)}:
+            if type.dtype.bits == 64 and max(abs(times) for _, times in size.terms) < 1 << 62:
+                continue  # else it would be the size of something that no machine can hold
+            if not dims.is_at_least(size, low):
+                yield Guard(size, low, self.origin, at_least=True)
+            if not dims.is_at_least(high, size):
+                yield Guard(high, size, self.origin, at_least=True)
+
+    def _content(self, operand: Tensor) -> Any:
+        return self.constants[operand.value]
+
+    def _from_known(self, content: Any, type: Type) -> Tensor:
+        if not isinstance(content, np.ndarray) or isinstance(type, AnyType):
+            return self.constant(content, type_of(content, type) if self.eager else type)
+        if content.dtype != object or (isinstance(type, TensorType) and type.dtype is DType.string):
+            return self.constant(content)
+        if all(isinstance(element, (int, np.integer, np.bool_)) for element in content.flat):
+            assert isinstance(type, TensorType)
+            return self.constant(content.astype(type.dtype.numpy))
+        value = Value(next(self.numbers), type)
+        self.steps.append(Step(Dims(tuple(content.flat)), (), (value,), self.origin))
+        return self._register(Tensor(self, value, content))
+
+    def dims_tensor(self, values: Sequence[Dim], shape: Sequence[int], dtype: DType = DType.int64) -> Tensor:
+        """An integer tensor of sizes."""
+        content = np.empty(len(values), object)
+        content[:] = list(values)
+        return self._from_known(content.reshape(tuple(shape)), TensorType(dtype, tuple(shape)))
+
+    def observe(self, tensor: Tensor, hint: str) -> tuple[Dim, ...]:
+        """The elements of an integer tensor as dims, bound at run time where they are not known."""
+        if not tensor.dtype.is_integer:
+            raise InvalidModelError(f"{hint!r} must hold integers, not {tensor.dtype}")
+        if tensor.known is not None:
+            return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.known.flat)
+        size = tensor.size
+        if not isinstance(size, int):
+            raise NotStaticError(f"the number of elements of {hint!r} must be known, not {size}")
+        symbols = tuple(self.fresh_symbol(f"{hint}{i}" if size > 1 else hint, None) for i in range(size))
+        self.emit(Observe(symbols), [tensor], [])
+        return symbols
+
+    def _register(self, tensor: Tensor) -> Tensor:
+        self.tensors[tensor.value.number] = tensor
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TracedBody:
+    """A body's program, the outer tensors it captures (its last inputs), and its output tensors, for their types."""
+
+    program: TensorProgram
+    captures: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def is_symbolic(tensor: Tensor) -> bool:
+    """Whether the known content holds sizes rather than numbers."""
+    return isinstance(tensor.known, np.ndarray) and tensor.known.dtype == object and tensor.dtype is not DType.string
+
+
+def type_of(content: Any, declared: Type | None = None) -> Type:
+    """The type of a run-time value; `declared` helps with empty sequences and optionals."""
+    if isinstance(content, np.ndarray):
+        return TensorType(from_numpy(content.dtype), content.shape)
+    if isinstance(content, list):
+        if content:
+            return SequenceType(type_of(content[0]))
+        return declared if isinstance(declared, SequenceType) else SequenceType(AnyType())
+    if content is None:
+        return declared if isinstance(declared, OptionalType) else OptionalType(AnyType())
+    return declared or AnyType()
+
+
+def _has_equalities(content: Any) -> bool:
+    """Whether a known content asks questions that only the run answers."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return False
+    return any(isinstance(element, Equality) for element in content.flat)
+
+
+def _may_be_equal(left: Dim, right: Dim) -> bool:
+    """Whether two sizes differ only as long as no dim of an input is 0, for which a model is traced again."""
+    try:
+        return dims.decide_equal(_perhaps_empty(left), _perhaps_empty(right))
+    except UndecidedError:
+        return True
+
+
+def _perhaps_empty(size: Dim) -> Dim:
+    """A size whose symbols may be 0."""
+
+    def lowered(atom: Symbol | Axis) -> Dim:
+        if isinstance(atom, Axis):
+            return dims.axis(atom.position, atom.size)
+        return dims.symbol(atom.name, 0 if atom.low == 1 else atom.low, atom.high)
+
+    return dims.substitute(size, lowered)
+
+
+def _never_holds(guard: Guard) -> bool:
+    return dims.is_at_least(guard.right, guard.left + 1)
+
+
+def _is_tractable(content: Any) -> bool:
+    """Whether every element can be computed with; others are left to the run."""
+    if not isinstance(content, np.ndarray) or content.dtype != object:
+        return True
+    return all(dims.is_tractable((element,)) for element in content.flat if isinstance(element, Expr))
+
+
+def _check_sizes(type: Type) -> None:
+    if not isinstance(type, TensorType):
+        return
+    count = max(type.dtype.bits // 8, 1)
+    for size in type.shape or ():
+        if isinstance(size, int) and size < 0:
+            raise InvalidModelError(f"the result would have a negative size: {type}")
+        count *= size if isinstance(size, int) and size else 1
+    if count >= 1 << 63:  # even if another size is 0
+        raise InvalidModelError(f"the result would have sizes that no array has: {type}")
+    shape = type.shape or ()
+    if all(isinstance(size, int) for size in shape) and dims.product(shape) > MOST_ELEMENTS:
+        raise UnsupportedModelError(
+            f"a tensor of {dims.product(shape):,} elements is more than any run could hold: {type}"
+        )
+    if not dims.is_tractable(shape):
+        raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
+
+
+def _is_pure_host(primitive: Primitive) -> bool:
+    return isinstance(primitive, Host)
+
+
+def _has_symbols(primitive: Primitive) -> bool:
+    if not isinstance(primitive, Map):
+        return False
+    from_indices = [node.value for node in _indices(primitive.expression)]
+    return any(dims.symbols(value) for value in from_indices)
+
+
+def _indices(expression: Scalar) -> list[Index]:
+    return [node for node in walk(expression) if isinstance(node, Index)]
+
+
+def _is_identity(expression: Scalar, shape: Shape, operand: Tensor) -> bool:
+    if not isinstance(expression, Load) or operand.shape != shape:
+        return False
+    plain = tuple(Index(dims.axis(position, size)) for position, size in enumerate(shape))
+    return expression.indices == plain

@@ -1,0 +1,105 @@
+"""Windows along spatial axes: what convolutions and pools share.
+
+In: the attributes as ONNX writes them. Out: one number (or pair) per spatial axis, defaults and automatic padding
+resolved; sizes may be symbolic throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.opset.language import window_count
+from weft.opset.registry import require
+
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Where windows lie: `spatial` of them per axis, window o starting at o * stride - before."""
+
+    window: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[Dim, Dim], ...]
+    spatial: tuple[Dim, ...]
+
+    @property
+    def spans(self) -> tuple[Dim, ...]:
+        """From the first to the last element of a window."""
+        return tuple(dilation * (size - 1) + 1 for size, dilation in zip(self.window, self.dilations))
+
+
+def windows(
+    sizes: Sequence[Dim],
+    window: Sequence[Dim],
+    *,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    auto_pad: str,
+    ceil_mode: bool = False,
+    may_exceed: bool = False,
+) -> Windows:
+    """Resolve a node's attributes for spatial axes of these sizes; `may_exceed`: see `_count_down`."""
+    rank = len(sizes)
+    require(len(window) == rank, f"a kernel of {len(window)} dimensions over {rank} spatial axes")
+    steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
+    spans = [d * (k - 1) + 1 for k, d in zip(window, spread)]
+    if is_same(auto_pad):
+        spatial = tuple(dims.ceildiv(size, stride) for size, stride in zip(sizes, steps))
+        totals = [
+            dims.maximum((count - 1) * stride + span - size, 0)
+            for size, count, stride, span in zip(sizes, spatial, steps, spans)
+        ]
+        return Windows(tuple(window), steps, spread, tuple(halve(t, auto_pad) for t in totals), spatial)
+    around = explicit_pads(pads, rank) if auto_pad == "NOTSET" else ((0, 0),) * rank
+    if ceil_mode:
+        spatial = tuple(_count_up(*axis) for axis in zip(sizes, spans, steps, around))
+    elif may_exceed:
+        spatial = tuple(_count_down(*axis) for axis in zip(sizes, window, steps, spread, around))
+    else:
+        spatial = tuple(window_count(*axis) for axis in zip(sizes, window, steps, spread, around))
+    return Windows(tuple(window), steps, spread, around, spatial)
+
+
+def per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Strides or dilations, 1 where not given."""
+    if not values:
+        return (1,) * rank
+    require(len(values) == rank and min(values, default=1) > 0, f"{name} {tuple(values)} do not fit {rank} axes")
+    return tuple(values)
+
+
+def explicit_pads(pads: Sequence[int] | None, rank: int) -> tuple[tuple[int, int], ...]:
+    """ONNX's list of all beginnings, then all ends, as pairs."""
+    if not pads:
+        return ((0, 0),) * rank
+    require(len(pads) == 2 * rank, f"pads {tuple(pads)} do not fit {rank} axes")
+    return tuple(zip(pads[:rank], pads[rank:]))
+
+
+def is_same(auto_pad: str) -> bool:
+    require(auto_pad in AUTO_PADS, f"auto_pad is {auto_pad!r}", f"it must be one of {', '.join(AUTO_PADS)}")
+    return auto_pad.startswith("SAME")
+
+
+def halve(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
+    """Padding in two halves; of an odd number SAME_UPPER puts the greater half at the end."""
+    less = dims.floordiv(total, 2)
+    return (less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less)
+
+
+def _count_down(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[int, int]) -> Dim:
+    """Windows that fit; one that exceeds the whole input by less than a stride counts too, as in onnxruntime."""
+    room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
+    return 1 if isinstance(room, int) and -stride < room < 0 else window_count(size, window, stride, dilation, pad)
+
+
+def _count_up(size: Dim, span: Dim, stride: int, pad: tuple[int, int]) -> Dim:
+    """Windows that may hang over the end but start before the padding there."""
+    reached = dims.ceildiv(size + pad[0] + pad[1] - span, stride) + 1
+    return dims.maximum(dims.minimum(reached, dims.ceildiv(size + pad[0], stride)), 0)

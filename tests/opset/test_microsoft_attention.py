@@ -1,0 +1,352 @@
+"""Attention ops of onnxruntime's domain, against onnxruntime or numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from opset.oracle import check, node_model, random_array, run_onnxruntime, run_weft
+
+MICROSOFT = {"opset": 1, "domain": "com.microsoft"}
+CLOSE = {"atol": 2e-5, "rtol": 1e-4}
+BATCH, LENGTH, HEADS, SIZE, PAST = 2, 5, 3, 4, 3
+HIDDEN = HEADS * SIZE
+
+
+def ints(*rows: Any) -> Any:
+    return np.array(rows, np.int32)
+
+
+MASKS = {
+    "none": None,
+    "keys": ints([1, 1, 1, 0, 0], [1, 1, 1, 1, 1]),
+    "left": ints([0, 0, 1, 1, 1], [0, 1, 1, 1, 1]),
+    "pairs": np.tril(np.ones((BATCH, LENGTH, LENGTH), np.int32)),
+    "ends": ints(3, 5),
+    "bounds": ints(4, 5, 1, 0),
+}
+
+
+@pytest.mark.parametrize("mask", list(MASKS))
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention(mask: str, causal: int, bias: bool) -> None:
+    inputs = [
+        random_array(0, (BATCH, LENGTH, 7)),
+        random_array(1, (7, 3 * HIDDEN), low=-1, high=1),
+        random_array(2, (3 * HIDDEN,)),
+        MASKS[mask],
+        None,
+        random_array(3, (1, HEADS, LENGTH, LENGTH)) if bias else None,
+    ]
+    check("Attention", inputs, num_heads=HEADS, unidirectional=causal, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", [False, True])
+def test_attention_with_past(causal: int, mask: bool) -> None:
+    total = LENGTH + PAST
+    inputs = [
+        random_array(0, (BATCH, LENGTH, 7)),
+        random_array(1, (7, 3 * HIDDEN), low=-1, high=1),
+        random_array(2, (3 * HIDDEN,)),
+        ints(*([1] * (total - n) + [0] * n for n in (2, 0))) if mask else None,
+        random_array(3, (2, BATCH, HEADS, PAST, SIZE)),
+    ]
+    check("Attention", inputs, outputs=2, num_heads=HEADS, unidirectional=causal, scale=0.3, **CLOSE, **MICROSOFT)
+
+
+def test_attention_with_a_buffer() -> None:
+    past = random_array(3, (2, BATCH, HEADS, PAST, SIZE))
+    buffer = np.concatenate([past, np.zeros((2, BATCH, HEADS, 6, SIZE), np.float32)], 3)
+    inputs = [
+        random_array(0, (BATCH, LENGTH, 7)),
+        random_array(1, (7, 3 * HIDDEN), low=-1, high=1),
+        random_array(2, (3 * HIDDEN,)),
+        None,
+        past,
+    ]
+    attributes = {"num_heads": HEADS, "unidirectional": 1}
+    wanted, present = run_onnxruntime(node_model("Attention", inputs, outputs=2, **attributes, **MICROSOFT), inputs)
+    grown = buffer.copy()
+    grown[..., : PAST + LENGTH, :] = present
+    shared = [*inputs[:4], buffer, None, np.array([PAST], np.int32)]
+    attributes["past_present_share_buffer"] = 1
+    check("Attention", shared, expected=[wanted, grown], outputs=2, **attributes, **CLOSE, **MICROSOFT)
+
+
+def test_attention_with_narrow_values() -> None:
+    inputs = [
+        random_array(0, (BATCH, LENGTH, 7)),
+        random_array(1, (7, 2 * HIDDEN + 6)),
+        random_array(2, (2 * HIDDEN + 6,)),
+    ]
+    check("Attention", inputs, num_heads=HEADS, qkv_hidden_sizes=[HIDDEN, HIDDEN, 6], **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("weight_type", [np.int8, np.uint8])
+@pytest.mark.parametrize("extras", [False, True])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_quantized_attention(weight_type: Any, extras: bool, causal: int) -> None:
+    low, high = (0, 255) if weight_type == np.uint8 else (-128, 127)
+    x = random_array(0, (BATCH, LENGTH, 8), np.uint8, 0, 255)
+    w = random_array(1, (8, 3 * HIDDEN), weight_type, low, high)
+    steps = [np.array(0.01, np.float32), np.array(0.005, np.float32)]
+    zeros = [np.array(120, np.uint8), np.array(3, weight_type)] if extras else [None, None]
+    past = random_array(4, (2, BATCH, HEADS, PAST, SIZE)) if extras else None
+    mask = ints(3, 5) if not extras else None
+    inputs = [x, w, random_array(2, (3 * HIDDEN,)), *steps, mask, *zeros, past]
+    outputs = 2 if extras else 1
+    check("QAttention", inputs, outputs=outputs, num_heads=HEADS, unidirectional=causal, **CLOSE, **MICROSOFT)
+
+
+def test_packed_attention() -> None:
+    lengths, length = [2, 4], 4
+    x = random_array(0, (6, 7))
+    weights, bias = random_array(1, (7, 3 * HIDDEN), low=-1, high=1), random_array(2, (3 * HIDDEN,))
+    offsets = ints([0, 1, 4, 5], [6, 7, 2, 3])
+    whole = np.zeros((2, length, 7), np.float32)
+    whole.reshape(8, 7)[offsets.reshape(-1)[:6]] = x
+    inputs = [whole, weights, bias, ints(*lengths)]
+    model = node_model("Attention", inputs, num_heads=HEADS, **MICROSOFT)
+    expected = run_onnxruntime(model, inputs)[0].reshape(8, -1)[offsets.reshape(-1)[:6]]
+    check(
+        "PackedAttention",
+        [x, weights, bias, offsets, ints(0, 2, 6)],
+        expected=[expected],
+        num_heads=HEADS,
+        **CLOSE,
+        **MICROSOFT,
+    )
+
+
+@pytest.mark.parametrize("mask", ["none", "keys", "pairs", "ends"])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("scores", [None, (BATCH, HEADS), (1, HEADS), (BATCH, 1)])
+def test_multi_head_attention(mask: str, causal: int, bias: bool, scores: Any) -> None:
+    inputs = [
+        *(random_array(n, (BATCH, LENGTH, HIDDEN)) for n in range(3)),
+        random_array(3, (3 * HIDDEN,)) if bias else None,
+        MASKS[mask],
+        None if scores is None else random_array(4, (*scores, LENGTH, LENGTH)),
+    ]
+    check("MultiHeadAttention", inputs, num_heads=HEADS, unidirectional=causal, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("form", ["cross", "wide values", "heads", "packed kv", "packed qkv"])
+def test_multi_head_attention_forms(form: str, bias: bool) -> None:
+    keys, values = 7, HEADS * 6 if form == "wide values" else HIDDEN
+    query: Any = random_array(0, (BATCH, LENGTH, HIDDEN))
+    key: Any = random_array(1, (BATCH, keys, HIDDEN))
+    value: Any = random_array(2, (BATCH, keys, values))
+    expected = None
+    if form == "heads":
+        key, value = random_array(1, (BATCH, HEADS, keys, SIZE)), random_array(2, (BATCH, HEADS, keys, SIZE))
+    inputs = [query, key, value, random_array(3, (2 * HIDDEN + values,)) if bias else None]
+    if form.startswith("packed"):
+        count = 2 if form == "packed kv" else 3
+        packed = random_array(4, (BATCH, LENGTH, HEADS, count, SIZE))
+        parts = [packed[..., n, :].reshape(BATCH, LENGTH, HIDDEN) for n in range(count)]
+        plain = [*([query] if count == 2 else []), *parts, inputs[3]]
+        expected = run_onnxruntime(node_model("MultiHeadAttention", plain, num_heads=HEADS, **MICROSOFT), plain)
+        inputs = [query, packed, None, inputs[3]] if count == 2 else [packed, None, None, inputs[3]]
+    check("MultiHeadAttention", inputs, expected=expected, num_heads=HEADS, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", [False, True])
+def test_multi_head_attention_with_past(causal: int, mask: bool) -> None:
+    past = [random_array(n, (BATCH, HEADS, PAST, SIZE)) for n in (4, 5)]
+    total = LENGTH + PAST
+    padding = ints(*([1] * (total - n) + [0] * n for n in (2, 0))) if mask else None
+    inputs = [*(random_array(n, (BATCH, LENGTH, HIDDEN)) for n in range(3)), None, padding, None, *past]
+    check("MultiHeadAttention", inputs, outputs=3, num_heads=HEADS, unidirectional=causal, **CLOSE, **MICROSOFT)
+
+
+def test_multi_head_attention_gives_its_scores() -> None:
+    inputs = [*(random_array(n, (BATCH, LENGTH, HIDDEN)) for n in range(3)), None, ints(3, 5)]
+    query, key, _ = (x.reshape(BATCH, LENGTH, HEADS, SIZE).transpose(0, 2, 1, 3) for x in inputs[:3])
+    scores = query.astype(np.float64) @ key.transpose(0, 1, 3, 2) / np.sqrt(SIZE)
+    scores = np.where(np.arange(LENGTH) < inputs[4][:, None, None, None], scores, scores - 10000)
+    expected = [None, None, None, scores.astype(np.float32)]
+    check("MultiHeadAttention", inputs, expected=expected, outputs=4, num_heads=HEADS, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("form", ["cross", "self", "packed", "buffer", "beams"])
+def test_decoder_attention(form: str, mask: bool) -> None:
+    room = 8
+    query = random_array(0, (4, 1, HIDDEN))
+    past = [random_array(n, (4, HEADS, room if form in ("buffer", "beams") else PAST, SIZE)) for n in (3, 4)]
+    keys = 7 if form == "cross" else PAST + 1
+    padding = ints(*([1] * (keys - n) + [0] * n for n in (1, 0, 2, 0))) if mask else None
+    attributes: dict[str, Any] = {"num_heads": HEADS}
+    outputs = 1 if form == "cross" else 3
+    if form == "cross":
+        cached = [random_array(n, (4, HEADS, keys, SIZE)) for n in (1, 2)]
+        inputs = [query, *cached, padding]
+    elif form == "packed":
+        inputs = [random_array(0, (4, 1, 3 * HIDDEN)), None, None, padding, None, *past]
+    else:
+        new = [random_array(n, (4, 1, HIDDEN)) for n in (1, 2)]
+        inputs = [query, *new, padding, None, *past]
+    if form in ("buffer", "beams"):
+        attributes["past_present_share_buffer"] = 1
+        inputs = [*inputs, ints(PAST)]
+    if form == "beams":
+        origin = np.random.default_rng(0).integers(0, 2, (2, 2, room)).astype(np.int32)
+        inputs = [*inputs, ints(2), origin]
+    expected = None
+    if form in ("self", "packed"):  # onnxruntime's CPU has them only with a buffer
+        parts = np.split(inputs[0], 3, -1) if form == "packed" else inputs[:3]
+        plain = [*parts, None, padding, None, *past]
+        model = node_model("MultiHeadAttention", plain, outputs=3, num_heads=HEADS, **MICROSOFT)
+        expected = run_onnxruntime(model, plain)
+    op = "DecoderMaskedMultiHeadAttention"
+    check(op, inputs, expected=expected, outputs=outputs, **attributes, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("offset", [False, True])
+def test_rotary_embedding(interleaved: int, rank: int, partial: bool, offset: bool) -> None:
+    size, rotated = 8, 4 if partial else 8
+    x = random_array(0, (BATCH, LENGTH, HEADS * size) if rank == 3 else (BATCH, HEADS, LENGTH, size))
+    positions = np.random.default_rng(1).integers(0, 10, (BATCH, LENGTH)).astype(np.int64)
+    caches = [random_array(n, (20, rotated // 2), low=-1, high=1) for n in (1, 2)]
+    inputs = [x, np.array([3], np.int64) if offset else positions, *caches]
+    attributes = {"rotary_embedding_dim": rotated, "num_heads": HEADS} if partial else {}
+    check("RotaryEmbedding", inputs, interleaved=interleaved, constants=[2, 3], **attributes, **CLOSE, **MICROSOFT)
+
+
+def test_gemma_rotary_embedding() -> None:
+    angles = random_array(0, (BATCH, LENGTH, SIZE))
+    q, q_rotated, k, k_rotated = (random_array(n, (BATCH, HEADS, LENGTH, SIZE), np.float16) for n in range(1, 5))
+    cosine, sine = (f(angles)[:, None].astype(np.float16).astype(np.float64) for f in (np.cos, np.sin))
+    expected = [(x * cosine + r * sine).astype(np.float16) for x, r in ((q, q_rotated), (k, k_rotated))]
+    inputs = [angles, q, q_rotated, k, k_rotated]
+    check("GemmaRotaryEmbedding", inputs, expected=expected, outputs=2, atol=5e-3, **MICROSOFT)
+
+
+def test_padding_removed_and_restored() -> None:
+    x, counts = random_array(0, (3, 4, 5)), ints(2, 4, 1)
+    real = np.arange(4) < counts[:, None]
+    offsets = np.concatenate([np.nonzero(real.reshape(-1))[0], np.nonzero(~real.reshape(-1))[0]])
+    offsets = offsets.astype(np.int32).reshape(3, 4)
+    packed = x[real]
+    expected = [packed, offsets, ints(0, 2, 6, 7), ints(4)]
+    check("RemovePadding", [x, counts], expected=expected, outputs=4, **MICROSOFT)
+    check("RestorePadding", [packed, offsets], expected=[np.where(real[..., None], x, 0)], **MICROSOFT)
+
+
+KEY_HEADS, QUERY_HEADS, WIDTH = 2, 4, 16
+
+
+def grouped_inputs(queries: int, lasts: list[int], total: int, room: int | None, packed: bool = False) -> list[Any]:
+    batch = len(lasts)
+    query = random_array(0, (batch, queries, QUERY_HEADS * WIDTH))
+    key, value = (random_array(n, (batch, queries, KEY_HEADS * WIDTH)) for n in (1, 2))
+    past = [None, None] if room is None else [random_array(n, (batch, KEY_HEADS, room, WIDTH)) for n in (3, 4)]
+    given = [np.concatenate([query, key, value], -1), None, None] if packed else [query, key, value]
+    return [*given, *past, np.array(lasts, np.int32), np.array(total, np.int32)]
+
+
+PROMPT = (5, [4, 4], 5, None)
+PADDED_PROMPT = (5, [2, 4], 5, None)
+TOKEN = (1, [5, 5], 6, 5)
+UNEVEN_TOKEN = (1, [2, 5], 6, 5)
+BUFFER = (1, [2, 5], 6, 9)
+CHUNK = (3, [6], 7, 4)
+
+
+@pytest.mark.parametrize("case", [PROMPT, PADDED_PROMPT, TOKEN, UNEVEN_TOKEN, BUFFER, CHUNK])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"packed": True},
+        {"rotary": True},
+        {"rotary": True, "rotary_interleaved": 1, "packed": True},
+        {"local_window_size": 2},
+        {"softcap": 2.0, "scale": 0.7},
+        {"smooth_softmax": 1},
+        {"sink": True},
+        {"bias": True},
+        {"bias": True, "softcap": 1.5},
+    ],
+)
+def test_group_query_attention(case: Any, attributes: dict[str, Any]) -> None:
+    attributes = dict(attributes)
+    queries, lasts, total, _ = case
+    inputs = grouped_inputs(*case, packed=attributes.pop("packed", False))
+    rotary = attributes.pop("rotary", False)
+    caches = [random_array(n, (12, WIDTH // 2), low=-1, high=1) for n in (5, 6)] if rotary else [None, None]
+    bias = random_array(7, (1, QUERY_HEADS, queries, total)) if attributes.pop("bias", False) else None
+    sink = random_array(8, (QUERY_HEADS,)) if attributes.pop("sink", False) else None
+    inputs = [*inputs, *caches, None, bias, sink]
+    attributes.update(num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS, do_rotary=int(rotary))
+    wanted = run_onnxruntime(node_model("GroupQueryAttention", inputs, outputs=3, **attributes, **MICROSOFT), inputs)
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        found = run_weft(model, inputs)
+        for actual, expected in zip(found, wanted, strict=True):
+            assert actual.shape == expected.shape
+        for row, last in enumerate(lasts):  # what padding leads to is nobody's business
+            first = 0 if queries == total else last + 1 - queries
+            real = last + 1 - first
+            np.testing.assert_allclose(found[0][row, :real], wanted[0][row, :real], **CLOSE)
+            for actual, expected in zip(found[1:], wanted[1:]):
+                np.testing.assert_allclose(actual[row, :, : last + 1], expected[row, :, : last + 1], **CLOSE)
+
+
+def test_group_query_attention_at_given_positions() -> None:
+    inputs = grouped_inputs(1, [5, 5], 6, 5)
+    caches = [random_array(n, (12, WIDTH // 2), low=-1, high=1) for n in (5, 6)]
+    inputs = [*inputs, *caches, np.array([[3], [7]], np.int64)]
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "do_rotary": 1}
+    check("GroupQueryAttention", inputs, outputs=3, **attributes, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_group_query_attention_gives_its_scores(mode: int) -> None:
+    inputs = [*grouped_inputs(*TOKEN), *[None] * 5]
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "qk_output": mode}
+    check("GroupQueryAttention", inputs, outputs=4, **attributes, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_group_query_attention_with_an_8_bit_cache(per_channel: bool) -> None:
+    inputs = grouped_inputs(*TOKEN)
+    inputs[3:5] = [random_array(n, (2, KEY_HEADS, 5, WIDTH), np.int8, -100, 100) for n in (3, 4)]
+    shape = (1, KEY_HEADS, 1, WIDTH) if per_channel else (1,)
+    steps = [random_array(n, shape, low=0.02, high=0.04) for n in (5, 6)]
+    kind = "PER_CHANNEL" if per_channel else "PER_TENSOR"
+    attributes = {
+        "num_heads": QUERY_HEADS,
+        "kv_num_heads": KEY_HEADS,
+        "k_quant_type": kind,
+        "v_quant_type": kind,
+        "kv_cache_bit_width": 8,
+    }
+    inputs = [*inputs, None, None, None, None, None, *steps]
+    check("GroupQueryAttention", inputs, outputs=3, **attributes, atol=1e-3, **MICROSOFT)
+
+
+def test_group_query_attention_normalizes_heads() -> None:
+    inputs = grouped_inputs(*PROMPT)
+    gains = [random_array(n, (WIDTH,)) for n in (5, 6)]
+
+    def normal(x: Any, gain: Any) -> Any:
+        split = x.reshape(*x.shape[:2], -1, WIDTH).astype(np.float64)
+        scaled = split / np.sqrt((split**2).mean(-1, keepdims=True) + 1e-6) * gain
+        return scaled.reshape(x.shape).astype(np.float32)
+
+    plain = [normal(inputs[0], gains[0]), normal(inputs[1], gains[1]), *inputs[2:]]
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
+    expected = run_onnxruntime(node_model("GroupQueryAttention", plain, outputs=3, **attributes, **MICROSOFT), plain)
+    inputs = [*inputs, *[None] * 7, *gains]
+    check("GroupQueryAttention", inputs, expected=expected, outputs=3, **attributes, **CLOSE, **MICROSOFT)
