@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line("Nothing was left out.")
 
 
-ON_REFERENCE = ("ops", "test_bad_input", "test_damaged_files", "test_dynamic_sizes", "test_misfits", "test_passes",
+ON_REFERENCE = ("opset", "test_bad_input", "test_damaged_files", "test_dynamic_sizes", "test_misfits", "test_passes",
                 "test_random_graphs")  # fmt: skip
 """Tests of what models mean, thousands of them: their `auto` device is the reference, which compiles nothing.
 

@@ -33,7 +33,7 @@ TREE = {
     "src/weft/kernels/vector.py": "",
     "src/weft/kernels/threads.py": "",
     "src/weft/compat/conformance/worker.py": "import weft\n",
-    "tests/conftest.py": "ON_REFERENCE = ('ops',)\n",
+    "tests/conftest.py": "ON_REFERENCE = ('opset',)\n",
     "tests/samples.py": "",
     "tests/listed.py": "FILE = 'list.tsv'\n",
     "tests/list.tsv": "",
