@@ -51,15 +51,15 @@ class History:
         logger.debug("where %s failed", device, exc_info=error)
 
     def serves(self, device: str, reason: str) -> None:
-        """A device serves from now on; where others failed before, a FallbackWarning says so."""
+        """A device serves from now on."""
         self.services.append(Service(device, reason))
         logger.info("%s: %s serves: %s", self.file, device, reason)
 
-    def warn(self, device: str) -> None:
-        """Say aloud that a device serves instead of those that failed so far."""
-        failed = self.attempts[-1]
-        problem = f"{failed.device} failed, {device} is used instead: {failed.reason}"
-        warnings.warn(problem, FallbackWarning, stacklevel=2)
+    def warn(self, device: str, attempts: Sequence[Attempt]) -> None:
+        """Say aloud that a device serves instead of those that failed."""
+        failed = ", ".join(attempt.device for attempt in attempts)
+        reasons = "; ".join(attempt.reason for attempt in attempts)
+        warnings.warn(f"{failed} failed, {device} is used instead: {reasons}", FallbackWarning, stacklevel=2)
 
 
 def is_the_devices(error: Exception) -> bool:

@@ -46,7 +46,7 @@ class Model:
             if self.device == way.devices[0]:
                 deployment.history.serves(self.device, way.reason)
                 if way.is_detour:
-                    deployment.history.warn(self.device)
+                    deployment.history.warn(self.device, way.absent)
         self.inputs = signature.inputs
         self.defaults = signature.defaults
         self.outputs = signature.outputs
@@ -195,7 +195,7 @@ class Model:
             self._deployment.drop(device)
             self._following, following = self._following[1:], self._following[0]
             self._moves_to(following, f"{device} failed")
-            history.warn(following)
+            history.warn(following, history.attempts[-1:])
             return True
 
     def _moves_to(self, device: str, reason: str) -> None:
