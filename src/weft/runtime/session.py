@@ -113,24 +113,24 @@ class Session:
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
         self.bind = InputBinder(signature.inputs, signature.defaults, self.file, self.device)
         self.whole = whole
-        self._compiler = compiler
+        self.compiler = compiler
         self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = lock()
 
     @property
     def driver(self) -> Driver:
-        return self._compiler.driver
+        return self.compiler.driver
 
     @property
     def source(self) -> OnnxModel:
         """The model as its file has it."""
-        return self._compiler.read()
+        return self.compiler.read()
 
     @property
     def program(self) -> TensorProgram:
         """The tensor program for any shapes."""
-        return self._compiler.program()
+        return self.compiler.program()
 
     def request(
         self,
@@ -251,7 +251,7 @@ class Session:
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
                 prepared = self._program(sizes, overridden, self._names)
-                recorder = self._compiler.record(prepared.program)
+                recorder = self.compiler.record(prepared.program)
                 peak = self.driver.calibrate(recorder.threads)
                 record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
@@ -288,7 +288,7 @@ class Session:
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except UNFIT:
-            found = dict(zip(self._names, self._compiler.run_eagerly(on_host(given))))
+            found = dict(zip(self._names, self.compiler.run_eagerly(on_host(given))))
             return [found[name] for name in wanted]
         except ModelError as error:
             said = f": {clash}" if clash else ""
@@ -303,7 +303,7 @@ class Session:
     def _find_fault(self, bound: BoundInputs) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
-            self._compiler.run_eagerly(on_host(bound.arrays))
+            self.compiler.run_eagerly(on_host(bound.arrays))
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -330,10 +330,10 @@ class Session:
         with self._lock:
             if key not in self._programs:
                 any_shape = shapes is None and not overridden
-                whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
+                whole = self.program if any_shape else self.compiler.specialise(shapes, overridden)
                 outputs = dict(zip(names, whole.outputs))
                 part = with_outputs(whole, tuple(outputs[name] for name in wanted))
-                self._programs[key] = self._compiler.prepare(part)
+                self._programs[key] = self.compiler.prepare(part)
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
