@@ -48,6 +48,8 @@ def _alike(one: Any, other: Any, known: set[tuple[int, int]]) -> bool:
 def _same_parts(one: Any, other: Any, known: set[tuple[int, int]]) -> bool:
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(_alike(*pair, known) for pair in zip(one, other))
+    if isinstance(one, frozenset):
+        return all(isinstance(item, _PLAIN) for item in one) and sorted(map(repr, one)) == sorted(map(repr, other))
     if isinstance(one, Mapping):
         return _alike(list(one), list(other), known) and all(_alike(one[key], other[key], known) for key in one)
     if isinstance(one, np.ndarray):
