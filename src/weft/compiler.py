@@ -8,8 +8,9 @@ Memory is planned by what `start` gives, for the sizes of each run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -52,7 +53,7 @@ from weft.runtime.devices import driver
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
 from weft.runtime.model import Model
-from weft.runtime.model_files import ModelFiles
+from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
 from weft.runtime.session import PreparedProgram, Session
@@ -159,12 +160,26 @@ def _load(source: Any, options: LoadOptions) -> Model:
     way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
-        models = shared_models() if options.cache else None
-        folders = (None, None) if models is None else (models.folder, models.records)
-        opener = ModelOpener(ModelFiles(open_model(source), _read, *folders), options, progress)
+        opener = ModelOpener(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
         if options.strict and way.absent:
             raise DeviceFallbackError(way.absent, file=opener.file)
         return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
+    """A model that was pickled."""
+    way = route(options.device)
+    with stages("loading") as progress:
+        progress.stage("reading")
+        files = reopened(source, _read, *_folders(options))
+        opener = ModelOpener(files.with_weights(weights) if weights else files, options, progress)
+        return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
+    """Where copies of files may lie, and where their digests are remembered."""
+    models = shared_models() if options.cache else None
+    return (None, None) if models is None else (models.folder, models.records)
 
 
 class ModelOpener:
@@ -178,10 +193,28 @@ class ModelOpener:
 
     def open(self, device: str) -> Session:
         """The model on a device, ready to run."""
-        try:
+        with self._within_memory():
             if isinstance(driver(device), CompilingDriver):
                 check_memory_to_start()
             return Pipeline(self.files, self.options, device, self._progress).load()
+
+    def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
+        """The same model with some other weights."""
+        return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
+
+    def renew(self, session: Session) -> Session:
+        """The model on a session's device, with these weights instead of the session's."""
+        with self._within_memory():
+            return Pipeline(self.files, self.options, session.device, self._progress).load()
+
+    def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        """What loads the model again in another process."""
+        return _load_again, (self.files.portable(), replace(self.options, device=device), dict(self.files.changed))
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
         except WeftError:
             raise
         except MemoryError as error:
@@ -295,8 +328,11 @@ class Pipeline:
         return session
 
     def _compiled(self, device: CompilingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
-        use_cache = self.options.cache and self.options.dump is None
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
+
+        Models whose weights were set are not kept: there would be one for each set of them.
+        """
+        use_cache = self.options.cache and self.options.dump is None and not self.files.changed
         entry = CacheEntry(self.files, device.identity(), self.precision) if use_cache else None
         cached = None if entry is None else entry.get()
         if cached is None:
