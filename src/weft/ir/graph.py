@@ -131,6 +131,11 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     return replace(graph, nodes=tuple(reversed(nodes)), outputs=outputs, initializers=kept)
 
 
+def value_names(graph: Graph) -> set[str]:
+    """The names of all values of a model's graph, those in the bodies of control flow aside."""
+    return set(_values(graph))
+
+
 def _values(graph: Graph) -> dict[str, GraphValue]:
     """All values of a graph by name, as outputs."""
     made = (name for node in graph.nodes for name in node.outputs if name)
@@ -161,4 +166,3 @@ def _names_inside(graph: Graph) -> set[str]:
         for inner in subgraphs(node):
             names |= _names_inside(inner)
     return names
-
