@@ -21,7 +21,7 @@ from weft.report.comparison import Comparison, Deviation, Findings, Method, comp
 from weft.report.contenders import Contender, InFloat64, OnDevice
 from weft.report.deviation import Difference
 from weft.report.layers import layers
-from weft.runtime.devices import choose
+from weft.runtime.policy import route
 from weft.runtime.progress import stages
 
 DEFAULT_DEVICES = "reference,auto"
@@ -108,7 +108,7 @@ def _devices(args: argparse.Namespace) -> list[str]:
 def _contender(path: str, device: str, arrays: Mapping[str, Any], suffix: str = "") -> Contender:
     if device == PEER:
         return InOnnxruntime(f"{device}{suffix}", path, arrays)
-    return OnDevice(f"{choose(device).name}{suffix}", path, device, arrays)
+    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays)
 
 
 def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:

@@ -115,11 +115,7 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     A name is that of an output, an input, an initializer or the output of any node, as the file has it; those inside
     the bodies of control flow mean something only while these run. The inputs stay as they are.
     """
-    known = _values(graph)
-    unknown = [name for name in names if not isinstance(name, str) or name not in known]
-    if unknown:
-        raise _no_such_value(graph, unknown[0], known)
-    outputs = tuple(known[name] for name in names)
+    outputs = find_outputs(graph, names)
     needed = {value.shows or value.name for value in outputs}
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
@@ -129,6 +125,15 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     given = {value.name for value in graph.defaults}
     kept = {name: array for name, array in graph.initializers.items() if name in needed or name in given}
     return replace(graph, nodes=tuple(reversed(nodes)), outputs=outputs, initializers=kept)
+
+
+def find_outputs(graph: Graph, names: Sequence[str]) -> tuple[GraphValue, ...]:
+    """Values of a model's graph by name, as outputs; an InputError where it has none of a name."""
+    known = _values(graph)
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    if unknown:
+        raise _no_such_value(graph, unknown[0], known)
+    return tuple(known[name] for name in names)
 
 
 def value_names(graph: Graph) -> set[str]:
@@ -155,7 +160,7 @@ def _no_such_value(graph: Graph, name: object, known: Mapping[str, GraphValue]) 
     close = get_close_matches(name, known, 3) if isinstance(name, str) else []
     outputs = ", ".join(value.name for value in graph.outputs)
     hint = f"did you mean {' or '.join(close)}?" if close else f"its outputs are {outputs}"
-    return InputError(f"the model has no output or inner value {shown(name)}", hint=hint)
+    return InputError(f"the model has no output {shown(name)}, and no inner value of that name", hint=hint)
 
 
 def _names_inside(graph: Graph) -> set[str]:

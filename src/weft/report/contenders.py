@@ -126,7 +126,8 @@ class OnDevice:
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         pipeline = _ChangedPipeline(self._files, self._options, self._device, Stages("", show=False))
         pipeline.changed = replace(self._model, graph=graph)
-        return pipeline.load().run(inputs)
+        session = pipeline.load()
+        return session.answer(session.request(inputs))
 
 
 @dataclass(frozen=True, slots=True)
