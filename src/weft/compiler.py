@@ -33,7 +33,7 @@ from weft.errors import (
 from weft.frontend import OpenedModel, open_model, read_model
 from weft.fuse import fuse
 from weft.ir.compiled import CompiledProgram
-from weft.ir.graph import OnnxModel
+from weft.ir.graph import Graph, OnnxModel, with_outputs
 from weft.ir.groups import FusedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
@@ -48,7 +48,7 @@ from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
-from weft.runtime.arguments import whole_number
+from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
 from weft.runtime.deployment import Deployment
 from weft.runtime.devices import driver
@@ -85,6 +85,8 @@ class LoadOptions:
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
         on threads that would wait. A memory_limit comes first.
+    outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
+        will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
@@ -95,6 +97,7 @@ class LoadOptions:
     precision: str = "float32"
     memory_limit: int | str | None = None
     prefer: str = "memory"
+    outputs: Sequence[str] | None = None
     cache: bool = True
     dump: str | Path | None = None
 
@@ -118,7 +121,10 @@ class LoadOptions:
         except InputError as error:
             raise DeviceError(error.problem) from None
         limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
-        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit)):
+        outputs = None if self.outputs is None else listed(self.outputs, "outputs")
+        if outputs is not None and not (outputs and all(isinstance(name, str) for name in outputs)):
+            raise InputError(f"outputs must be a list of names, at least one, not {shown(outputs)}")
+        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit), ("outputs", outputs)):
             object.__setattr__(self, name, value)
 
     @property
@@ -247,14 +253,20 @@ class Pipeline:
     # -- the stages --------------------------------------------------------------------------------------------------
 
     def read(self) -> OnnxModel:
-        """The model as its file has it."""
-        return self.files.model()
+        """The model as its file has it, or the part of it that gives the outputs that were asked for."""
+        model = self.files.model()
+        if self.options.outputs is None:
+            return model
+        return replace(model, graph=with_outputs(model.graph, self.options.outputs))
 
     def trace(
-        self, shapes: Mapping[str, Sequence[int | None]] | None = None, overridden: Sequence[str] = ()
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        overridden: Sequence[str] = (),
+        outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
-        """Graph -> TensorProgram; for given input shapes, or for any."""
-        graph = self.read().graph
+        """Graph -> TensorProgram; for given input shapes, or for any; with other values as outputs."""
+        graph = self._graph(outputs)
         self.dump.restart()
         self.dump.stage("graph", lambda: model_text(self.read()))
         self.progress.stage("tracing")
@@ -367,7 +379,7 @@ class Pipeline:
         Models whose weights were set are not kept: there would be one for each set of them.
         """
         use_cache = self.options.cache and self.options.dump is None and not self.files.changed
-        entry = CacheEntry(self.files, device.identity(), self.precision) if use_cache else None
+        entry = CacheEntry(self.files, device.identity(), self.precision, *self._part()) if use_cache else None
         cached = None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
@@ -375,6 +387,10 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         return cached.signature, cached.program
+
+    def _part(self) -> tuple[str, ...]:
+        """What tells parts of one model from each other."""
+        return () if self.options.outputs is None else ("outputs", *self.options.outputs)
 
     def _make(self) -> CachedModel:
         program = self._any_shapes()
@@ -402,9 +418,14 @@ class Pipeline:
                 self._program = self._any_shapes()
             return self._program
 
-    def specialise(self, shapes: Mapping[str, Sequence[int | None]] | None, overridden: Sequence[str]) -> TensorProgram:
-        """The optimised program for given shapes and overridden defaults."""
-        return self.optimise(self.trace(shapes, overridden))
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None,
+        overridden: Sequence[str],
+        outputs: Sequence[str] | None = None,
+    ) -> TensorProgram:
+        """The optimised program for given shapes and overridden defaults, and for other outputs than the model's."""
+        return self.optimise(self.trace(shapes, overridden, outputs))
 
     def prepare(self, program: TensorProgram) -> PreparedProgram:
         """An optimised program, made to run on the device."""
@@ -414,9 +435,13 @@ class Pipeline:
         """What runs such a program and tells how that went."""
         return self.driver.record(program, self.options.threads)
 
-    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """A run node by node, without a program."""
-        return run_eagerly(self.read().graph, self._evaluator, inputs)
+    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """A run node by node, without a program; gives the model's outputs or others."""
+        return run_eagerly(self._graph(outputs), self._evaluator, inputs)
+
+    def _graph(self, outputs: Sequence[str] | None) -> Graph:
+        graph = self.read().graph
+        return graph if outputs is None else with_outputs(graph, outputs)
 
     # -- what is told on the way -------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from weft.errors import DeviceError, DeviceFallbackError
 from weft.runtime.environment import VARIABLES
 from weft.runtime.policy import in_force, route
 
+ROOT = Path(__file__).parents[2]
 GPU = "webgpu:llvmpipe"
 GPU_NAME = "webgpu:0"
 
@@ -120,6 +123,16 @@ def test_the_command_shows_what_is_in_force(
     assert told["device"]["origin"] == "default"
     assert main(["devices"]) == 0
     assert "WEFT_PICK" in capsys.readouterr().out
+
+
+def test_every_variable_is_in_the_table() -> None:
+    page = (ROOT / "docs" / "DEVICES.md").read_text(encoding="utf-8")
+    rows = [f"| `{variable.name}` | {variable.value} | {variable.meaning} |" for variable in VARIABLES]
+    assert [row for row in page.split("\n") if row.startswith("| `WEFT_")] == rows
+    named: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        named.update(re.findall(r"\bWEFT_[A-Z_]+", path.read_text(encoding="utf-8")))
+    assert named == {variable.name for variable in VARIABLES}
 
 
 def test_the_logger_is_quiet_unless_somebody_listens() -> None:

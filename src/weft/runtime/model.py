@@ -66,6 +66,9 @@ class Model:
     ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
+        outputs: names of outputs, or of any other values of the model's main graph (of its inputs, weights and nodes).
+            There is a program for each set of inner values, made with its first use and kept like those for shapes.
+
         Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
         model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
 
