@@ -58,7 +58,7 @@ from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
-from weft.runtime.revise import revise, skeleton
+from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
@@ -248,6 +248,7 @@ class Pipeline:
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
+        self._known: KnownWorks | None = None
         self._lock = lock()  # of the program and the skeleton
 
     # -- the stages --------------------------------------------------------------------------------------------------
@@ -346,9 +347,11 @@ class Pipeline:
         program = self._any_shapes()
         fused = self.fuse(program)
         self._skeleton = skeleton(self.read().graph, fused)
-        known = revise(before, former.skeleton(), self._skeleton, fused, self._target())
-        if known is not None:
-            return known
+        self._known = former._known or KnownWorks(self._target())
+        revised = revise(before, former.skeleton(), self._skeleton, fused, self._known)
+        if revised is not None:
+            return revised
+        self._known = None
         assert isinstance(self.driver, CompilingDriver)
         with keeping_nothing():
             return self.driver.compile(program, self.build(fused), self.options.cache, self._tell)
