@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -19,6 +20,7 @@ from weft.cost.roofline import Peak
 from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
+from weft.ir.mixed import MixedProgram
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
 from weft.ir.target import Target
@@ -27,9 +29,10 @@ from weft.ir.work import Section
 from weft.plan.program import ProgramPlan
 
 Array = np.ndarray[Any, Any]
-Compiled = Union[TensorProgram, CompiledProgram]
+Compiled = Union[TensorProgram, CompiledProgram, MixedProgram]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 Shortcut = Callable[[Sequence[Any]], list[Any]]
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 SOFTWARE = "software"  # the kind of a GPU that a program plays
 
 
@@ -70,11 +73,12 @@ class RunOptions:
 class Runner(Protocol):
     """A program on a device. Several threads may call it at once."""
 
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = (), sizes: Mapping[str, int] = NO_SIZES) -> list[Any]:
         """The outputs for these inputs; GuardError where the program does not apply to their sizes.
 
         Where the device has memory of its own, inputs may be tensors there, and outputs whose numbers are in `keep`
-        stay there if they were computed there.
+        stay there if they were computed there. `sizes` are those that are known around the program, where it is a part
+        of another: its inputs need not show them.
         """
         ...
 
