@@ -1,14 +1,13 @@
 """The whole way of a model on one page: read, trace, optimise, fuse, build, compile, start.
 
-`weft.load` takes `LoadOptions`, and a `Pipeline` for the device takes the stages in order, unless the compiled model is
-in the cache. The session asks it for more when a run needs that: a program for other shapes, another device. Memory
-is planned by what `start` gives, for the sizes of each run.
+`weft.load` takes `LoadOptions`. A `Pipeline` for each device that the model comes to takes the stages in order, unless
+the compiled model is in the cache, and the session there asks it for more when a run needs a program for other shapes.
+Memory is planned by what `start` gives, for the sizes of each run.
 """
 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
     DeviceError,
+    DeviceFallbackError,
     ExecutionError,
-    FallbackWarning,
     InputError,
     InvalidModelError,
     OutOfMemoryError,
@@ -48,12 +47,15 @@ from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
 from weft.runtime.arguments import whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
-from weft.runtime.devices import choose, driver, next_best
+from weft.runtime.deployment import Deployment
+from weft.runtime.devices import driver
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
+from weft.runtime.model import Model
 from weft.runtime.model_files import ModelFiles
+from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
-from weft.runtime.session import Model, PreparedProgram
+from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
 PRECISIONS = ("float32", "strict")
@@ -65,8 +67,11 @@ class LoadOptions:
     """What `weft.load` takes beside the model; a WeftError where an option is none.
 
     device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name. If a GPU that "auto" chose fails, at load or in a run, the
-        next best device takes over, and a FallbackWarning tells.
+        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
+        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
+        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
+        says what was tried.
+    strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
@@ -80,7 +85,8 @@ class LoadOptions:
     dump: a folder into which each stage is written as a numbered text file.
     """
 
-    device: str = "auto"
+    device: DeviceOption = "auto"
+    strict: bool = False
     threads: int | None = None
     precision: str = "float32"
     memory_limit: int | str | None = None
@@ -89,6 +95,9 @@ class LoadOptions:
     dump: str | Path | None = None
 
     def __post_init__(self) -> None:
+        in_force(self.device)
+        if not isinstance(self.strict, bool):
+            raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
         if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
             raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
@@ -143,25 +152,41 @@ load = _taking(LoadOptions)
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
     """The stages on their own, for those who want to see what comes between them."""
     files = ModelFiles(open_model(source), _read, None, None)
-    return Pipeline(files, options, choose(options.device).name, Stages("building", show=False))
+    return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    chosen = choose(options.device).name
-    if isinstance(driver(chosen), CompilingDriver):
-        check_memory_to_start()
+    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
         models = shared_models() if options.cache else None
         folders = (None, None) if models is None else (models.folder, models.records)
-        files = ModelFiles(open_model(source), _read, *folders)
+        opener = ModelOpener(ModelFiles(open_model(source), _read, *folders), options, progress)
+        if options.strict and way.absent:
+            raise DeviceFallbackError(way.absent, file=opener.file)
+        return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+class ModelOpener:
+    """Brings one model to devices: files are read once, and each device has a pipeline of its own."""
+
+    def __init__(self, files: ModelFiles, options: LoadOptions, progress: Stages) -> None:
+        self.files = files
+        self.file = files.file
+        self.options = options
+        self._progress = progress
+
+    def open(self, device: str) -> Session:
+        """The model on a device, ready to run."""
         try:
-            return Pipeline(files, options, chosen, progress).load()
+            if isinstance(driver(device), CompilingDriver):
+                check_memory_to_start()
+            return Pipeline(self.files, self.options, device, self._progress).load()
         except WeftError:
             raise
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=files.file, hint=hint) from error
+            raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
 
 
 class Pipeline:
@@ -178,8 +203,6 @@ class Pipeline:
         self.driver = driver(device)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
-        next_device = next_best(device) if options.device == "auto" else None
-        self.following = None if next_device is None else next_device.name
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._lock = lock()  # of the program
@@ -237,25 +260,13 @@ class Pipeline:
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
-    def load(self) -> Model:
-        """The model on this device, or if it fails on the next best one; with leaner kernels where it must fit."""
-        try:
-            model = self._load()
-            limit = self.options.bytes_limit
-            return model if limit is None else self._fitting(model, limit)
-        except (DeviceError, OutOfMemoryError) as error:
-            if self.following is None:
-                raise
-            return self.fall_back(error)
+    def load(self) -> Session:
+        """The model on this device; with leaner kernels where it must fit into a limit."""
+        session = self._load()
+        limit = self.options.bytes_limit
+        return session if limit is None else self._fitting(session, limit)
 
-    def fall_back(self, error: WeftError) -> Model:
-        """The model on the next best device, once this one failed."""
-        assert self.following is not None
-        problem = f"{self.driver.name} failed, {self.following} is used instead: {error.problem}"
-        warnings.warn(problem, FallbackWarning, stacklevel=2)
-        return Pipeline(self.files, self.options, self.following, self.progress).load()
-
-    def _load(self) -> Model:
+    def _load(self) -> Session:
         if isinstance(self.driver, CompilingDriver):
             specs, program = self._compiled(self.driver)
         else:
@@ -266,22 +277,22 @@ class Pipeline:
             whole = self.start(program)
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
-        model = Model(specs, whole, self)
-        self._dump_plan(model)
-        return model
+        session = Session(specs, whole, self)
+        self._dump_plan(session)
+        return session
 
-    def _fitting(self, model: Model, limit: int) -> Model:
+    def _fitting(self, session: Session, limit: int) -> Session:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""
         try:
-            model.check_limit(limit)
+            session.check_limit(limit)
         except OutOfMemoryError as error:
             try:
                 if self.precision != LEANEST:
-                    model = Pipeline(self.files, self.options, self.driver.name, self.progress, LEANEST)._load()
-                model.check_limit(limit)
+                    session = Pipeline(self.files, self.options, self.driver.name, self.progress, LEANEST)._load()
+                session.check_limit(limit)
             except OutOfMemoryError:
                 raise error from None
-        return model
+        return session
 
     def _compiled(self, device: CompilingDriver) -> tuple[Signature, Compiled]:
         """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
@@ -361,11 +372,11 @@ class Pipeline:
             for listing in self.driver.listings(kernel):
                 self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
-    def _dump_plan(self, model: Model) -> None:
+    def _dump_plan(self, session: Session) -> None:
         if self.dump.folder is None or not isinstance(self.driver, CompilingDriver):
             return
         try:
-            text = plan_text(*model.plan())
+            text = plan_text(*session.plan())
         except WeftError as error:
             text = f"no plan for sizes that are only guessed: {error.problem}"
         self.dump.stage("plan", lambda: text)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from weft.cost.calibration import Amount, Calibration, Seconds, WorkKind, transfer_seconds, work_seconds
 from weft.cost.effort import UnknownShapeError, effort, elements, step_flops
 from weft.cost.expressions import cost
+from weft.cost.programs import program_cost
 from weft.cost.sizes import UNKNOWN_SIZE
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -41,11 +42,13 @@ from weft.ir.program import (
     Scatter,
     Sort,
     Step,
+    TensorProgram,
     Value,
 )
 from weft.ir.types import TensorType
 
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
+STEPS_OF_A_GROUP = 3  # about
 SORT_OPERATIONS = 64  # of an element that is sorted
 LAUNCHES = {WorkKind.SORT: 8, WorkKind.CUMULATE: 3, WorkKind.SCATTER: 2}  # of kinds that need more than one
 
@@ -118,6 +121,15 @@ def predict(work: Workload, sizes: Mapping[str, int], calibration: Calibration, 
     down = [bytes for number, bytes in enumerate(work.down) if number not in kept]
     total = total + Seconds(transfers=_moved(work.up, down, sizes, calibration))
     return Prediction(calibration.device, total.total, total)
+
+
+def quick_prediction(program: TensorProgram, sizes: Mapping[str, int], calibration: Calibration) -> float:
+    """Seconds of a run before anything is fused, very roughly: whom to fuse for first."""
+    flops = number_at(program_cost(program).flops, sizes)
+    moved = _moved(_sizes(program.inputs), _sizes(program.outputs), sizes, calibration)
+    launches = len(program.steps) / STEPS_OF_A_GROUP * calibration.launch_seconds
+    arithmetic = flops / calibration.flops(WorkKind.PRODUCT, DType.float32)
+    return calibration.run_seconds + moved + launches + arithmetic
 
 
 def number_at(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -268,13 +280,9 @@ def _bytes(value: Value) -> Dim:
 
 
 def _moved(up: Sequence[Dim], down: Sequence[Dim], sizes: Mapping[str, int], calibration: Calibration) -> float:
-    """Seconds of transfers; those of one way go together."""
-    total = 0.0
-    if up:
-        total += transfer_seconds(sum(number_at(bytes, sizes) for bytes in up), calibration, "up")
-    if down:
-        total += transfer_seconds(sum(number_at(bytes, sizes) for bytes in down), calibration, "down")
-    return total
+    """Seconds of transfers, one for each tensor."""
+    there = sum(transfer_seconds(number_at(bytes, sizes), calibration, "up") for bytes in up)
+    return there + sum(transfer_seconds(number_at(bytes, sizes), calibration, "down") for bytes in down)
 
 
 def _guess(symbol: dims.Symbol) -> int:
