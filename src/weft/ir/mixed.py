@@ -41,13 +41,12 @@ class MovedStep:
 
 @dataclass(frozen=True, slots=True)
 class CrossingValue:
-    """A value that goes from one device to another in every run; an empty name stands for the caller's memory."""
+    """A value that goes from one memory to another in every run; an empty name stands for the host's."""
 
     value: str
     source: str
     device: str
     bytes: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class PlacementRecord:
     """Where the parts of a program run, as it was decided once; `sizes` are those that it was decided for.
 
     `seconds` is what a run was expected to take, `alone` what it was expected to take on each device alone.
+    `side_by_side`: pieces on different devices that do not need each other are worth a thread.
     """
 
     primary: str
@@ -64,6 +64,7 @@ class PlacementRecord:
     seconds: float
     alone: tuple[tuple[str, float], ...]
     sizes: tuple[tuple[str, int], ...]
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

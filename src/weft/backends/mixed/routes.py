@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from weft.ir.mixed import CompiledPiece, MixedProgram
+from weft.ir.mixed import MixedProgram
 from weft.ir.program import Value
 
 HOST = ""  # the place of what lies in the host's memory; other places are devices with memory of their own
-WORTH_A_THREAD = 5e-4  # seconds that two pieces overlap, below which a thread is not started for one of them
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ValueRoute:
     """Where a value is read: by pieces on devices with memory, by more than one of them there, on the host."""
 
     devices: frozenset[str] = field(default_factory=frozenset)
@@ -32,14 +31,14 @@ class Route:
         return self.on_host or bool(self.devices - {device})
 
 
-def routes(program: MixedProgram, resident: Set[str]) -> dict[Value, Route]:
+def routes(program: MixedProgram, resident: Set[str]) -> dict[Value, ValueRoute]:
     """Of all values that pieces read or the program gives; `resident` are the devices with memory of their own."""
     readers: dict[Value, Counter[str]] = {value: Counter() for value in program.outputs}
     for piece in program.pieces:
         for value in piece.program.inputs:
             readers.setdefault(value, Counter())[piece.device] += 1
     return {
-        value: Route(
+        value: ValueRoute(
             frozenset(counts.keys() & resident),
             frozenset(device for device in counts.keys() & resident if counts[device] > 1),
             bool(counts.keys() - resident),
@@ -47,19 +46,6 @@ def routes(program: MixedProgram, resident: Set[str]) -> dict[Value, Route]:
         )
         for value, counts in readers.items()
     }
-
-
-def useful_threads(program: MixedProgram) -> int:
-    """How many threads runs should use: one for each device, where pieces on different ones can overlap for long."""
-    pieces = program.pieces
-    reached = _reached(pieces)
-    seconds = [record.seconds for record in program.placement.pieces]
-    for number, piece in enumerate(pieces):
-        for other in range(number):
-            apart = pieces[other].device != piece.device and other not in reached[number]
-            if apart and min(seconds[number], seconds[other]) >= WORTH_A_THREAD:
-                return len({piece.device for piece in pieces})
-    return 1
 
 
 def last_reads(program: MixedProgram) -> Mapping[int, Sequence[Value]]:
@@ -73,11 +59,3 @@ def last_reads(program: MixedProgram) -> Mapping[int, Sequence[Value]]:
         if value not in program.outputs:
             ends.setdefault(number, []).append(value)
     return ends
-
-
-def _reached(pieces: Sequence[CompiledPiece]) -> list[set[int]]:
-    """For each piece, all that end before it begins."""
-    found: list[set[int]] = []
-    for piece in pieces:
-        found.append(set(piece.after).union(*(found[number] for number in piece.after)))
-    return found

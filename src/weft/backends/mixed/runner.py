@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.device import NO_SIZES, Driver, Runner, RunOptions
-from weft.backends.mixed.routes import HOST, Route, last_reads, routes, useful_threads
+from weft.backends.mixed.routes import HOST, ValueRoute, last_reads, routes
 from weft.backends.reference import interpret
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.ir.mixed import MixedProgram
@@ -52,7 +52,7 @@ class MixedRunner:
         self._runners: list[Runner] = [drivers[piece.device].start(piece.program, each) for piece in program.pieces]
         self._routes = routes(program, {name for name, driver in drivers.items() if driver.has_memory})
         self._places = {value: len(route.places) for value, route in self._routes.items()}
-        self._threads = useful_threads(program)
+        self._threads = len(program.devices) if program.placement.side_by_side else 1
         self._last_reads = last_reads(program)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
 
@@ -164,7 +164,7 @@ class MixedRunner:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _route(self, value: Value) -> Route:
+    def _route(self, value: Value) -> ValueRoute:
         return self._routes.get(value, _NOWHERE)
 
     def _placed(self, value: Value, content: Any, stays: bool) -> Forms:
@@ -188,7 +188,7 @@ class MixedRunner:
         return forms[HOST] if HOST in forms else next(iter(forms.values())).numpy()
 
 
-_NOWHERE = Route()
+_NOWHERE = ValueRoute()
 
 
 def _at(device: str, forms: Forms) -> Any:
