@@ -120,6 +120,11 @@ class Driver(ABC):
     def __init__(self, name: str) -> None:
         self.name = name  # of the device
 
+    @property
+    def home(self) -> str:
+        """The device that its tensors are on."""
+        return self.name
+
     @abstractmethod
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         """What runs a program."""
@@ -137,16 +142,20 @@ class Driver(ABC):
         raise DeviceError(f"device {self.name!r} cannot be measured", hint="choose another device")
 
 
-class CompilingDriver(Driver):
+class KeepingDriver(Driver):
     """A driver that runs compiled programs. Those are values, which can be kept on disk and started again."""
-
-    @abstractmethod
-    def target(self, precision: str) -> Target:
-        """What kernels are built for."""
 
     @abstractmethod
     def identity(self) -> str:
         """All that compiled programs depend on beside weft itself; of a foreign device, its name and version too."""
+
+
+class CompilingDriver(KeepingDriver):
+    """A driver of one device that compiles programs for it."""
+
+    @abstractmethod
+    def target(self, precision: str) -> Target:
+        """What kernels are built for."""
 
     @abstractmethod
     def compile(
