@@ -53,6 +53,7 @@ class CrossingValue:
 class PlacementRecord:
     """Where the parts of a program run, as it was decided once; `sizes` are those that it was decided for.
 
+    The primary device is the one that steps are moved from: that of the user's choice, or the best one alone.
     `seconds` is what a run was expected to take, `alone` what it was expected to take on each device alone.
     `side_by_side`: pieces on different devices that do not need each other are worth a thread.
     """
@@ -85,6 +86,7 @@ class CompiledPiece:
 class MixedProgram:
     """Pieces that together do what one program says; `constants` are those that are outputs as they are.
 
+    `home` is the device on which outputs are kept if that is asked for.
     Without slots it can be referred to weakly, as a `CompiledProgram` can.
     """
 
@@ -93,9 +95,10 @@ class MixedProgram:
     guards: tuple[Guard, ...]
     constants: Mapping[Value, Any]
     pieces: tuple[CompiledPiece, ...]
+    home: str
     placement: PlacementRecord
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Those that it needs, the primary one first."""
-        return tuple(dict.fromkeys((self.placement.primary, *(piece.device for piece in self.pieces))))
+        """Those that it needs, its home first."""
+        return tuple(dict.fromkeys((self.home, *(piece.device for piece in self.pieces))))

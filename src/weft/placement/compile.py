@@ -10,7 +10,7 @@ from weft.ir.program import TensorProgram
 from weft.ir.work import NativeSection, Section, all_works
 from weft.placement.place import pieces_of, record_of
 from weft.placement.schedule import Schedule
-from weft.placement.units import Problem
+from weft.placement.units import HOME, Problem
 
 CompilePiece = Callable[[str, TensorProgram], CompiledProgram]
 """Takes a program through all stages for the device of a name."""
@@ -31,6 +31,7 @@ def compile_pieces(
         program.guards,
         {value: program.constants[value] for value in program.outputs if value in program.constants},
         pieces,
+        problem.candidates[HOME].name,
         record_of(problem, schedule, sizes, [launch_count(piece.program.sections) for piece in pieces]),
     )
 

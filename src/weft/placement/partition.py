@@ -17,7 +17,7 @@ from math import inf
 from weft.cost.calibration import transfer_seconds
 from weft.placement.cuts import SINK, SOURCE, Network
 from weft.placement.schedule import PIECE_SECONDS, Assignment, Rules, Schedule, schedule
-from weft.placement.units import PRIMARY, Candidate, Passing, Problem
+from weft.placement.units import HOME, Candidate, Passing, Problem
 
 CAUTION = 1.5  # what leaves the primary device is taken to cost so many times what was predicted
 MARGIN = 0.9  # part of the time on the best single device that a placement may take at most
@@ -50,8 +50,8 @@ def divided(problem: Problem) -> Schedule | None:
 
 def without_lacking(problem: Problem) -> Schedule:
     """The best placement that moves nothing but what the first candidate has no kernels for, or none of that."""
-    movable = frozenset(number for number, unit in enumerate(problem.units) if unit.lacking[PRIMARY] is not None)
-    return _search(problem, Rules(PRIMARY, movable))
+    movable = frozenset(number for number, unit in enumerate(problem.units) if unit.lacking[HOME] is not None)
+    return _search(problem, Rules(HOME, movable))
 
 
 def _least(problem: Problem, rules: Rules) -> float:

@@ -11,7 +11,7 @@ from weft.ir.program import Scan, Step, step_name
 from weft.placement.partition import on_one
 from weft.placement.pieces import Part, Piece, cut
 from weft.placement.schedule import Schedule, crossings
-from weft.placement.units import PRIMARY, Problem
+from weft.placement.units import Problem
 
 
 def pieces_of(problem: Problem, schedule: Schedule) -> tuple[Piece, ...]:
@@ -31,7 +31,7 @@ def record_of(
     """What a schedule means, for people; `kernels` is how many each of its parts has become."""
     names = [candidate.name for candidate in problem.candidates]
     return PlacementRecord(
-        names[PRIMARY],
+        names[schedule.primary],
         tuple(
             PieceRecord(names[part.device], _steps(problem, part.units), count, part.seconds)
             for part, count in zip(schedule.parts, kernels, strict=True)
@@ -59,13 +59,13 @@ def _moved(problem: Problem, schedule: Schedule, sizes: Mapping[str, int]) -> It
     """The steps that left the primary device; those of one unit share its seconds evenly."""
     names = [candidate.name for candidate in problem.candidates]
     for unit, device in zip(problem.units, schedule.assignment):
-        if device == PRIMARY:
+        if device == schedule.primary:
             continue
-        here, there = unit.seconds[PRIMARY], unit.seconds[device]
-        times = f"{duration(here)} on {names[PRIMARY]}, {duration(there)} on {names[device]}"
+        here, there = unit.seconds[schedule.primary], unit.seconds[device]
+        times = f"{duration(here)} on {names[schedule.primary]}, {duration(there)} on {names[device]}"
         share = len(unit.group.steps)
         for step in unit.group.steps:
-            lacking = unit.lacking[PRIMARY]
+            lacking = unit.lacking[schedule.primary]
             reason = _reason(step, lacking, times, here <= there, sizes)
             node, name = step.origin, step_name(step)
             yield MovedStep(node, name, names[device], reason, lacking is not None, there / share, here / share)

@@ -43,8 +43,12 @@ class ScheduledPart:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """An assignment as parts in order, and how long they are expected to take; `side_by_side`: those may overlap."""
+    """An assignment as parts in order, and how long they are expected to take; `side_by_side`: those may overlap.
 
+    The primary candidate is the one that others were moved from.
+    """
+
+    primary: int
     assignment: Assignment
     parts: tuple[ScheduledPart, ...]
     seconds: float
@@ -80,7 +84,7 @@ def schedule(problem: Problem, assignment: Assignment, rules: Rules) -> Schedule
         scheduled.append(ScheduledPart(device, tuple(units), after[number], seconds))
     side_by_side = _overlap(scheduled)
     seconds = _last_end(scheduled) if side_by_side else sum(part.seconds for part in scheduled)
-    return Schedule(assignment, tuple(scheduled), seconds, side_by_side)
+    return Schedule(rules.primary, assignment, tuple(scheduled), seconds, side_by_side)
 
 
 def crossings(problem: Problem, assignment: Assignment) -> list[Crossing]:

@@ -1,6 +1,6 @@
 """What is placed: the groups of a program, with what each would cost on each device and what passes between them.
 
-A unit is what fusion joins for the primary device: no piece ends inside of one. Its costs are those of its group as
+A unit is what fusion joins for the first device: no piece ends inside of one. Its costs are those of its group as
 each device would run it: by kernels, as a scan, or on the host, which then includes the way there and back.
 """
 
@@ -22,7 +22,7 @@ from weft.ir.types import TensorType
 from weft.passes.drop import step_symbols
 from weft.placement.pieces import size_finders
 
-PRIMARY = 0  # the candidate that steps are moved from, and where tensors are kept
+HOME = 0  # the candidate on which tensors are kept, and by whose rules steps are joined
 NUMPY_BYTES = 1e9  # a second, that a step which no kernel does is taken to read and write on the host
 NUMPY_FLOPS = 1e9
 
@@ -69,9 +69,9 @@ class Problem:
 
 
 def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Problem:
-    """The units of a program and their costs at given sizes; the first candidate is the primary one."""
+    """The units of a program and their costs at given sizes; the first candidate is the program's home."""
     fewest = min(candidate.target.most_buffers for candidate in candidates)
-    joined = join_steps(program, replace(candidates[0].target, most_buffers=fewest))
+    joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
     kinds = [leave_to_host(joined, candidate.target).groups for candidate in candidates]
     makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
     before = _needed(joined, makers)
