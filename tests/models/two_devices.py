@@ -72,9 +72,7 @@ class _Net:
         self.constants.append(numpy_helper.from_array(content, name))
         return name
 
-    def node(
-        self, op: str, inputs: list[str], outputs: int = 1, name: str | None = None, **attributes: Any
-    ) -> list[str]:
+    def node(self, op: str, inputs: list[str], outputs: int = 1, name: str = "", **attributes: Any) -> list[str]:
         names = [name or f"{self._prefix}v{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(helper.make_node(op, inputs, names, name=f"{op}_{len(self.nodes)}", **attributes))
         return names
