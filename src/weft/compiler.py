@@ -282,7 +282,7 @@ class Pipeline:
             return None
         if self.options.strict:
             raise refused(device.name, lacking).at(file=self.file)
-        mix = helped_mix(program, device, other, self.precision, self.options.threads)
+        mix = helped_mix(program, device, other, self.precision)
         return mix if mix.is_divided else None
 
     def _in_pieces(self, mix: Mix) -> MixedProgram:
