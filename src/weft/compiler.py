@@ -18,6 +18,7 @@ from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recor
 from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
+from weft.cache.code import keeping_nothing
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
@@ -60,6 +61,7 @@ from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
+from weft.runtime.revise import revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
@@ -215,7 +217,7 @@ class ModelOpener:
     def renew(self, session: Session) -> Session:
         """The model on a session's device, with these weights instead of the session's."""
         with self._within_memory():
-            return Pipeline(self.files, self.options, session.device, self._progress).load()
+            return Pipeline(self.files, self.options, session.device, self._progress).renew(session)
 
     def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
         """What loads the model again in another process."""
@@ -248,7 +250,8 @@ class Pipeline:
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
-        self._lock = lock()  # of the program
+        self._skeleton: FusedProgram | None = None
+        self._lock = lock()  # of the program and the skeleton
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
@@ -370,6 +373,36 @@ class Pipeline:
         session = Session(specs, whole, self)
         self._dump_plan(session)
         return session
+
+    def renew(self, session: Session) -> Session:
+        """The model on the device of a session with other weights; where it can be, with what was compiled for that."""
+        former, program = session.compiler, session.whole.program
+        is_plain = self.options.bytes_limit is None and self.options.dump is None
+        if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
+            return self.load()
+        revised = self._revised(former, program)
+        for copy in self.files.views():
+            release_pages(copy)
+        return Session(session.signature, self.start(revised), self)
+
+    def _revised(self, former: Pipeline, before: CompiledProgram) -> CompiledProgram:
+        """The program of a pipeline with other weights, with these; code that is new is not kept on disk."""
+        program = self._any_shapes()
+        fused = self.fuse(program)
+        self._skeleton = skeleton(self.read().graph, fused)
+        known = revise(before, former.skeleton(), self._skeleton, fused, self._target())
+        if known is not None:
+            return known
+        assert isinstance(self.driver, CompilingDriver)
+        with keeping_nothing():
+            return self.driver.compile(program, self.build(fused), self.options.cache, self._tell)
+
+    def skeleton(self) -> FusedProgram:
+        """What the model was compiled from, without the elements of constants."""
+        with self._lock:
+            if self._skeleton is None:
+                self._skeleton = skeleton(self.read().graph, self.fuse(self._any_shapes()))
+            return self._skeleton
 
     def _fitting(self, session: Session, limit: int) -> Session:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""

@@ -121,6 +121,11 @@ class Session:
         self._lock = lock()
 
     @property
+    def compiler(self) -> ModelCompiler:
+        """What makes more of the model."""
+        return self._compiler
+
+    @property
     def driver(self) -> Driver:
         return self._compiler.driver
 
