@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from frontend.samples import branching, model, node, tensor, value
+from frontend.samples import branching, model, node, tensor
 
 import weft
 from weft.compiler import is_defined
@@ -56,7 +56,9 @@ def test_a_name_that_is_not_there_gets_the_closest_ones() -> None:
 
 
 def test_a_value_inside_of_a_body_is_said_to_be_there() -> None:
-    with pytest.raises(weft.InputError, match=r"'ie' is a value inside of a body of If(?s:.)*ask for what the node gives"):
+    with pytest.raises(
+        weft.InputError, match=r"'ie' is a value inside of a body of If(?s:.)*ask for what the node gives"
+    ):
         with_outputs(graph_of(branching()), ["ie"])
 
 

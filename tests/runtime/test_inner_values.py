@@ -148,7 +148,9 @@ def test_names_that_mean_nothing(device: str) -> None:
             weft.load(network(), device=device, outputs=wrong)
 
 
-@pytest.mark.parametrize("name", ["reachy-mini__fknetwork_int8", "silero-vad__silero_vad_16k_op15", "g2p-id__bert_pron"])
+@pytest.mark.parametrize(
+    "name", ["reachy-mini__fknetwork_int8", "silero-vad__silero_vad_16k_op15", "g2p-id__bert_pron"]
+)
 def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any) -> None:
     entry = CATALOG[name]
     if entry.missing:
