@@ -70,8 +70,7 @@ The same on compiled devices is the business of tests/backends, tests/kernels an
 def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = request.path.relative_to(HERE)
     if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
-        choose = weft.compiler.choose
-        monkeypatch.setattr(weft.compiler, "choose", lambda name: choose("reference" if name == "auto" else name))
+        monkeypatch.setenv("WEFT_DEVICE", "reference")
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ for threads in (1, 4):
     pool.runner.cache_clear()
     gc.collect()
     assert [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)] == before
-    shortcut = model._whole.runner.shortcut([feed(1)])
+    shortcut = model.session().whole.runner.shortcut([feed(1)])
     del model
     gc.collect()
     assert digest(shortcut([feed(1)])[0]) == before[0]

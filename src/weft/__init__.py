@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import (
+    Attempt,
     CacheWarning,
     ChangedFileError,
     DeviceError,
+    DeviceFallbackError,
     DeviceLostError,
     ExecutionError,
     FallbackWarning,
@@ -35,20 +37,27 @@ if TYPE_CHECKING:
     from weft.compiler import load
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
-    from weft.runtime.devices import devices, to_device
+    from weft.runtime.device_report import DeviceReport
+    from weft.runtime.devices import devices
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
+    from weft.runtime.model import Model
+    from weft.runtime.policy import DevicePolicy
     from weft.runtime.profile import Profile
-    from weft.runtime.session import Model
+    from weft.runtime.tensors import to_device
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attempt",
     "CacheWarning",
     "ChangedFileError",
     "Device",
     "DeviceError",
+    "DeviceFallbackError",
     "DeviceLostError",
+    "DevicePolicy",
+    "DeviceReport",
     "DeviceTensor",
     "ExecutionError",
     "FallbackWarning",
@@ -79,11 +88,13 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "load": "weft.compiler",
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
-    "to_device": "weft.runtime.devices",
+    "DevicePolicy": "weft.runtime.policy",
+    "DeviceReport": "weft.runtime.device_report",
+    "to_device": "weft.runtime.tensors",
     "DeviceTensor": "weft.ir.tensors",
     "Graph": "weft.builder.graph",
     "HostStep": "weft.runtime.explain",
-    "Model": "weft.runtime.session",
+    "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
     "Profile": "weft.runtime.profile",
     "Tensor": "weft.builder.tensor",

@@ -1,16 +1,16 @@
 """The whole way of a model on one page: read, trace, optimise, fuse, build, compile, start.
 
-`weft.load` takes `LoadOptions`, and a `Pipeline` for the device takes the stages in order, unless the compiled model is
-in the cache. The session asks it for more when a run needs that: a program for other shapes, another device. Memory
-is planned by what `start` gives, for the sizes of each run.
+`weft.load` takes `LoadOptions`. A `Pipeline` for each device that the model comes to takes the stages in order, unless
+the compiled model is in the cache, and the session there asks it for more when a run needs a program for other shapes.
+Memory is planned by what `start` gives, for the sizes of each run.
 """
 
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -21,8 +21,8 @@ from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
     DeviceError,
+    DeviceFallbackError,
     ExecutionError,
-    FallbackWarning,
     InputError,
     InvalidModelError,
     OutOfMemoryError,
@@ -31,7 +31,7 @@ from weft.errors import (
 )
 from weft.frontend import OpenedModel, open_model, read_model
 from weft.fuse import fuse
-from weft.ir.graph import OnnxModel
+from weft.ir.graph import Graph, OnnxModel, with_outputs
 from weft.ir.groups import FusedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
@@ -46,14 +46,17 @@ from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
-from weft.runtime.arguments import whole_number
+from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
-from weft.runtime.devices import choose, driver, next_best
+from weft.runtime.deployment import Deployment
+from weft.runtime.devices import driver
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
-from weft.runtime.model_files import ModelFiles
+from weft.runtime.model import Model
+from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
+from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
-from weft.runtime.session import Model, PreparedProgram
+from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
 PRECISIONS = ("float32", "strict")
@@ -65,8 +68,11 @@ class LoadOptions:
     """What `weft.load` takes beside the model; a WeftError where an option is none.
 
     device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name. If a GPU that "auto" chose fails, at load or in a run, the
-        next best device takes over, and a FallbackWarning tells.
+        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
+        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
+        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
+        says what was tried.
+    strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
@@ -76,19 +82,26 @@ class LoadOptions:
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
         on threads that would wait. A memory_limit comes first.
+    outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
+        will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
 
-    device: str = "auto"
+    device: DeviceOption = "auto"
+    strict: bool = False
     threads: int | None = None
     precision: str = "float32"
     memory_limit: int | str | None = None
     prefer: str = "memory"
+    outputs: Sequence[str] | None = None
     cache: bool = True
     dump: str | Path | None = None
 
     def __post_init__(self) -> None:
+        in_force(self.device)
+        if not isinstance(self.strict, bool):
+            raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
         if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
             raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
@@ -105,7 +118,10 @@ class LoadOptions:
         except InputError as error:
             raise DeviceError(error.problem) from None
         limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
-        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit)):
+        outputs = None if self.outputs is None else listed(self.outputs, "outputs")
+        if outputs is not None and not (outputs and all(isinstance(name, str) for name in outputs)):
+            raise InputError(f"outputs must be a list of names, at least one, not {shown(outputs)}")
+        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit), ("outputs", outputs)):
             object.__setattr__(self, name, value)
 
     @property
@@ -143,25 +159,73 @@ load = _taking(LoadOptions)
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
     """The stages on their own, for those who want to see what comes between them."""
     files = ModelFiles(open_model(source), _read, None, None)
-    return Pipeline(files, options, choose(options.device).name, Stages("building", show=False))
+    return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    chosen = choose(options.device).name
-    if isinstance(driver(chosen), CompilingDriver):
-        check_memory_to_start()
+    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
-        models = shared_models() if options.cache else None
-        folders = (None, None) if models is None else (models.folder, models.records)
-        files = ModelFiles(open_model(source), _read, *folders)
+        opener = ModelOpener(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
+        if options.strict and way.absent:
+            raise DeviceFallbackError(way.absent, file=opener.file)
+        return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
+    """A model that was pickled."""
+    way = route(options.device)
+    with stages("loading") as progress:
+        progress.stage("reading")
+        files = reopened(source, _read, *_folders(options))
+        opener = ModelOpener(files.with_weights(weights) if weights else files, options, progress)
+        return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
+    """Where copies of files may lie, and where their digests are remembered."""
+    models = shared_models() if options.cache else None
+    return (None, None) if models is None else (models.folder, models.records)
+
+
+class ModelOpener:
+    """Brings one model to devices: files are read once, and each device has a pipeline of its own."""
+
+    def __init__(self, files: ModelFiles, options: LoadOptions, progress: Stages) -> None:
+        self.files = files
+        self.file = files.file
+        self.options = options
+        self._progress = progress
+
+    def open(self, device: str) -> Session:
+        """The model on a device, ready to run."""
+        with self._within_memory():
+            if isinstance(driver(device), CompilingDriver):
+                check_memory_to_start()
+            return Pipeline(self.files, self.options, device, self._progress).load()
+
+    def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
+        """The same model with some other weights."""
+        return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
+
+    def renew(self, session: Session) -> Session:
+        """The model on a session's device, with these weights instead of the session's."""
+        with self._within_memory():
+            return Pipeline(self.files, self.options, session.device, self._progress).load()
+
+    def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        """What loads the model again in another process."""
+        return _load_again, (self.files.portable(), replace(self.options, device=device), dict(self.files.changed))
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
         try:
-            return Pipeline(files, options, chosen, progress).load()
+            yield
         except WeftError:
             raise
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=files.file, hint=hint) from error
+            raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
 
 
 class Pipeline:
@@ -178,8 +242,6 @@ class Pipeline:
         self.driver = driver(device)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
-        next_device = next_best(device) if options.device == "auto" else None
-        self.following = None if next_device is None else next_device.name
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._lock = lock()  # of the program
@@ -187,14 +249,20 @@ class Pipeline:
     # -- the stages --------------------------------------------------------------------------------------------------
 
     def read(self) -> OnnxModel:
-        """The model as its file has it."""
-        return self.files.model()
+        """The model as its file has it, or the part of it that gives the outputs that were asked for."""
+        model = self.files.model()
+        if self.options.outputs is None:
+            return model
+        return replace(model, graph=with_outputs(model.graph, self.options.outputs))
 
     def trace(
-        self, shapes: Mapping[str, Sequence[int | None]] | None = None, overridden: Sequence[str] = ()
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        overridden: Sequence[str] = (),
+        outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
-        """Graph -> TensorProgram; for given input shapes, or for any."""
-        graph = self.read().graph
+        """Graph -> TensorProgram; for given input shapes, or for any; with other values as outputs."""
+        graph = self._graph(outputs)
         self.dump.restart()
         self.dump.stage("graph", lambda: model_text(self.read()))
         self.progress.stage("tracing")
@@ -237,25 +305,13 @@ class Pipeline:
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
-    def load(self) -> Model:
-        """The model on this device, or if it fails on the next best one; with leaner kernels where it must fit."""
-        try:
-            model = self._load()
-            limit = self.options.bytes_limit
-            return model if limit is None else self._fitting(model, limit)
-        except (DeviceError, OutOfMemoryError) as error:
-            if self.following is None:
-                raise
-            return self.fall_back(error)
+    def load(self) -> Session:
+        """The model on this device; with leaner kernels where it must fit into a limit."""
+        session = self._load()
+        limit = self.options.bytes_limit
+        return session if limit is None else self._fitting(session, limit)
 
-    def fall_back(self, error: WeftError) -> Model:
-        """The model on the next best device, once this one failed."""
-        assert self.following is not None
-        problem = f"{self.driver.name} failed, {self.following} is used instead: {error.problem}"
-        warnings.warn(problem, FallbackWarning, stacklevel=2)
-        return Pipeline(self.files, self.options, self.following, self.progress).load()
-
-    def _load(self) -> Model:
+    def _load(self) -> Session:
         if isinstance(self.driver, CompilingDriver):
             specs, program = self._compiled(self.driver)
         else:
@@ -266,27 +322,30 @@ class Pipeline:
             whole = self.start(program)
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
-        model = Model(specs, whole, self)
-        self._dump_plan(model)
-        return model
+        session = Session(specs, whole, self)
+        self._dump_plan(session)
+        return session
 
-    def _fitting(self, model: Model, limit: int) -> Model:
+    def _fitting(self, session: Session, limit: int) -> Session:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""
         try:
-            model.check_limit(limit)
+            session.check_limit(limit)
         except OutOfMemoryError as error:
             try:
                 if self.precision != LEANEST:
-                    model = Pipeline(self.files, self.options, self.driver.name, self.progress, LEANEST)._load()
-                model.check_limit(limit)
+                    session = Pipeline(self.files, self.options, self.driver.name, self.progress, LEANEST)._load()
+                session.check_limit(limit)
             except OutOfMemoryError:
                 raise error from None
-        return model
+        return session
 
     def _compiled(self, device: CompilingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
-        use_cache = self.options.cache and self.options.dump is None
-        entry = CacheEntry(self.files, device.identity(), self.precision) if use_cache else None
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
+
+        Models whose weights were set are not kept: there would be one for each set of them.
+        """
+        use_cache = self.options.cache and self.options.dump is None and not self.files.changed
+        entry = CacheEntry(self.files, device.identity(), self.precision, *self._part()) if use_cache else None
         cached = None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
@@ -294,6 +353,10 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         return cached.signature, cached.program
+
+    def _part(self) -> tuple[str, ...]:
+        """What tells parts of one model from each other."""
+        return () if self.options.outputs is None else ("outputs", *self.options.outputs)
 
     def _make(self) -> CachedModel:
         program = self._any_shapes()
@@ -321,9 +384,14 @@ class Pipeline:
                 self._program = self._any_shapes()
             return self._program
 
-    def specialise(self, shapes: Mapping[str, Sequence[int | None]] | None, overridden: Sequence[str]) -> TensorProgram:
-        """The optimised program for given shapes and overridden defaults."""
-        return self.optimise(self.trace(shapes, overridden))
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None,
+        overridden: Sequence[str],
+        outputs: Sequence[str] | None = None,
+    ) -> TensorProgram:
+        """The optimised program for given shapes and overridden defaults, and for other outputs than the model's."""
+        return self.optimise(self.trace(shapes, overridden, outputs))
 
     def prepare(self, program: TensorProgram) -> PreparedProgram:
         """An optimised program, made to run on the device."""
@@ -333,9 +401,13 @@ class Pipeline:
         """What runs such a program and tells how that went."""
         return self.driver.record(program, self.options.threads)
 
-    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """A run node by node, without a program."""
-        return run_eagerly(self.read().graph, self._evaluator, inputs)
+    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """A run node by node, without a program; gives the model's outputs or others."""
+        return run_eagerly(self._graph(outputs), self._evaluator, inputs)
+
+    def _graph(self, outputs: Sequence[str] | None) -> Graph:
+        graph = self.read().graph
+        return graph if outputs is None else with_outputs(graph, outputs)
 
     # -- what is told on the way -------------------------------------------------------------------------------------
 
@@ -361,11 +433,11 @@ class Pipeline:
             for listing in self.driver.listings(kernel):
                 self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
-    def _dump_plan(self, model: Model) -> None:
+    def _dump_plan(self, session: Session) -> None:
         if self.dump.folder is None or not isinstance(self.driver, CompilingDriver):
             return
         try:
-            text = plan_text(*model.plan())
+            text = plan_text(*session.plan())
         except WeftError as error:
             text = f"no plan for sizes that are only guessed: {error.problem}"
         self.dump.stage("plan", lambda: text)

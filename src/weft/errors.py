@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 SHOWN = 60  # characters of a value in a message
 
@@ -87,6 +89,28 @@ class DeviceError(WeftError):
 
 class DeviceLostError(DeviceError):
     """The device stopped working, and what was on it is gone. Load the model again, here or on another device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A device that was to serve a model and did not: at what it failed (finding, loading or running), and why."""
+
+    device: str
+    stage: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.device} failed in {self.stage}: {self.reason}"
+
+
+class DeviceFallbackError(DeviceError):
+    """None of the devices that a model may run on serves it; `attempts` says of each why not."""
+
+    def __init__(self, attempts: Sequence[Attempt], *, file: str | None = None) -> None:
+        told = "".join(f"\n  {attempt}" for attempt in attempts)
+        hint = "allow another device; `weft devices` lists those that are here, and what is in force"
+        super().__init__(f"no device serves this model:{told}", file=file, hint=hint)
+        self.attempts = tuple(attempts)
 
 
 class KernelError(DeviceError):

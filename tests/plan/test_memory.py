@@ -181,8 +181,8 @@ def test_a_limit_holds_for_every_new_shape(dynamic: Path) -> None:
 
 def test_weights_are_shared_by_all_who_load_a_file(file: Path) -> None:
     one, other = weft.load(file, device="cpu"), weft.load(file, device="cpu", threads=1)
-    assert one._whole.program is other._whole.program
-    assert weft.load(file, device="cpu", precision="strict")._whole.program is not one._whole.program
+    assert one.session().whole.program is other.session().whole.program
+    assert weft.load(file, device="cpu", precision="strict").session().whole.program is not one.session().whole.program
 
 
 LIMITED = """

@@ -207,7 +207,7 @@ def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("threads", [3, 5])
 def test_steps_side_by_side_are_sound(threads: int) -> None:
     """They hold every task once, after what it needs; plans of them are sound, and the same every time."""
-    program = weft.load(stacked(), device="cpu")._whole.program
+    program = weft.load(stacked(), device="cpu").session().whole.program
     (section,) = (part for part in program.sections if isinstance(part, NativeSection))
     numbers = range(len(section.tasks))
     slow = Peak(1e8, 1e8)  # everything takes long, so that company pays

@@ -35,7 +35,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.types import TensorType, Type
-from weft.runtime.session import Model
+from weft.runtime.model import Model
 
 Size = Union[int, str, None]
 Given = ParamSpec("Given")

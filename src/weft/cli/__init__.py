@@ -22,9 +22,11 @@ COMMANDS = {
     "run": "run a model on files or random data",
     "ops": "the operators weft knows",
     "devices": "the devices weft can use here, and why not the others",
+    "report": "where a model runs and why, and what each device does of it",
     "kernels": "the kernels that a model becomes: nodes, template, cost, code",
     "plan": "the memory that a model needs, known before it runs",
     "profile": "where a model's time and memory go: kernels, threads, the arena",
+    "compare": "a model on several devices, layer by layer: what departs first",
     "bench": "time models in weft and in other engines",
     "conformance": "run the test suite of the installed onnx package",
 }

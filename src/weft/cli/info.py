@@ -19,7 +19,7 @@ from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec, spec
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
-from weft.runtime.session import Model
+from weft.runtime.model import Model
 
 LONGEST_EXPRESSION = 120
 

@@ -20,7 +20,7 @@ from weft.cli.inputs import Given
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType, from_numpy
 from weft.runtime.explain import HostStep
-from weft.runtime.session import Model
+from weft.runtime.model import Model
 
 SHOWN_VALUES = 5
 

@@ -20,16 +20,11 @@ class Rates:
 
     compute_units: int
     unit_flops: float  # float32 operations of one unit
-    dtype_speeds: tuple[tuple[DType, float], ...] = ()  # of types that are not as fast as float32, in its speed
     memory_bandwidth: float  # bytes of operands that are read once, by all units together
     workspace_bandwidth: float  # bytes that are written for the kernel after, and read there, by all units together
     unit_bandwidth: float  # bytes that one unit reads from beyond its own caches
     launch_seconds: float  # before a launch (of a CPU: a block) does anything
     latency_seconds: float  # until what a lane reads is there
-
-    def flops(self, dtype: DType) -> float:
-        """Operations of one unit a second, of a type."""
-        return self.unit_flops * dict(self.dtype_speeds).get(dtype, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
-import numpy as np
-
-from weft.backends.device import Array, Backend, Device, Driver
-from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
-from weft.ir.dtypes import DType, from_numpy
-from weft.ir.tensors import DeviceTensor
+from weft.backends.device import Backend, Device, Driver
+from weft.errors import DeviceError, WeftError, shown
 from weft.runtime.available_memory import check_memory_to_import
 
 GROUP = "weft.devices"
@@ -46,7 +41,7 @@ def choose(name: str) -> Device:
         hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
         raise DeviceError(f"there is no device {shown(name)}", hint=hint)
     if name == "auto":
-        return next(_automatic())
+        return next(automatic())
     found = _find(name)
     if found is None:
         names = ", ".join(dict.fromkeys(device.name for device in devices()))
@@ -54,14 +49,6 @@ def choose(name: str) -> Device:
     if not found.available:
         raise DeviceError(f"device {name!r} is not available: {found.description}", hint="see weft.devices()")
     return found
-
-
-def next_best(device: str) -> Device | None:
-    """The device that "auto" would choose if this one were not here; None after one whose memory is the host's."""
-    if not driver(device).has_memory:
-        return None
-    rest = iter(_automatic())
-    return next((following for found in rest if found.name == device for following in rest), None)
 
 
 def driver(name: str) -> Driver:
@@ -74,30 +61,7 @@ def driver(name: str) -> Driver:
     return backend.driver(name)
 
 
-def to_device(array: Any, device: str = "auto") -> DeviceTensor:
-    """A tensor with an array's elements, on a device: what `run` of models there takes without a copy from the host."""
-    return driver(choose(device).name).place(placeable(array))
-
-
-def placeable(array: Any) -> Array:
-    """A new array of numbers; InputError where an array-like is none."""
-    try:
-        content = np.array(array)
-    except (WeftError, MemoryError):
-        raise
-    except Exception as error:  # whatever a class of someone else's raises
-        raise InputError(f"a {type(array).__name__} cannot be read as an array: {error}") from error
-    try:
-        if from_numpy(content.dtype) is not DType.string:
-            return content if content.dtype.isnative else content.astype(content.dtype.newbyteorder("="))
-    except UnsupportedModelError:
-        pass
-    raise InputError(
-        f"an array of {content.dtype} has no form in a device's memory", hint="pass numbers of ONNX's types"
-    )
-
-
-def _automatic() -> Iterator[Device]:
+def automatic() -> Iterator[Device]:
     """What "auto" may choose, best first."""
     for backend in _built_in():
         yield from backend.automatic()

@@ -1,4 +1,7 @@
-"""A loaded model, ready to run."""
+"""One model on one device, with one set of weights: its programs for the shapes that it meets, and their runs.
+
+What a device fails at is raised here; `runtime/model.py` goes on to another.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
 from weft.backends.reference.interpret import GuardError, in_order
-from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError, shown
+from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.compiled import CompiledProgram
-from weft.ir.graph import OnnxModel
+from weft.ir.graph import OnnxModel, find_outputs, value_names
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
 from weft.ir.tensors import DeviceTensor
@@ -24,9 +27,8 @@ from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.usual_sizes import dynamic_dims, usual_sizes
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
-from weft.runtime.devices import placeable
 from weft.runtime.explain import HostStep, explain
-from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, bind_inputs, has_shape
+from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
 from weft.runtime.memory import Memory, bind_shapes, summarize
 from weft.runtime.profile import Profile, profile_runs
 from weft.threads import lock
@@ -50,6 +52,15 @@ class PreparedProgram:
     program: Compiled
 
 
+class Request(NamedTuple):
+    """What a caller wants of a run, checked: inputs, those again in order if they are plain arrays, outputs."""
+
+    bound: BoundInputs
+    plain: Sequence[Tensor] | None
+    wanted: tuple[str, ...]
+    kept: Sequence[str]
+
+
 class ModelCompiler(Protocol):
     """What makes more of a model when it is asked for; nothing of it is needed to run what was prepared."""
 
@@ -63,11 +74,6 @@ class ModelCompiler(Protocol):
         """The device that it compiles for."""
         ...
 
-    @property
-    def following(self) -> str | None:
-        """The device that takes over where this one fails."""
-        ...
-
     def read(self) -> OnnxModel:
         """The model as its file has it."""
         ...
@@ -76,8 +82,10 @@ class ModelCompiler(Protocol):
         """The optimised program for any shapes."""
         ...
 
-    def specialise(self, shapes: Shapes | None, overridden: Sequence[str]) -> TensorProgram:
-        """One for given shapes and overridden defaults."""
+    def specialise(
+        self, shapes: Shapes | None, overridden: Sequence[str], outputs: Sequence[str] | None = None
+    ) -> TensorProgram:
+        """One for given shapes and overridden defaults, and for other outputs than the model's."""
         ...
 
     def prepare(self, program: TensorProgram) -> PreparedProgram:
@@ -88,33 +96,34 @@ class ModelCompiler(Protocol):
         """What runs such a program and tells how that went."""
         ...
 
-    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """A run node by node, without a program."""
-        ...
-
-    def fall_back(self, error: WeftError) -> Model:
-        """The same model on the device that follows, once this one failed."""
+    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """A run node by node, without a program; gives the model's outputs or others."""
         ...
 
 
-class Model:
-    """What `weft.load` returns. `run` may be called from several threads at once."""
+class Session:
+    """A model that is ready to run on a device. Several threads may use it at once."""
 
     def __init__(self, signature: Signature, whole: PreparedProgram, compiler: ModelCompiler) -> None:
         self.file = compiler.file
         self.device = compiler.driver.name
+        self.signature = signature
         self.inputs = signature.inputs
         self.defaults = signature.defaults
-        self.outputs = signature.outputs
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
-        self._bind = InputBinder(signature.inputs, signature.defaults, self.file, self.device)
-        self._whole = whole
+        self.bind = InputBinder(signature.inputs, signature.defaults, self.file, self.device)
+        self.whole = whole
         self._compiler = compiler
+        self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for
         self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
-        self._shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
+        self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = lock()
+
+    @property
+    def driver(self) -> Driver:
+        return self._compiler.driver
 
     @property
     def source(self) -> OnnxModel:
@@ -126,120 +135,59 @@ class Model:
         """The tensor program for any shapes."""
         return self._compiler.program()
 
-    def run(
-        self,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Sequence[str] | None = None,
-        keep: bool | Sequence[str] = False,
-    ) -> dict[str, Any]:
-        """Run on inputs by name; gives outputs by name, all or those asked for.
-
-        Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
-        model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
-
-        keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
-            device, to be passed to a later run without a way over the host (the state of a loop, a decoder's cache);
-            `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
-        """
-        given = {} if inputs is None else inputs
-        if not isinstance(given, Mapping):
-            raise not_by_name(given, self.file)
-        arrays = self._bind.plain(given)
-        if arrays is not None and outputs is None and keep is False:
-            shortcut = self._shortcuts.get(tuple([array.shape for array in arrays]))
-            if shortcut is not None:
-                try:
-                    return dict(zip(self._names, shortcut(arrays)))
-                except (WeftError, MemoryError):
-                    pass  # it is raised again, with what there is to say about it
-        return self._run_checked(given, arrays, outputs, keep)
-
-    def to_device(self, array: Any) -> DeviceTensor:
-        """A tensor with an array's elements on this model's device, for runs to come."""
-        try:
-            return self._compiler.driver.place(placeable(array))
-        except WeftError as error:
-            raise error.at(file=self.file) from error.__cause__
-        except MemoryError as error:
-            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
-
-    def _run_checked(
+    def request(
         self,
         inputs: Mapping[str, Any],
-        plain: Sequence[Tensor] | None,
-        outputs: Sequence[str] | None,
-        keep: bool | Sequence[str],
-    ) -> dict[str, Any]:
-        """A run that may be the first for these shapes; `plain` are the inputs in order if they are plain arrays."""
+        plain: Sequence[Tensor] | None = None,
+        outputs: Sequence[str] | None = None,
+        keep: bool | Sequence[str] = False,
+    ) -> Request:
+        """What a caller wants, checked; `plain` are the inputs in order if they are plain arrays."""
+        if not isinstance(inputs, Mapping):
+            raise not_by_name(inputs, self.file)
         wanted = self._names if outputs is None else self._wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
-        bound = self._bind(inputs, plain)
+        return Request(self.bind(inputs, plain), plain, wanted, kept)
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """A run, which may be the first for these shapes."""
         try:
-            return self._owned(bound, self._run(bound, plain, wanted, kept), wanted, kept)
+            return self._owned(request, self._run(request))
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
-            if self._moves(error):
-                return self._run_checked(_on_host(bound.arrays), None, outputs, keep)
             if self._is_the_models(error):
-                self._find_fault(bound)
+                self._find_fault(request)
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
             hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
             raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
 
-    def _owned(
-        self, bound: BoundInputs, results: Sequence[Any], wanted: tuple[str, ...], kept: Sequence[str]
-    ) -> dict[str, Any]:
+    def _owned(self, request: Request, results: Sequence[Any]) -> dict[str, Any]:
         """Results by name, each the caller's alone."""
-        others = list(bound.arrays.values())
+        others = list(request.bound.arrays.values())
         owned: dict[str, Any] = {}
-        for name, result in zip(wanted, results):
+        for name, result in zip(request.wanted, results):
             own = _own(result, others)
             others.append(own)
-            owned[name] = self._stay(own) if name in kept else own
+            owned[name] = self._stay(own) if name in request.kept else own
         return owned
-
-    def _moves(self, error: WeftError) -> bool:
-        """Whether the model, whose device failed, is now on another."""
-        compiler = self._compiler
-        if compiler.following is None or not isinstance(error, (DeviceError, OutOfMemoryError)):
-            return False
-        with self._lock:
-            if self._compiler is compiler:  # no other thread was faster
-                other = compiler.fall_back(error)
-                self.device, self._bind = other.device, other._bind
-                self._programs, self._shortcuts = other._programs, other._shortcuts
-                self._whole, self._compiler = other._whole, other._compiler
-        return True
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
         if isinstance(error, ExecutionError):
             return True
-        return isinstance(error, OutOfMemoryError) and not self._compiler.driver.has_memory and error.node is None
+        return isinstance(error, OutOfMemoryError) and not self.driver.has_memory and error.node is None
 
     def _stay(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:
-            return self._compiler.driver.place(result)
+            return self.driver.place(result)
         return result
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
-        if len(arguments) > len(self.inputs):
-            raise InputError(f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file)
-        inputs = dict(zip((spec.name for spec in self.inputs), arguments))
-        for name, content in keywords.items():
-            if name in inputs:
-                raise InputError(f"input {name!r} is given twice", file=self.file)
-            inputs[name] = content
-        results = tuple(self.run(inputs).values())
-        return results[0] if len(results) == 1 else results
 
     def explain(self) -> tuple[HostStep, ...]:
         """The steps that did not become native code: the node each came from, and why; empty if all did."""
-        return explain(self._whole.program)
+        return explain(self.whole.program)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.
@@ -247,12 +195,12 @@ class Model:
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self._whole.program.inputs, whole_shapes(shapes, self.file), self.file)
+        given, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
-        program = self._whole.program
+        program = self.whole.program
         shapes = whole_shapes(shapes, self.file)
         given, clash = bind_shapes(program.inputs, shapes, self.file)
         failed: Exception | None = None
@@ -262,7 +210,7 @@ class Model:
             () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
         ):
             try:
-                return self._planned(self._whole, sizes), sizes
+                return self._planned(self.whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
         if complete:  # as a run does it: for these very shapes
@@ -283,7 +231,7 @@ class Model:
 
     def check_limit(self, limit: int) -> None:
         """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""
-        program = self._whole.program
+        program = self.whole.program
         if not isinstance(program, CompiledProgram):
             hint = "choose a device that compiles: see weft.devices()"
             raise DeviceError(f"device {self.device!r} knows no memory_limit", file=self.file, hint=hint)
@@ -297,15 +245,16 @@ class Model:
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
         repeat = whole_number(repeat, "repeat", self.file)
-        self.run(inputs)  # what is wrong with the inputs shows here
-        given, clash = bind_inputs(self.inputs, self.defaults, {} if inputs is None else inputs, self.file, self.device)
+        request = self.request({} if inputs is None else inputs)
+        self.answer(request)  # what is wrong with the inputs shows here
+        given, clash = request.bound
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
                 prepared = self._program(sizes, overridden, self._names)
                 recorder = self._compiler.record(prepared.program)
-                peak = self._compiler.driver.calibrate(recorder.threads)
+                peak = self.driver.calibrate(recorder.threads)
                 record = partial(recorder.run, [given[name] for name in prepared.inputs])
                 return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
             except UNFIT:
@@ -313,24 +262,22 @@ class Model:
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
 
-    def __repr__(self) -> str:
-        takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
-        return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
-
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
-        names = self._names
+        """The names of outputs, or of inner values, that the model has."""
         wanted = listed(outputs, option, self.file)
-        for name in wanted:
-            if not isinstance(name, str) or name not in names:
-                hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {shown(name)}", file=self.file, hint=hint)
+        if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in wanted):
+            return wanted
+        graph = self.source.graph
+        try:
+            find_outputs(graph, wanted)
+        except InputError as error:
+            raise error.at(file=self.file) from None
+        self._inner = frozenset(value_names(graph))
         return wanted
 
-    def _run(
-        self, bound: BoundInputs, plain: Sequence[Tensor] | None, wanted: tuple[str, ...], kept: Sequence[str]
-    ) -> list[Any]:
+    def _run(self, request: Request) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
-        given, clash = bound
+        (given, clash), plain, wanted, kept = request
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
         keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
         if clash is None:
@@ -340,15 +287,14 @@ class Model:
             except UNFIT:
                 pass
             else:
-                if plain is not None and prepared is self._whole:
+                if plain is not None and prepared is self.whole:
                     self._remember(given, tuple([array.shape for array in plain]))
                 return results
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except UNFIT:
-            found = dict(zip(self._names, self._compiler.run_eagerly(_on_host(given))))
-            return [found[name] for name in wanted]
+            return self._compiler.run_eagerly(on_host(given), wanted)
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
@@ -359,10 +305,10 @@ class Model:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
-    def _find_fault(self, bound: BoundInputs) -> None:
+    def _find_fault(self, request: Request) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
-            self._compiler.run_eagerly(_on_host(bound.arrays))
+            self._compiler.run_eagerly(on_host(request.bound.arrays), request.wanted)
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -371,7 +317,7 @@ class Model:
 
     def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
         """Keep the short way for inputs like these, which the program for any shapes has run."""
-        shortcuts, whole = self._shortcuts, self._whole
+        shortcuts, whole = self.shortcuts, self.whole
         if shapes in shortcuts or whole.inputs != self._order:
             return
         if len(shortcuts) >= REMEMBERED_SHORTCUTS:
@@ -384,22 +330,27 @@ class Model:
     def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> PreparedProgram:
         names = self._names
         if shapes is None and not overridden and (wanted is names or wanted == names):
-            return self._whole
+            return self.whole
         key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
         with self._lock:
             if key not in self._programs:
-                any_shape = shapes is None and not overridden
-                whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
-                outputs = dict(zip(names, whole.outputs))
-                part = with_outputs(whole, tuple(outputs[name] for name in wanted))
-                self._programs[key] = self._compiler.prepare(part)
+                self._programs[key] = self._compiler.prepare(self._part(shapes, overridden, wanted))
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
 
+    def _part(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
+        """The program that gives some outputs; for inner values it is traced with them as outputs."""
+        if not set(wanted) <= set(self._names):
+            return self._compiler.specialise(shapes, overridden, wanted)
+        any_shape = shapes is None and not overridden
+        whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
+        outputs = dict(zip(self._names, whole.outputs))
+        return with_outputs(whole, tuple(outputs[name] for name in wanted))
 
-def _on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
+
+def on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The same inputs, those on a device copied from there, in the usual order of memory."""
     return {
         name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)

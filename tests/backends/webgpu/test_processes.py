@@ -71,6 +71,7 @@ real = module.adapters
 found = tuple(dataclasses.replace(adapter, kind="discrete") for adapter in real())
 module.adapters = lambda: found
 device._GPU_FILES = ("null",)  # as if there were a GPU
+os.environ["WEFT_PICK"] = "order"
 model = weft.load(layers(1), device="auto")
 assert model.device == "webgpu:0", model.device
 model.run({"x": feed(1)})

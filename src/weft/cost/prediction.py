@@ -1,0 +1,300 @@
+"""How long a run takes on a device, about: the groups of a program, put through what the device was measured to do.
+
+In: a fused program. `workload` makes of it what counts: for every group its kind, type, operations and bytes as dims,
+so that one workload serves all sizes. Out, for given sizes and a calibration: a `Prediction`, and where its seconds go.
+It reads no device's name; what only the host can do there is a host group of the fused program already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.cost.calibration import Amount, Calibration, Seconds, WorkKind, transfer_seconds, work_seconds
+from weft.cost.effort import UnknownShapeError, effort, elements, step_flops
+from weft.cost.expressions import cost
+from weft.cost.programs import program_cost
+from weft.cost.sizes import UNKNOWN_SIZE
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.groups import (
+    AttentionGroup,
+    FusedProgram,
+    HeavyGroup,
+    HostGroup,
+    KernelGroup,
+    ReduceGroup,
+    ReshapeGroup,
+    RowGroup,
+    ScanGroup,
+)
+from weft.ir.program import (
+    Branch,
+    Concat,
+    Contract,
+    Convolve,
+    Cumulate,
+    Loop,
+    Map,
+    Pool,
+    Scan,
+    Scatter,
+    Sort,
+    Step,
+    TensorProgram,
+    Value,
+)
+from weft.ir.types import TensorType
+
+UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
+STEPS_OF_A_GROUP = 3  # about
+SORT_OPERATIONS = 64  # of an element that is sorted
+LAUNCHES = {WorkKind.SORT: 8, WorkKind.CUMULATE: 3, WorkKind.SCATTER: 2}  # of kinds that need more than one
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """One group's work for any sizes; done `times` times, each of them in a scan's body if it is `iterated`."""
+
+    kind: WorkKind
+    dtype: DType
+    flops: Dim
+    bytes: Dim
+    weights: int = 0  # those of the bytes that are constants
+    launches: int = 1
+    times: Dim = 1
+    iterated: bool = False
+    origin: str = ""
+
+    def amount(self, sizes: Mapping[str, int], *, cached: bool = True) -> Amount:
+        """The work at given sizes, once; `cached`: whether weights can be in a cache."""
+        flops, moved = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes))
+        far = 0.0 if cached else min(float(self.weights), moved)
+        return Amount(self.kind, self.dtype, flops, moved, self.launches, far)
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Steps on the host, done `times` times: what they read comes there first, what they make goes back."""
+
+    down: tuple[Dim, ...]  # bytes of each value
+    up: tuple[Dim, ...]
+    times: Dim = 1
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run has to do on a device. `up` and `down` are the bytes of the program's inputs and outputs."""
+
+    portions: tuple[Portion, ...]
+    interruptions: tuple[Interruption, ...]
+    weights: int  # bytes of all constants
+    up: tuple[Dim, ...]
+    down: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long a run takes on a device, about, and on what."""
+
+    device: str
+    seconds: float
+    parts: Seconds
+
+
+def workload(fused: FusedProgram) -> Workload:
+    """What counts of a program's groups."""
+    portions, interruptions = _inside(fused)
+    program = fused.program
+    weights = sum(portion.weights for portion in portions)
+    return Workload(portions, interruptions, weights, _sizes(program.inputs), _sizes(program.outputs))
+
+
+def predict(work: Workload, sizes: Mapping[str, int], calibration: Calibration, kept: Sequence[int] = ()) -> Prediction:
+    """How long a run with these sizes takes; outputs whose numbers are `kept` stay on the device."""
+    total = Seconds(launches=calibration.run_seconds)
+    cached = work.weights <= calibration.peak.cache_bytes
+    for portion in work.portions:
+        amount = portion.amount(sizes, cached=cached or portion.iterated)
+        once = work_seconds(amount, calibration, iterated=portion.iterated)
+        total = total + once * number_at(portion.times, sizes)
+    for interruption in work.interruptions:
+        moved = _moved(interruption.up, interruption.down, sizes, calibration)
+        once = Seconds(host=calibration.host_step_seconds, transfers=moved)
+        total = total + once * number_at(interruption.times, sizes)
+    down = [bytes for number, bytes in enumerate(work.down) if number not in kept]
+    total = total + Seconds(transfers=_moved(work.up, down, sizes, calibration))
+    return Prediction(calibration.device, total.total, total)
+
+
+def quick_prediction(program: TensorProgram, sizes: Mapping[str, int], calibration: Calibration) -> float:
+    """Seconds of a run before anything is fused, very roughly: whom to fuse for first."""
+    flops = number_at(program_cost(program).flops, sizes)
+    moved = _moved(_sizes(program.inputs), _sizes(program.outputs), sizes, calibration)
+    launches = len(program.steps) / STEPS_OF_A_GROUP * calibration.launch_seconds
+    arithmetic = flops / calibration.flops(WorkKind.PRODUCT, DType.float32)
+    return calibration.run_seconds + moved + launches + arithmetic
+
+
+def number_at(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """A dim at given sizes; what these do not tell is guessed."""
+    if isinstance(dim, int):
+        return dim
+    missing = {symbol.name: _guess(symbol) for symbol in dims.symbols(dim) if symbol.name not in sizes}
+    try:
+        return max(dims.evaluate(dim, {**sizes, **missing} if missing else sizes), 0)
+    except ArithmeticError:  # a quotient of sizes that do not go together
+        return 0
+
+
+def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
+    """What counts of one group for kernels; None where there is nothing to do."""
+    if isinstance(group, ReshapeGroup):
+        return None
+    heavy = _heavy(group)
+    kind = WorkKind.TRANSFORMED if heavy.results[0] in fused.tiles else _kind(group, heavy)
+    constants = [fused.program.constants[value] for value in group.operands if value in fused.program.constants]
+    weights = sum(content.nbytes for content in constants if isinstance(content, np.ndarray))
+    try:
+        flops: Dim = 0
+        for step in group.steps:
+            flops = flops + _operations(step)
+        moved = effort(group.steps, group.operands, group.results).bytes
+    except UnknownShapeError:
+        flops, moved = 0, 0
+    launches = len(heavy.operands) if isinstance(heavy.primitive, Concat) else LAUNCHES.get(kind, 1)
+    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, origin=heavy.origin)
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _inside(fused: FusedProgram) -> tuple[tuple[Portion, ...], tuple[Interruption, ...]]:
+    portions: list[Portion] = []
+    interruptions: list[Interruption] = []
+    for group in fused.groups:
+        match group:
+            case ScanGroup():
+                portions += _scanned(group)
+            case HostGroup():
+                inner = _on_host(group)
+                portions += inner[0]
+                interruptions += inner[1]
+            case _:
+                found = portion(group, fused)
+                portions += [found] if found is not None else []
+    return tuple(portions), tuple(interruptions)
+
+
+def _scanned(group: ScanGroup) -> Iterator[Portion]:
+    primitive = group.steps[0].primitive
+    assert isinstance(primitive, Scan)
+    for inner in _inside(group.body)[0]:
+        yield replace(inner, times=inner.times * primitive.length, iterated=True)
+
+
+def _on_host(group: HostGroup) -> tuple[list[Portion], list[Interruption]]:
+    """The interruption, and what is done inside of it: of a branch, the longer side."""
+    portions: list[Portion] = []
+    down, up = _sizes(group.operands), _sizes(group.results)
+    interruptions = [Interruption(down, up, 1, group.steps[0].origin)]
+    bodies = iter(group.bodies)
+    for step in group.steps:
+        match step.primitive:
+            case Branch():
+                sides = [_inside(next(bodies)) for _ in range(2)]
+                inner, times = max(sides, key=lambda side: len(side[0])), 1
+            case Loop():
+                inner, times = _inside(next(bodies)), UNKNOWN_TRIPS
+            case Scan(_, _, _, length):
+                inner, times = _inside(next(bodies)), length  # type: ignore[assignment]
+            case _:
+                continue
+        portions += [replace(found, times=found.times * times) for found in inner[0]]
+        interruptions += [replace(found, times=found.times * times) for found in inner[1]]
+        interruptions += [Interruption((), (), times, step.origin)] if portions else []
+    return portions, interruptions
+
+
+def _heavy(group: KernelGroup) -> Step:
+    if isinstance(group, (HeavyGroup, ReduceGroup)):
+        return group.heavy
+    products = [step for step in group.steps if isinstance(step.primitive, Contract)]
+    return products[0] if products else group.steps[-1]
+
+
+def _kind(group: KernelGroup, heavy: Step) -> WorkKind:
+    match group, heavy.primitive:
+        case AttentionGroup(), _:
+            return WorkKind.ATTENTION
+        case RowGroup(), _:
+            return WorkKind.ROWS
+        case ReduceGroup(), _:
+            return WorkKind.REDUCE
+        case _, Contract():
+            return WorkKind.PRODUCT
+        case _, Convolve():
+            return WorkKind.DEPTHWISE if _is_depthwise(heavy) else WorkKind.CONVOLUTION
+        case _, Pool():
+            return WorkKind.POOL
+        case _, Cumulate():
+            return WorkKind.CUMULATE
+        case _, Sort():
+            return WorkKind.SORT
+        case _, Scatter():
+            return WorkKind.SCATTER
+    return WorkKind.MAP
+
+
+def _is_depthwise(step: Step) -> bool:
+    filters = step.operands[1].type
+    assert isinstance(step.primitive, Convolve)
+    assert isinstance(filters, TensorType)
+    return step.primitive.groups != 1 and filters.shape is not None and filters.shape[1] == 1
+
+
+def _dtype(step: Step) -> DType:
+    """The type in which a step computes: of bytes that are multiplied, theirs."""
+    types = [value.type for value in (step.operands[:1] or step.results[:1])]
+    dtype = types[0].dtype if types and isinstance(types[0], TensorType) else DType.float32
+    return DType.int8 if dtype is DType.uint8 else dtype
+
+
+def _operations(step: Step) -> Dim:
+    """Operations of a step, functions of maps weighed by their instructions."""
+    match step.primitive:
+        case Map(expression):
+            return max(cost(expression), 1) * elements(step.results[0])
+        case Sort():
+            return SORT_OPERATIONS * elements(step.operands[0])
+        case _:
+            return step_flops(step)
+
+
+# -- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(values: Iterable[Value]) -> tuple[Dim, ...]:
+    """Bytes of each; of what has no known shape, none."""
+    return tuple(_bytes(value) for value in values)
+
+
+def _bytes(value: Value) -> Dim:
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return 0
+    return value.type.dtype.numpy.itemsize * dims.product(value.type.shape)
+
+
+def _moved(up: Sequence[Dim], down: Sequence[Dim], sizes: Mapping[str, int], calibration: Calibration) -> float:
+    """Seconds of transfers, one for each tensor."""
+    there = sum(transfer_seconds(number_at(bytes, sizes), calibration, "up") for bytes in up)
+    return there + sum(transfer_seconds(number_at(bytes, sizes), calibration, "down") for bytes in down)
+
+
+def _guess(symbol: dims.Symbol) -> int:
+    at_least = max(UNKNOWN_SIZE, symbol.low or 0)
+    return at_least if symbol.high is None else min(at_least, symbol.high)

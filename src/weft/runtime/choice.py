@@ -1,0 +1,296 @@
+"""Which of several devices runs a model fastest: by what their calibrations predict, or by runs that are timed.
+
+In: names of devices, best guess first, and what gives a model's groups or ready runs for each. Out: a `Ranking`, the
+best first, with seconds and reasons; a device that cannot be measured, or that fails, comes last and says why. Rankings
+are remembered on disk under the model's content, its sizes, and all that is known of the devices, so that whoever
+loads the same model again is answered at once; what is damaged there is as good as nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from weft.backends.device import CompilingDriver
+from weft.backends.reference.interpret import GuardError, check_guards
+from weft.cache.digests import key_of
+from weft.cache.files import cache_folder, read_file, write_file
+from weft.cost.calibration import Calibration, Seconds, to_record
+from weft.cost.prediction import Prediction, predict, quick_prediction, workload
+from weft.errors import DeviceError, WeftError
+from weft.fuse import adapted
+from weft.ir.groups import FusedProgram
+from weft.ir.program import TensorProgram
+from weft.plan.usual_sizes import usual_sizes
+from weft.runtime.calibrate import calibrated
+from weft.runtime.devices import driver
+
+Run = Callable[[], object]
+
+BENCHMARK_SECONDS = 2.0  # of timed runs, for all devices together
+TURN_SECONDS = 5e-3  # of one device, before the next one has its turn
+TURN_RUNS = 3  # at least, unless they take long
+FEWEST_TURNS, MOST_TURNS = 3, 12
+FAR_BEHIND = 3.0  # times slower than the best: such a device needs no more runs
+CLEARLY = 1.1  # times slower in its best turn than the best device in its worst: the order is settled
+
+
+class ChoiceSource(Protocol):
+    """A model on its way to several devices."""
+
+    def program(self) -> TensorProgram:
+        """The optimised program, for any sizes."""
+        ...
+
+    def fused(self, device: str) -> FusedProgram:
+        """Its groups for a device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One device's place: the seconds of a run there, predicted or measured, or None and the reason."""
+
+    device: str
+    seconds: float | None
+    reason: str
+    parts: Seconds | None = None  # of a prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Devices, the best first, and how that was found: by "order", "cost" or "benchmark"."""
+
+    by: str
+    entries: tuple[Ranked, ...]
+    remembered: bool = False
+
+    @property
+    def best(self) -> str:
+        return self.entries[0].device
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(entry.device for entry in self.entries)
+
+
+# -- by cost ---------------------------------------------------------------------------------------------------------
+
+
+def by_cost(
+    devices: Sequence[str], source: ChoiceSource, sizes: Mapping[str, int], calibrations: Mapping[str, Calibration]
+) -> Ranking:
+    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order."""
+    known = [device for device in devices if device in calibrations]
+    found: dict[str, Prediction] = {}
+    if known:
+        program = source.program()
+        rough = {device: quick_prediction(program, sizes, calibrations[device]) for device in known}
+        likely = min(known, key=lambda device: rough[device])
+        groups = source.fused(likely)
+        for device in known:
+            work = workload(groups if device == likely else _for_device(groups, device))
+            found[device] = predict(work, sizes, calibrations[device])
+    entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
+    unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
+    return Ranking("cost", (*entries, *unknown))
+
+
+def calibrations_of(devices: Sequence[str], threads: int | None) -> tuple[dict[str, Calibration], dict[str, str]]:
+    """What is known of devices, measured now where it is not; and of the others, why it is not known."""
+    found: dict[str, Calibration] = {}
+    problems: dict[str, str] = {}
+    for device in devices:
+        try:
+            found[device] = calibrated(device, threads)
+        except WeftError as error:
+            problems[device] = error.problem
+    return found, problems
+
+
+def likely_sizes(program: TensorProgram, given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of dynamic dims: those given, and for the rest usual ones for which the program works."""
+    likely: dict[str, int] = {}
+    for number, sizes in enumerate(usual_sizes(program.inputs, program.guards, given)):
+        likely = sizes if number == 0 else likely
+        with suppress(GuardError, ArithmeticError):
+            check_guards(program.guards, sizes)
+            return sizes
+    return likely
+
+
+def _for_device(groups: FusedProgram, device: str) -> FusedProgram:
+    """Groups that were made for another device, as this one would do them: what it lacks is left to the host."""
+    opened = driver(device)
+    if not isinstance(opened, CompilingDriver):
+        raise DeviceError(f"device {device!r} has no kernels")
+    return adapted(groups, opened.target("float32"))
+
+
+def _predicted(prediction: Prediction) -> Ranked:
+    parts = {name: getattr(prediction.parts, name) for name in Seconds.__slots__}
+    most = max(parts, key=lambda name: parts[name])
+    reason = f"about {prediction.seconds * 1e3:.3g} ms, most of it {most}"
+    return Ranked(prediction.device, prediction.seconds, reason, prediction.parts)
+
+
+# -- by benchmark ----------------------------------------------------------------------------------------------------
+
+
+def by_benchmark(
+    devices: Sequence[str],
+    ready: Callable[[str], Run],
+    runs: int | None = None,
+    seconds: float = BENCHMARK_SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Ranking:
+    """The devices by the median of timed runs, in turns; `ready` compiles for one and gives what runs there.
+
+    It ends when the order is clear, after `runs` runs of each, or when the seconds are over. A device that fails, while
+    it compiles or runs, is out, with its reason.
+    """
+    racing: dict[str, Run] = {}
+    times: dict[str, list[list[float]]] = {}
+    failed: list[Ranked] = []
+    for device in devices:
+        try:
+            run = ready(device)
+            run()
+            racing[device], times[device] = run, [[_timed(run, clock)]]
+        except (WeftError, MemoryError) as error:
+            failed.append(Ranked(device, None, _problem(error)))
+    turns = {device: list(turn) for device, turn in times.items()}
+    left = seconds
+    for number in range(MOST_TURNS):
+        if len(turns) < 2 or left <= 0 or (number >= FEWEST_TURNS and _is_clear(times)):
+            break
+        for device in sorted(turns, reverse=number % 2 == 1):
+            try:
+                turn = _turn(racing[device], runs, clock)
+            except (WeftError, MemoryError) as error:
+                failed.append(Ranked(device, None, _problem(error)))
+                del turns[device], times[device]
+                continue
+            times[device] = [*(times[device] if number else []), turn]  # the first run warmed up, and counts no more
+            left -= sum(turn)
+            if runs is not None and sum(map(len, times[device])) >= runs:
+                left = 0.0 if number + 1 >= FEWEST_TURNS else left
+        best = min(map(_median, times.values()), default=inf)
+        turns = {device: turn for device, turn in turns.items() if _median(times[device]) <= FAR_BEHIND * best}
+    order = sorted(times, key=lambda device: _median(times[device]))
+    entries = [_measured(device, times[device]) for device in order]
+    return Ranking("benchmark", (*entries, *failed))
+
+
+def _turn(run: Run, runs: int | None, clock: Callable[[], float]) -> list[float]:
+    """Times of some runs in a row, after one that wakes the device."""
+    run()
+    times: list[float] = []
+    began = clock()
+    while clock() - began < TURN_SECONDS or len(times) < TURN_RUNS:
+        times.append(_timed(run, clock))
+        if times[-1] > BENCHMARK_SECONDS / 8 or (runs is not None and len(times) >= runs):
+            break
+    return times
+
+
+def _timed(run: Run, clock: Callable[[], float]) -> float:
+    start = clock()
+    run()
+    return clock() - start
+
+
+def _median(turns: Sequence[Sequence[float]]) -> float:
+    return median(seconds for turn in turns for seconds in turn)
+
+
+def _is_clear(times: Mapping[str, Sequence[Sequence[float]]]) -> bool:
+    """Whether the best device was better than every other in all turns."""
+    turns = {device: [median(turn) for turn in found] for device, found in times.items()}
+    best = min(turns, key=lambda device: median(turns[device]))
+    return all(min(turns[device]) > CLEARLY * max(turns[best]) for device in turns if device != best)
+
+
+def _measured(device: str, turns: Sequence[Sequence[float]]) -> Ranked:
+    found, count = _median(turns), sum(map(len, turns))
+    return Ranked(device, found, f"{found * 1e3:.3g} ms, the median of {count} run{'s' if count > 1 else ''}")
+
+
+def _problem(error: BaseException) -> str:
+    return error.problem if isinstance(error, WeftError) else f"it failed: {type(error).__name__}"
+
+
+# -- remembered ------------------------------------------------------------------------------------------------------
+
+
+class RememberedRankings:
+    """Rankings on disk. `model` names the model's content; without one nothing is remembered."""
+
+    def __init__(self, model: str | None) -> None:
+        folder = cache_folder()
+        self._folder = None if folder is None or model is None else folder / "choices"
+        self._model = model or ""
+
+    def get(
+        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
+    ) -> Ranking | None:
+        """The ranking of these devices that was found before, under the same circumstances."""
+        path = self._path(by, devices, sizes, calibrations)
+        if path is not None:
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                return _from_record(json.loads(read_file(path)), by, devices)
+        return None
+
+    def put(
+        self, ranking: Ranking, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
+    ) -> None:
+        path = self._path(ranking.by, devices, sizes, calibrations)
+        if path is not None:
+            with suppress(OSError):
+                write_file(path, json.dumps(_to_record(ranking)).encode())
+
+    def _path(
+        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
+    ) -> Path | None:
+        if self._folder is None:
+            return None
+        known = json.dumps({device: to_record(found) for device, found in calibrations.items()}, sort_keys=True)
+        return self._folder / f"{key_of('choice 1', self._model, by, repr(tuple(devices)), repr(sizes), known)}.json"
+
+
+def _to_record(ranking: Ranking) -> list[Any]:
+    return [
+        [entry.device, entry.seconds, entry.reason, None if entry.parts is None else list(_numbers(entry.parts))]
+        for entry in ranking.entries
+    ]
+
+
+def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
+    entries = []
+    for device, seconds, reason, parts in record:
+        if not isinstance(reason, str) or not (seconds is None or 0 <= seconds < inf):
+            raise ValueError("no ranking")
+        entries.append(Ranked(device, seconds, reason, None if parts is None else Seconds(*map(float, parts))))
+    if sorted(entry.device for entry in entries) != sorted(devices):
+        raise ValueError("a ranking of other devices")
+    return Ranking(by, tuple(entries), remembered=True)
+
+
+def _numbers(parts: Seconds) -> tuple[float, ...]:
+    return tuple(getattr(parts, name) for name in Seconds.__slots__)
+
+
+def with_reasons(ranking: Ranking, problems: Mapping[str, str]) -> Ranking:
+    """The same ranking; devices that are not calibrated say why."""
+    entries = tuple(
+        replace(entry, reason=problems[entry.device]) if entry.device in problems else entry
+        for entry in ranking.entries
+    )
+    return replace(ranking, entries=entries)

@@ -1,0 +1,77 @@
+"""Where a model runs and why, as data that prints: devices, what was tried, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.errors import Attempt
+from weft.ir.compiled import CompiledProgram
+from weft.ir.work import NativeSection, Section, all_works
+from weft.runtime.attempts import Service
+from weft.runtime.deployment import Deployment
+from weft.runtime.explain import HostStep
+from weft.runtime.policy import Route, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a device does of a model that was compiled for it."""
+
+    device: str
+    kernels: int  # that are launched in a run
+    host_steps: tuple[HostStep, ...]  # what it leaves to Python, and why
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """Where a model runs, since when and why, what failed before, and what was in force when it was chosen."""
+
+    file: str
+    device: str  # that serves now
+    pick: str  # how it was chosen
+    candidates: tuple[str, ...]  # in the order in which they are tried
+    services: tuple[Service, ...]  # who served, in order
+    attempts: tuple[Attempt, ...]  # who failed, in order
+    shares: tuple[DeviceShare, ...]  # of the devices that it is compiled for
+    settings: tuple[Setting[object], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.file} runs on {self.device} (picked: {self.pick}, of {', '.join(self.candidates)})"]
+        lines += [f"  served by {service.device}: {service.reason}" for service in self.services]
+        lines += [f"  {attempt}" for attempt in self.attempts]
+        for share in self.shares:
+            lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
+            lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps]
+        return "\n".join(lines)
+
+
+def describe_devices(file: str, device: str, way: Route, deployment: Deployment) -> DeviceReport:
+    """The report on a model that is on these devices."""
+    shares = []
+    for name, session in list(deployment.sessions.items()):
+        program = session.whole.program
+        kernels = _kernels(program.sections) if isinstance(program, CompiledProgram) else 0
+        shares.append(DeviceShare(name, kernels, session.explain()))
+    history = deployment.history
+    return DeviceReport(
+        file,
+        device,
+        way.pick,
+        way.devices,
+        tuple(history.services),
+        tuple(history.attempts),
+        tuple(shares),
+        tuple(way.settings),
+    )
+
+
+def _kernels(sections: Sequence[Section]) -> int:
+    """How many launches sections have, those inside of control flow too."""
+    count = 0
+    for section in sections:
+        if isinstance(section, NativeSection):
+            count += sum(len(work.launches) for work in all_works(section))
+        else:
+            count += sum(_kernels(body) for body in section.bodies)
+    return count

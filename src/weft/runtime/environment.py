@@ -1,0 +1,41 @@
+"""The variables of the environment that weft reads, in one table. Arguments win over all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What a variable is called, what it may hold, and what that does."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+DEVICE = Variable("WEFT_DEVICE", "a device, or auto", 'what device="auto" stands for')
+CHAIN = Variable("WEFT_DEVICE_CHAIN", "devices, with commas", "the same as a chain: the first that works serves")
+ALLOWED = Variable("WEFT_DEVICES", "devices, with commas", 'what "auto" may choose from; software GPUs too, if named')
+DENIED = Variable("WEFT_DENY_DEVICES", "devices, with commas", 'what "auto" may not choose')
+PICK = Variable("WEFT_PICK", "cost, benchmark or order", 'how "auto" picks one of several')
+CACHE = Variable(
+    "WEFT_CACHE", "a folder or empty", "where weft keeps compiled models, code and measurements; empty: nowhere"
+)
+VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while compiling, as weft's own tests do")
+
+VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, VERIFY)
+
+
+def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """The names that a variable holds; None where it is not set, or empty."""
+    text = text_of(variable, environment)
+    return None if text is None else tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def text_of(variable: Variable, environment: Mapping[str, str] | None = None) -> str | None:
+    """What a variable holds; None where it is not set, or empty."""
+    text = (os.environ if environment is None else environment).get(variable.name, "").strip()
+    return text or None

@@ -1,0 +1,293 @@
+"""A loaded model: what `weft.load` gives. It runs on its device, and where that fails on the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError
+from weft.ir.graph import OnnxModel
+from weft.ir.program import TensorProgram
+from weft.ir.specs import Signature
+from weft.ir.tensors import DeviceTensor
+from weft.plan.program import ProgramPlan
+from weft.runtime.arguments import not_by_name
+from weft.runtime.attempts import is_the_devices
+from weft.runtime.deployment import Deployment
+from weft.runtime.device_report import DeviceReport, describe_devices
+from weft.runtime.explain import HostStep
+from weft.runtime.memory import Memory
+from weft.runtime.policy import DeviceOption, Route, route
+from weft.runtime.profile import Profile
+from weft.runtime.session import Session, on_host
+from weft.runtime.tensors import placeable
+from weft.runtime.weights import Weights
+from weft.threads import lock
+
+
+class Model:
+    """What `weft.load` returns. `run` may be called from several threads at once."""
+
+    def __init__(self, deployment: Deployment, way: Route, strict: bool, signature: Signature | None = None) -> None:
+        """`way` are the devices to try, in order; `strict` allows only the first of them.
+
+        Where the signature is known the model is compiled with its first use, else now.
+        """
+        self.file = deployment.opener.file
+        self.device = way.devices[0]
+        self._deployment = deployment
+        self._sessions = deployment.sessions
+        self._route = way
+        self._following = () if strict else way.devices[1:]
+        self._strict = strict
+        self._left: frozenset[str] = frozenset()  # devices that served before
+        self._lock = lock()
+        if signature is None:
+            signature = self.session().signature
+            if self.device == way.devices[0]:
+                deployment.history.serves(self.device, way.reason)
+                if way.is_detour:
+                    deployment.history.warn(self.device, way.absent)
+        self.inputs = signature.inputs
+        self.defaults = signature.defaults
+        self.outputs = signature.outputs
+        self._signature = signature
+        self._names = tuple(spec.name for spec in signature.outputs)
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Sequence[str] | None = None,
+        keep: bool | Sequence[str] = False,
+    ) -> dict[str, Any]:
+        """Run on inputs by name; gives outputs by name, all or those asked for.
+
+        outputs: names of outputs, or of any other values of the model's main graph (of its inputs, weights and nodes).
+            There is a program for each set of inner values, made with its first use and kept like those for shapes.
+
+        Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
+        model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
+
+        keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
+            device, to be passed to a later run without a way over the host (the state of a loop, a decoder's cache);
+            `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
+        """
+        given = {} if inputs is None else inputs
+        if not isinstance(given, Mapping):
+            raise not_by_name(given, self.file)
+        session = self._sessions.get(self.device) or self.session()
+        arrays = session.bind.plain(given)
+        if arrays is not None and outputs is None and keep is False:
+            shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
+            if shortcut is not None:
+                try:
+                    return dict(zip(self._names, shortcut(arrays)))
+                except Exception:
+                    pass  # it is raised again, with what there is to say about it
+        request = session.request(self._brought(given) if self._left else given, arrays, outputs, keep)
+        try:
+            return session.answer(request)
+        except Exception as error:
+            if not self._leaves(session.device, "running", error):
+                raise
+            return self.run(on_host(request.bound.arrays), outputs, keep)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
+        if len(arguments) > len(self.inputs):
+            raise InputError(f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file)
+        inputs = dict(zip((spec.name for spec in self.inputs), arguments))
+        for name, content in keywords.items():
+            if name in inputs:
+                raise InputError(f"input {name!r} is given twice", file=self.file)
+            inputs[name] = content
+        results = tuple(self.run(inputs).values())
+        return results[0] if len(results) == 1 else results
+
+    def to_device(self, array: Any) -> DeviceTensor:
+        """A tensor with an array's elements on this model's device, for runs to come."""
+        try:
+            return self.session().driver.place(placeable(array))
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
+        except MemoryError as error:
+            raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
+
+    def _brought(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs, of which tensors on devices that the model has left are brought to the host."""
+        brought = {}
+        for name, content in given.items():
+            try:
+                brought[name] = self._from_left(content)
+            except WeftError as error:
+                raise error.at(file=self.file, value=name) from error.__cause__
+        return brought
+
+    def _from_left(self, content: Any) -> Any:
+        if isinstance(content, (list, tuple)):
+            return [self._from_left(item) for item in content]
+        return content.numpy() if isinstance(content, DeviceTensor) and content.device in self._left else content
+
+    # -- devices -----------------------------------------------------------------------------------------------------
+
+    def on(self, device: DeviceOption) -> Model:
+        """The same model on another device (or chain of them): graph and weights are shared, and it is compiled there
+        with its first use.
+        """
+        return Model(self._deployment, route(device), self._strict, self._signature)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that the model is compiled for."""
+        return tuple(self._sessions)
+
+    def warm_all(self) -> tuple[str, ...]:
+        """Compile the model for every device that it may run on, and give those where that worked.
+
+        What failed, and why, is in `report()`.
+        """
+        ready = []
+        for device in dict.fromkeys((self.device, *self._following, *self._route.devices, *self._sessions)):
+            try:
+                self._deployment.session(device)
+                ready.append(device)
+            except Exception as error:
+                if not is_the_devices(error):
+                    raise
+                self._deployment.history.failed(device, "loading", error)
+        return tuple(ready)
+
+    def invalidate(self, device: str | None = None) -> None:
+        """Forget what was compiled for a device, or for all: the next use compiles again, or takes it from the cache.
+
+        Runs that are under way end as they would.
+        """
+        for name in self.devices if device is None else route(device).devices:
+            self._deployment.drop(name)
+
+    def report(self) -> DeviceReport:
+        """Where the model runs and why: devices, what was tried and failed, what each of them does."""
+        return describe_devices(self.file, self.device, self._route, self._deployment)
+
+    def session(self) -> Session:
+        """The model on its device, compiled now if it was not; where that fails, on the next one."""
+        while True:
+            device = self.device
+            try:
+                return self._deployment.session(device)
+            except Exception as error:
+                if not self._leaves(device, "loading", error):
+                    raise
+
+    def _leaves(self, device: str, stage: str, error: Exception) -> bool:
+        """Whether the model goes on to another device, since one failed; if so, it is there now."""
+        if not is_the_devices(error):
+            return False
+        with self._lock:
+            if self.device != device:  # another thread was faster
+                return True
+            if len(self._route.devices) == 1 and not self._route.absent:
+                return False
+            history = self._deployment.history
+            history.failed(device, stage, error)
+            if self._strict:
+                return False
+            if not self._following:
+                raise DeviceFallbackError(history.attempts, file=self.file) from error
+            self._deployment.drop(device)
+            self._following, following = self._following[1:], self._following[0]
+            self._moves_to(following, f"{device} failed")
+            history.warn(following, history.attempts[-1:])
+            return True
+
+    def _moves_to(self, device: str, reason: str) -> None:
+        self._left |= {self.device}
+        self.device = device
+        self._deployment.history.serves(device, reason)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> Weights:
+        """The weights by name, as they are now: initializers, and constants among the nodes of the main graph."""
+        return Weights(lambda: self._deployment.opener.files)
+
+    def set_weight(self, name: str, array: Any) -> None:
+        """Change a weight, on every device that the model is compiled for and in compilations to come.
+
+        dtype and shape stay as they are. Results are then those of the file that `save` writes, to the bit. Runs that
+        are under way end with the old weights, each later one has the new ones.
+        """
+        self._deployment.set_weights({name: array})
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Change several weights at once: no run sees some of the old ones and some of the new."""
+        self._deployment.set_weights(weights)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model as an ONNX file, with the weights that were set; all else is as it was.
+
+        Data that lay in other files is taken in; where that is more than 2 GB it goes into one file beside the new one.
+        """
+        try:
+            target = Path(path)
+        except TypeError as error:
+            raise InputError(f"a path to save to, not a {type(path).__name__}", file=self.file) from error
+        self._deployment.opener.files.save(target)
+
+    def __copy__(self) -> Model:
+        """The same model: whoever sets weights sets them for both."""
+        return self._copied(self._deployment)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        """A model with the same weights, which can be set without those of this one."""
+        return self._copied(self._deployment.copy())
+
+    def _copied(self, deployment: Deployment) -> Model:
+        other = Model(deployment, self._route, self._strict, self._signature)
+        with self._lock:
+            other.device, other._following, other._left = self.device, self._following, self._left
+        return other
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Source, options and weights that were set; what is compiled comes from the cache where it is loaded."""
+        return self._deployment.opener.portable(self._route.settings.option)
+
+    # -- what is told of it ------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> OnnxModel:
+        """The model as its file has it."""
+        return self.session().source
+
+    @property
+    def program(self) -> TensorProgram:
+        """The tensor program for any shapes."""
+        return self.session().program
+
+    def explain(self) -> tuple[HostStep, ...]:
+        """The steps that did not become native code: the node each came from, and why; empty if all did."""
+        return self.session().explain()
+
+    def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
+        """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.
+
+        Dynamic dims that are not given get usual sizes, which the answer states.
+        """
+        return self.session().memory(shapes)
+
+    def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
+        """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
+        return self.session().plan(shapes)
+
+    def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
+        """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
+        return self.session().profile(inputs, repeat)
+
+    def __repr__(self) -> str:
+        takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
+        return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
