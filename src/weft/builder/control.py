@@ -160,7 +160,7 @@ def split(
     """Cut a tensor into parts along an axis: of the sizes in `split`, or `num_outputs` of equal size."""
     recording = recording_of((x, split))
     definition = _definition(recording, "split")
-    attributes: dict[str, Attribute] = {"axis": axis}
+    attributes: dict[str, Attribute] = {} if axis == 0 else {"axis": axis}
     known = {parameter.name for parameter in definition.attributes}
     if (split is None) == (num_outputs is None):
         raise GraphError("split: either the sizes of the parts or their number must be given")
