@@ -8,8 +8,9 @@ Memory is planned by what `start` gives, for the sizes of each run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -17,6 +18,7 @@ from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recor
 from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
+from weft.cache.code import keeping_nothing
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
@@ -32,7 +34,7 @@ from weft.errors import (
 from weft.frontend import OpenedModel, open_model, read_model
 from weft.fuse import fuse
 from weft.ir.compiled import CompiledProgram
-from weft.ir.graph import OnnxModel
+from weft.ir.graph import Graph, OnnxModel, with_outputs
 from weft.ir.groups import FusedProgram
 from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
@@ -48,7 +50,7 @@ from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.placement.compile import compile_pieces
 from weft.plan.texts import plan_text
-from weft.runtime.arguments import whole_number
+from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
 from weft.runtime.deployment import Deployment
 from weft.runtime.devices import driver, helper, together
@@ -56,9 +58,10 @@ from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
 from weft.runtime.mixing import Mix, helped_mix, lacking_steps, quickest_mix, refused
 from weft.runtime.model import Model
-from weft.runtime.model_files import ModelFiles
+from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
+from weft.runtime.revise import revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
@@ -85,6 +88,8 @@ class LoadOptions:
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
         on threads that would wait. A memory_limit comes first.
+    outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
+        will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
     """
@@ -95,6 +100,7 @@ class LoadOptions:
     precision: str = "float32"
     memory_limit: int | str | None = None
     prefer: str = "memory"
+    outputs: Sequence[str] | None = None
     cache: bool = True
     dump: str | Path | None = None
 
@@ -118,7 +124,10 @@ class LoadOptions:
         except InputError as error:
             raise DeviceError(error.problem) from None
         limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
-        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit)):
+        outputs = None if self.outputs is None else listed(self.outputs, "outputs")
+        if outputs is not None and not (outputs and all(isinstance(name, str) for name in outputs)):
+            raise InputError(f"outputs must be a list of names, at least one, not {shown(outputs)}")
+        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit), ("outputs", outputs)):
             object.__setattr__(self, name, value)
 
     @property
@@ -163,12 +172,26 @@ def _load(source: Any, options: LoadOptions) -> Model:
     way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
-        models = shared_models() if options.cache else None
-        folders = (None, None) if models is None else (models.folder, models.records)
-        opener = ModelOpener(ModelFiles(open_model(source), _read, *folders), options, progress)
+        opener = ModelOpener(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
         if options.strict and way.absent:
             raise DeviceFallbackError(way.absent, file=opener.file)
         return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
+    """A model that was pickled."""
+    way = route(options.device)
+    with stages("loading") as progress:
+        progress.stage("reading")
+        files = reopened(source, _read, *_folders(options))
+        opener = ModelOpener(files.with_weights(weights) if weights else files, options, progress)
+        return Model(Deployment(opener, way.absent), way, options.strict)
+
+
+def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
+    """Where copies of files may lie, and where their digests are remembered."""
+    models = shared_models() if options.cache else None
+    return (None, None) if models is None else (models.folder, models.records)
 
 
 class ModelOpener:
@@ -182,10 +205,28 @@ class ModelOpener:
 
     def open(self, device: str) -> Session:
         """The model on a device, ready to run."""
-        try:
+        with self._within_memory():
             if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()
             return Pipeline(self.files, self.options, device, self._progress).load()
+
+    def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
+        """The same model with some other weights."""
+        return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
+
+    def renew(self, session: Session) -> Session:
+        """The model on a session's device, with these weights instead of the session's."""
+        with self._within_memory():
+            return Pipeline(self.files, self.options, session.device, self._progress).renew(session)
+
+    def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        """What loads the model again in another process."""
+        return _load_again, (self.files.portable(), replace(self.options, device=device), dict(self.files.changed))
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        try:
+            yield
         except WeftError:
             raise
         except MemoryError as error:
@@ -209,19 +250,26 @@ class Pipeline:
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
-        self._lock = lock()  # of the program
+        self._skeleton: FusedProgram | None = None
+        self._lock = lock()  # of the program and the skeleton
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
     def read(self) -> OnnxModel:
-        """The model as its file has it."""
-        return self.files.model()
+        """The model as its file has it, or the part of it that gives the outputs that were asked for."""
+        model = self.files.model()
+        if self.options.outputs is None:
+            return model
+        return replace(model, graph=with_outputs(model.graph, self.options.outputs))
 
     def trace(
-        self, shapes: Mapping[str, Sequence[int | None]] | None = None, overridden: Sequence[str] = ()
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        overridden: Sequence[str] = (),
+        outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
-        """Graph -> TensorProgram; for given input shapes, or for any."""
-        graph = self.read().graph
+        """Graph -> TensorProgram; for given input shapes, or for any; with other values as outputs."""
+        graph = self._graph(outputs)
         self.dump.restart()
         self.dump.stage("graph", lambda: model_text(self.read()))
         self.progress.stage("tracing")
@@ -326,6 +374,36 @@ class Pipeline:
         self._dump_plan(session)
         return session
 
+    def renew(self, session: Session) -> Session:
+        """The model on the device of a session with other weights; where it can be, with what was compiled for that."""
+        former, program = session.compiler, session.whole.program
+        is_plain = self.options.bytes_limit is None and self.options.dump is None
+        if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
+            return self.load()
+        revised = self._revised(former, program)
+        for copy in self.files.views():
+            release_pages(copy)
+        return Session(session.signature, self.start(revised), self)
+
+    def _revised(self, former: Pipeline, before: CompiledProgram) -> CompiledProgram:
+        """The program of a pipeline with other weights, with these; code that is new is not kept on disk."""
+        program = self._any_shapes()
+        fused = self.fuse(program)
+        self._skeleton = skeleton(self.read().graph, fused)
+        known = revise(before, former.skeleton(), self._skeleton, fused, self._target())
+        if known is not None:
+            return known
+        assert isinstance(self.driver, CompilingDriver)
+        with keeping_nothing():
+            return self.driver.compile(program, self.build(fused), self.options.cache, self._tell)
+
+    def skeleton(self) -> FusedProgram:
+        """What the model was compiled from, without the elements of constants."""
+        with self._lock:
+            if self._skeleton is None:
+                self._skeleton = skeleton(self.read().graph, self.fuse(self._any_shapes()))
+            return self._skeleton
+
     def _fitting(self, session: Session, limit: int) -> Session:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""
         try:
@@ -340,11 +418,14 @@ class Pipeline:
         return session
 
     def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
-        use_cache = self.options.cache and self.options.dump is None
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
+
+        Models whose weights were set are not kept: there would be one for each set of them.
+        """
+        use_cache = self.options.cache and self.options.dump is None and not self.files.changed
         other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
         identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
-        entry = CacheEntry(self.files, identity, self.precision) if use_cache else None
+        entry = CacheEntry(self.files, identity, self.precision, *self._part()) if use_cache else None
         cached = None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
@@ -352,6 +433,10 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         return cached.signature, cached.program
+
+    def _part(self) -> tuple[str, ...]:
+        """What tells parts of one model from each other."""
+        return () if self.options.outputs is None else ("outputs", *self.options.outputs)
 
     def _make(self) -> CachedModel:
         program = self._any_shapes()
@@ -379,9 +464,14 @@ class Pipeline:
                 self._program = self._any_shapes()
             return self._program
 
-    def specialise(self, shapes: Mapping[str, Sequence[int | None]] | None, overridden: Sequence[str]) -> TensorProgram:
-        """The optimised program for given shapes and overridden defaults."""
-        return self.optimise(self.trace(shapes, overridden))
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int | None]] | None,
+        overridden: Sequence[str],
+        outputs: Sequence[str] | None = None,
+    ) -> TensorProgram:
+        """The optimised program for given shapes and overridden defaults, and for other outputs than the model's."""
+        return self.optimise(self.trace(shapes, overridden, outputs))
 
     def prepare(self, program: TensorProgram) -> PreparedProgram:
         """An optimised program, made to run on the device."""
@@ -392,9 +482,13 @@ class Pipeline:
         device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
         return device.record(program, self.options.threads)
 
-    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """A run node by node, without a program."""
-        return run_eagerly(self.read().graph, self._evaluator, inputs)
+    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """A run node by node, without a program; gives the model's outputs or others."""
+        return run_eagerly(self._graph(outputs), self._evaluator, inputs)
+
+    def _graph(self, outputs: Sequence[str] | None) -> Graph:
+        graph = self.read().graph
+        return graph if outputs is None else with_outputs(graph, outputs)
 
     # -- what is told on the way -------------------------------------------------------------------------------------
 

@@ -35,6 +35,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number") from None
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"{text[:40]} must be more than 0")
+    return value
+
+
 def _whole(text: str, least: int, most: int) -> int:
     try:
         value = int(text)

@@ -99,6 +99,7 @@ def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -
         outputs=outputs,
         initializers=initializers,
         defaults=tuple(value for value in inputs if value.name in initializers),
+        aliases={node.output[0]: scope.names[node.output[0]] for node in proto.node if is_alias(node)},
     )
     used = frozenset(chain((value.name for value in outputs), *uses))
     context.free_names[graph] = used.difference(scope.names.values())

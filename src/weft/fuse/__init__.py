@@ -45,6 +45,11 @@ def _through(
     return fused
 
 
+def adapted(fused: FusedProgram, target: Target) -> FusedProgram:
+    """Groups that were made for another target, about as this one would have them: good enough to tell their cost."""
+    return choose_tiles(leave_to_host(replace(fused, tiles={}), target), target)
+
+
 def fuse_maps(fused: FusedProgram, target: Target) -> FusedProgram:
     """Maps inside the maps that read them, as far as that multiplies no work."""
     program = inline_maps(fused.program, target.most_buffers - OTHER_BUFFERS)

@@ -7,12 +7,14 @@ copy of the file wherever their encoding allows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Union
 
 import numpy as np
 
+from weft.errors import InputError, shown
 from weft.ir.types import Type
 
 Attribute = Union[
@@ -64,6 +66,7 @@ class Graph:
     outputs: tuple[GraphValue, ...]
     initializers: Mapping[str, np.ndarray[Any, Any]]
     defaults: tuple[GraphValue, ...] = field(default=())  # inputs that have an initializer and may be overridden
+    aliases: Mapping[str, str] = field(default_factory=dict)  # names in the file of values that have another one here
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,3 +80,121 @@ class OnnxModel:
     file: str  # for messages: the path, or "<bytes>"
     metadata: Mapping[str, str]
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
+    weights: tuple[str, ...] = ()  # initializers and constants of the file's main graph, by name
+
+
+def weight_arrays(graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
+    """What a graph's initializers hold, and its nodes that are constants, by the names of their outputs."""
+    constants = ((node.outputs[0], content) for node in graph.nodes if (content := _constant(node)) is not None)
+    return {**graph.initializers, **dict(constants)}
+
+
+def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
+    """The graph with other arrays in place of some of its initializers and constants."""
+    initializers = {name: changed.get(name, array) for name, array in graph.initializers.items()}
+    return replace(graph, initializers=initializers, nodes=tuple(_changed(node, changed) for node in graph.nodes))
+
+
+def _changed(node: Node, changed: Mapping[str, np.ndarray[Any, Any]]) -> Node:
+    if _constant(node) is None or node.outputs[0] not in changed:
+        return node
+    return replace(node, attributes=dict.fromkeys(node.attributes, changed[node.outputs[0]]))
+
+
+def _constant(node: Node) -> np.ndarray[Any, Any] | None:
+    """What a node gives that is nothing but a tensor."""
+    if node.domain or node.inputs or len(node.outputs) != 1 or len(node.attributes) != 1:
+        return None
+    (content,) = node.attributes.values()
+    return content if isinstance(content, np.ndarray) else None
+
+
+def subgraphs(node: Node) -> Iterator[Graph]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        for inner in attribute if isinstance(attribute, tuple) else (attribute,):
+            if isinstance(inner, Graph):
+                yield inner
+
+
+def free_names(graph: Graph) -> set[str]:
+    """The names that a graph uses and does not define."""
+    used = {value.shows or value.name for value in graph.outputs}
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        used.update(node.inputs)
+        own.update(node.outputs)
+        for inner in subgraphs(node):
+            used |= free_names(inner)
+    return used - own
+
+
+def needed_names(node: Node) -> set[str]:
+    """The values that a node may read: its inputs, what its subgraphs take from outside, and what its texts name."""
+    texts = (content for content in node.attributes.values() if isinstance(content, (str, tuple)))
+    named = {part for text in texts for part in ((text,) if isinstance(text, str) else text) if isinstance(part, str)}
+    return {*node.inputs, *named, *(name for inner in subgraphs(node) for name in free_names(inner))} - {""}
+
+
+def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """A model's graph that gives the named values, in this order, and has only the nodes and weights that they need.
+
+    A name is that of an output, an input, an initializer or the output of any node, as the file has it; those inside
+    the bodies of control flow mean something only while these run. The inputs stay as they are.
+    """
+    outputs = find_outputs(graph, names)
+    needed = {value.shows or value.name for value in outputs}
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            nodes.append(node)
+            needed |= needed_names(node)
+    given = {value.name for value in graph.defaults}
+    kept = {name: array for name, array in graph.initializers.items() if name in needed or name in given}
+    return replace(graph, nodes=tuple(reversed(nodes)), outputs=outputs, initializers=kept)
+
+
+def find_outputs(graph: Graph, names: Sequence[str]) -> tuple[GraphValue, ...]:
+    """Values of a model's graph by name, as outputs; an InputError where it has none of a name."""
+    known = _values(graph)
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    if unknown:
+        raise _no_such_value(graph, unknown[0], known)
+    return tuple(known[name] for name in names)
+
+
+def value_names(graph: Graph) -> set[str]:
+    """The names of all values of a model's graph, those in the bodies of control flow aside."""
+    return set(_values(graph))
+
+
+def _values(graph: Graph) -> dict[str, GraphValue]:
+    """All values of a graph by name, as outputs."""
+    made = (name for node in graph.nodes for name in node.outputs if name)
+    return {
+        **{name: GraphValue(name, None) for name in (*made, *graph.initializers)},
+        **{name: GraphValue(name, None, shows) for name, shows in graph.aliases.items()},
+        **{value.name: value for value in (*graph.inputs, *graph.defaults, *graph.outputs)},
+    }
+
+
+def _no_such_value(graph: Graph, name: object, known: Mapping[str, GraphValue]) -> InputError:
+    for node in graph.nodes:
+        if any(name in _names_inside(inner) for inner in subgraphs(node)):
+            problem = f"{shown(name)} is a value inside of a body of {node.op}, and exists only while that runs"
+            outer = ", ".join(filter(None, node.outputs))
+            return InputError(problem, node=node.name, hint=f"ask for what the node gives: {outer}")
+    close = get_close_matches(name, known, 3) if isinstance(name, str) else []
+    outputs = ", ".join(value.name for value in graph.outputs)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"its outputs are {outputs}"
+    return InputError(f"the model has no output {shown(name)}, and no inner value of that name", hint=hint)
+
+
+def _names_inside(graph: Graph) -> set[str]:
+    """What a subgraph defines, and those inside it."""
+    names = {value.name for value in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        names.update(node.outputs)
+        for inner in subgraphs(node):
+            names |= _names_inside(inner)
+    return names

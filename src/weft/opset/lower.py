@@ -16,7 +16,7 @@ import numpy as np
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
-from weft.ir.graph import Graph, GraphValue, Node
+from weft.ir.graph import Graph, GraphValue, Node, free_names
 from weft.ir.program import Guard, Host, Step, TensorProgram, Value
 from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
@@ -57,7 +57,7 @@ class Subgraph:
 
     def captured(self) -> dict[str, Tensor]:
         """The values of the enclosing graphs that the nodes may use, by name."""
-        found = ((name, self.scope.get(name)) for name in sorted(_free_names(self.graph)))
+        found = ((name, self.scope.get(name)) for name in sorted(free_names(self.graph)))
         return {name: tensor for name, tensor in found if tensor is not None}
 
 
@@ -210,19 +210,6 @@ def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
         ]
         return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
     return value.type
-
-
-def _free_names(graph: Graph) -> set[str]:
-    """The names that a graph uses and does not define."""
-    used = {value.shows or value.name for value in graph.outputs}
-    own = {value.name for value in graph.inputs} | set(graph.initializers)
-    for node in graph.nodes:
-        used.update(node.inputs)
-        own.update(node.outputs)
-        for value in node.attributes.values():
-            if isinstance(value, Graph):
-                used |= _free_names(value)
-    return used - own
 
 
 def _symbol_names(tensor: Tensor | None) -> set[str]:

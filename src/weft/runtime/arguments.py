@@ -48,7 +48,7 @@ def whole_shapes(shapes: Any, file: str) -> Shapes:
     return found
 
 
-def listed(given: Any, option: str, file: str) -> tuple[Any, ...]:
+def listed(given: Any, option: str, file: str | None = None) -> tuple[Any, ...]:
     """The parts of a list of names, whatever they are; InputError where it is no list."""
     if not isinstance(given, (str, bytes)):
         try:

@@ -16,8 +16,8 @@ import numpy as np
 
 from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
 from weft.backends.reference.interpret import GuardError, in_order
-from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError, shown
-from weft.ir.graph import OnnxModel
+from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
+from weft.ir.graph import OnnxModel, find_outputs, value_names
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
 from weft.ir.tensors import DeviceTensor
@@ -81,8 +81,10 @@ class ModelCompiler(Protocol):
         """The optimised program for any shapes."""
         ...
 
-    def specialise(self, shapes: Shapes | None, overridden: Sequence[str]) -> TensorProgram:
-        """One for given shapes and overridden defaults."""
+    def specialise(
+        self, shapes: Shapes | None, overridden: Sequence[str], outputs: Sequence[str] | None = None
+    ) -> TensorProgram:
+        """One for given shapes and overridden defaults, and for other outputs than the model's."""
         ...
 
     def prepare(self, program: TensorProgram) -> PreparedProgram:
@@ -93,8 +95,8 @@ class ModelCompiler(Protocol):
         """What runs such a program and tells how that went."""
         ...
 
-    def run_eagerly(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """A run node by node, without a program."""
+    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """A run node by node, without a program; gives the model's outputs or others."""
         ...
 
 
@@ -113,9 +115,15 @@ class Session:
         self.bind = InputBinder(signature.inputs, signature.defaults, self.file, compiler.driver.home)
         self.whole = whole
         self._compiler = compiler
+        self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for
         self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = lock()
+
+    @property
+    def compiler(self) -> ModelCompiler:
+        """What makes more of the model."""
+        return self._compiler
 
     @property
     def driver(self) -> Driver:
@@ -147,7 +155,6 @@ class Session:
 
     def answer(self, request: Request) -> dict[str, Any]:
         """A run, which may be the first for these shapes."""
-        bound = request.bound
         try:
             return self._owned(request, self._run(request))
         except ModelError as error:  # the model loaded: it is this data that an op cannot take
@@ -155,7 +162,7 @@ class Session:
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
             if self._is_the_models(error):
-                self._find_fault(bound)
+                self._find_fault(request)
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
             hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
@@ -260,12 +267,16 @@ class Session:
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
-        names = self._names
+        """The names of outputs, or of inner values, that the model has."""
         wanted = listed(outputs, option, self.file)
-        for name in wanted:
-            if not isinstance(name, str) or name not in names:
-                hint = f"its outputs are {', '.join(names)}"
-                raise InputError(f"the model has no output {shown(name)}", file=self.file, hint=hint)
+        if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in wanted):
+            return wanted
+        graph = self.source.graph
+        try:
+            find_outputs(graph, wanted)
+        except InputError as error:
+            raise error.at(file=self.file) from None
+        self._inner = frozenset(value_names(graph))
         return wanted
 
     def _run(self, request: Request) -> list[Any]:
@@ -287,8 +298,7 @@ class Session:
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except UNFIT:
-            found = dict(zip(self._names, self._compiler.run_eagerly(on_host(given))))
-            return [found[name] for name in wanted]
+            return self._compiler.run_eagerly(on_host(given), wanted)
         except ModelError as error:
             said = f": {clash}" if clash else ""
             raise InputError(
@@ -299,10 +309,10 @@ class Session:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
-    def _find_fault(self, bound: BoundInputs) -> None:
+    def _find_fault(self, request: Request) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
-            self._compiler.run_eagerly(on_host(bound.arrays))
+            self._compiler.run_eagerly(on_host(request.bound.arrays), request.wanted)
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
@@ -328,15 +338,20 @@ class Session:
         key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
         with self._lock:
             if key not in self._programs:
-                any_shape = shapes is None and not overridden
-                whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
-                outputs = dict(zip(names, whole.outputs))
-                part = with_outputs(whole, tuple(outputs[name] for name in wanted))
-                self._programs[key] = self._compiler.prepare(part)
+                self._programs[key] = self._compiler.prepare(self._part(shapes, overridden, wanted))
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
+
+    def _part(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
+        """The program that gives some outputs; for inner values it is traced with them as outputs."""
+        if not set(wanted) <= set(self._names):
+            return self._compiler.specialise(shapes, overridden, wanted)
+        any_shape = shapes is None and not overridden
+        whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
+        outputs = dict(zip(self._names, whole.outputs))
+        return with_outputs(whole, tuple(outputs[name] for name in wanted))
 
 
 def on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""`weft compare`: one model on several devices, layer by layer: which value departs first, and where errors grow."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from weft.cli import inputs, output, values
+from weft.cli.comparison_table import print_comparison
+from weft.cli.inputs import Given
+from weft.compat.onnxruntime_values import PEER, InOnnxruntime
+from weft.compiler import LoadOptions, open_pipeline
+from weft.errors import InputError
+from weft.ir.dtypes import from_numpy
+from weft.ir.specs import signature
+from weft.opset.lower import untraced
+from weft.report.comparison import Comparison, Deviation, Findings, Method, compare
+from weft.report.contenders import Contender, InFloat64, OnDevice
+from weft.report.deviation import Difference
+from weft.report.layers import layers
+from weft.runtime.policy import route
+from weft.runtime.progress import stages
+
+DEFAULT_DEVICES = "reference,auto"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="a model on several devices, layer by layer: what departs first",
+        description="Run a model on several devices and compare every value that its nodes compute: which departs "
+        "first, where errors grow, and which nodes are wrong on their own, from equal inputs. Errors are relative to "
+        "the largest magnitude of a value. Inputs that are not given are random; dims that nothing gives a size are 1. "
+        "The exit code is 1 if a value departs.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument(
+        "--devices",
+        metavar="A,B,…",
+        help=f"devices of weft, or {PEER}; the others are compared with the first (default {DEFAULT_DEVICES})",
+    )
+    parser.add_argument("--truth", action="store_true", help="compare all of them with a run in float64 instead")
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        help="compare MODEL on the first device (or in float64) with this other file on all of them, by the names of "
+        "values (default device: the best one here)",
+    )
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=SOURCE", help="data for one input, as in weft run"
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
+    )
+    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
+    parser.add_argument(
+        "--tolerance",
+        type=values.positive,
+        metavar="E",
+        help="the error that any layer of floats may have (default: by type and depth, as the output states)",
+    )
+    parser.add_argument("--quick", action="store_true", help="do not run every node on its own, too")
+    parser.add_argument("--all", action="store_true", help="list all layers, and not only those that tell most")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all layers")
+
+
+def run(args: argparse.Namespace) -> int:
+    sizes = inputs.parse_sizes(args.shape)
+    devices = _devices(args)
+    model = open_pipeline(args.model, LoadOptions(device="reference"))
+    graph = model.read().graph
+    specs = signature(graph, untraced(graph))
+    given = inputs.make_inputs(specs.inputs, specs.defaults, args.input, sizes, args.seed)
+    arrays = {item.name: item.array for item in given}
+    base: Contender
+    if args.truth:
+        base, others = InFloat64(graph, arrays), [_contender(args.model, device, arrays) for device in devices]
+    else:
+        base, *others = (_contender(args.model, device, arrays) for device in devices)
+    if args.against is not None:
+        other_file = Path(args.against).name
+        others = [_contender(args.against, device, arrays, f" of {other_file}") for device in devices]
+    method = Method(args.tolerance, alone=not args.quick)
+    with stages("comparing") as progress:
+        comparison = compare(layers(graph, arrays), arrays, base, others, method, progress.stage)
+    if args.json:
+        told = {"model": args.model, "against": args.against, "sizes": sizes, "inputs": _inputs_record(given)}
+        output.print_json({**told, **_record(comparison)})
+    else:
+        print_comparison(comparison, given, args.all)
+    return 0 if all(findings.agrees for findings in comparison.findings) else 1
+
+
+def _devices(args: argparse.Namespace) -> list[str]:
+    default = DEFAULT_DEVICES if args.against is None else "auto"
+    devices = [name.strip() for name in (args.devices or default).split(",") if name.strip()]
+    if len(set(devices)) != len(devices):
+        raise InputError(f"--devices {args.devices}: a device is named twice")
+    if not devices or (len(devices) < 2 and not args.truth and args.against is None):
+        hint = "name another one, or compare with --truth, or with another file by --against"
+        raise InputError(f"--devices {args.devices}: there is nothing to compare", hint=hint)
+    return devices
+
+
+def _contender(path: str, device: str, arrays: Mapping[str, Any], suffix: str = "") -> Contender:
+    if device == PEER:
+        return InOnnxruntime(f"{device}{suffix}", path, arrays)
+    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays)
+
+
+def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.name,
+            "dtype": from_numpy(item.array.dtype).value,
+            "shape": item.array.shape,
+            "source": item.source,
+        }
+        for item in given
+    ]
+
+
+def _record(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "base": comparison.base,
+        "tolerance": comparison.tolerance,
+        "contenders": [_findings_record(comparison, findings) for findings in comparison.findings],
+        "layers": [
+            {
+                "number": number,
+                **asdict(layer),
+                "on": {
+                    findings.contender: _deviation_record(findings.deviations[number])
+                    for findings in comparison.findings
+                },
+            }
+            for number, layer in enumerate(comparison.layers)
+        ],
+    }
+
+
+def _findings_record(comparison: Comparison, findings: Findings) -> dict[str, Any]:
+    hidden = findings.hidden
+    return {
+        "name": findings.contender,
+        "agrees": findings.agrees,
+        "first": _layer_record(comparison, findings, findings.first),
+        "wrong_alone": [_layer_record(comparison, findings, number) for number in findings.wrong],
+        "steepest": _layer_record(comparison, findings, findings.steepest),
+        "outputs": {name: _deviation_record(deviation) for name, deviation in findings.outputs.items()},
+        "only_unchanged": None
+        if hidden is None
+        else {
+            "first": _layer_record(comparison, findings, hidden.first),
+            "cured_by": _layer_record(comparison, findings, hidden.cure),
+        },
+    }
+
+
+def _layer_record(comparison: Comparison, findings: Findings, number: int | None) -> dict[str, Any] | None:
+    if number is None:
+        return None
+    layer = comparison.layers[number]
+    place = {"number": number, "value": layer.value, "node": layer.node, "op": layer.op}
+    return {**place, **_deviation_record(findings.deviations[number])}
+
+
+def _deviation_record(deviation: Deviation) -> dict[str, Any]:
+    if deviation.difference is None:
+        return {"unavailable": deviation.reason, "alone": None}
+    alone = None if deviation.own is None else _difference_record(deviation.own, deviation.own_allowed)
+    return {
+        **_difference_record(deviation.difference, deviation.allowed),
+        "jump": deviation.jump,
+        "alone": alone,
+        "not_alone": deviation.own_reason or None,
+    }
+
+
+def _difference_record(distance: Difference, allowed: float) -> dict[str, Any]:
+    return {**asdict(distance), "allowed": allowed, "departs": distance.error > allowed}

@@ -1,0 +1,157 @@
+"""Who computes the values of a model in a comparison: weft on a device, or weft in float64 as the truth.
+
+Each gives the outputs of the model as it is, any values of it that are asked for, and those that nodes make on their
+own of given values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from weft.backends.reference.wide import WideInterpreter, exact
+from weft.compiler import LoadOptions, Pipeline, load, open_pipeline
+from weft.errors import WeftError
+from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
+from weft.opset.lower import run_eagerly
+from weft.report.isolation import alone, isolated
+from weft.runtime.model_files import ModelFiles
+from weft.runtime.progress import Stages
+
+Array = np.ndarray[Any, Any]
+
+TRUTH = "float64"
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A value that a contender cannot give, and why."""
+
+    reason: str
+
+
+Content = Union[Any, Unavailable]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What nodes on their own read: values of a run, and those that are known before it."""
+
+    given: Mapping[str, Array]
+    fixed: Mapping[str, Array]
+
+
+class Contender(Protocol):
+    """One side of a comparison, for inputs that it knows."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        ...
+
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the model as it is."""
+        ...
+
+    def values(self, names: Sequence[str]) -> dict[str, Content]:
+        """Any values of it, by name, from a run that has all of them as outputs."""
+        ...
+
+    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
+        """What the nodes of these values make of known ones, each on its own."""
+        ...
+
+
+def all_possible(names: Sequence[str], give: Callable[[Sequence[str]], dict[str, Any]]) -> dict[str, Content]:
+    """What `give` gives for all names; where it fails for some, for those of which it does not."""
+    if not names:
+        return {}
+    try:
+        return give(names)
+    except WeftError as error:
+        if len(names) == 1:
+            return {names[0]: Unavailable(error.problem)}
+    half = len(names) // 2
+    return {**all_possible(names[:half], give), **all_possible(names[half:], give)}
+
+
+class _ChangedPipeline(Pipeline):
+    """The way of another graph than the file has."""
+
+    changed: OnnxModel
+
+    def read(self) -> OnnxModel:
+        return self.changed
+
+
+class OnDevice:
+    """A model on one of weft's devices."""
+
+    def __init__(self, name: str, source: Any, device: str, inputs: Mapping[str, Any]) -> None:
+        self.name = name
+        self._source = source
+        self._options = LoadOptions(device=device, cache=False)  # parts of a model are not worth keeping
+        self._inputs = inputs
+        pipeline = open_pipeline(source, self._options)
+        self._files: ModelFiles = pipeline.files
+        self._device = pipeline.driver.name
+        self._model = pipeline.read()
+        self._names = value_names(self._model.graph)
+
+    def outputs(self) -> dict[str, Any]:
+        return load(self._source, device=self._device).run(self._inputs)
+
+    def values(self, names: Sequence[str]) -> dict[str, Content]:
+        def give(part: Sequence[str]) -> dict[str, Any]:
+            return self._run(with_outputs(self._model.graph, part), self._inputs)
+
+        return {**self._missing(names), **all_possible([name for name in names if name in self._names], give)}
+
+    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
+        def give(part: Sequence[str]) -> dict[str, Any]:
+            graph = isolated(self._model.graph, part, known.given, known.fixed)
+            wanted = {value.name for value in graph.inputs}
+            given = {**self._inputs, **known.given}
+            results = self._run(graph, {name: content for name, content in given.items() if name in wanted})
+            return {name: results[alone(name)] for name in part}
+
+        return {**self._missing(names), **all_possible([name for name in names if name in self._names], give)}
+
+    def _missing(self, names: Sequence[str]) -> dict[str, Content]:
+        return {name: Unavailable("this model has no such value") for name in names if name not in self._names}
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        pipeline = _ChangedPipeline(self._files, self._options, self._device, Stages("", show=False))
+        pipeline.changed = replace(self._model, graph=graph)
+        session = pipeline.load()
+        return session.answer(session.request(inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class InFloat64:
+    """What the model means when nothing is rounded to its own floating-point types."""
+
+    graph: Graph
+    inputs: Mapping[str, Any]
+    name: str = TRUTH
+
+    def outputs(self) -> dict[str, Any]:
+        return self.values([value.name for value in self.graph.outputs])
+
+    def values(self, names: Sequence[str]) -> dict[str, Content]:
+        results = run_eagerly(with_outputs(self.graph, names), WideInterpreter(), self.inputs)
+        return {name: exact(content) for name, content in zip(names, results)}
+
+    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
+        def give(part: Sequence[str]) -> dict[str, Any]:
+            graph = isolated(self.graph, part, known.given, known.fixed)
+            wanted = {value.name for value in graph.inputs}
+            given = {**self.inputs, **known.given}
+            inputs = {name: content for name, content in given.items() if name in wanted}
+            results = run_eagerly(graph, WideInterpreter(), inputs)
+            return {name: exact(content) for name, content in zip(part, results)}
+
+        return all_possible(names, give)
