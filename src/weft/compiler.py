@@ -385,17 +385,16 @@ class Pipeline:
             release_pages(copy)
         return Session(session.signature, self.start(revised), self)
 
-    def _revised(self, former: Pipeline, before: CompiledProgram) -> CompiledProgram:
+    def _revised(self, former: Pipeline, before: CompiledProgram) -> Compiled:
         """The program of a pipeline with other weights, with these; code that is new is not kept on disk."""
         program = self._any_shapes()
         fused = self.fuse(program)
         self._skeleton = skeleton(self.read().graph, fused)
-        known = revise(before, former.skeleton(), self._skeleton, fused, self._target())
+        known = revise(before, former.skeleton(), self._skeleton, fused, self._compiler(None).target(self.precision))
         if known is not None:
             return known
-        assert isinstance(self.driver, CompilingDriver)
         with keeping_nothing():
-            return self.driver.compile(program, self.build(fused), self.options.cache, self._tell)
+            return self.compile(program)
 
     def skeleton(self) -> FusedProgram:
         """What the model was compiled from, without the elements of constants."""

@@ -1,7 +1,7 @@
 """onnx's node suite, rebuilt by `weft.ops`: every case of one node gives that node, and the types that it declares.
 
-Next to nothing is compiled. Inputs that definitions want to know beforehand (axes, sizes) are given as the arrays of the
-case, the others as inputs of the graph.
+Next to nothing is compiled. Inputs that definitions want to know beforehand (axes, sizes) are given as the arrays of
+the case, the others as inputs of the graph.
 """
 
 from __future__ import annotations
