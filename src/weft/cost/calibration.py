@@ -18,6 +18,7 @@ from typing import Any, Literal
 from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
 
+REACHED_BANDWIDTH = 0.7  # of what a loop that only reads is measured to do, about what kernels reach
 Direction = Literal["up", "down"]  # from the host to the device, and back
 
 
@@ -26,6 +27,7 @@ class WorkKind(str, Enum):
 
     PRODUCT = "product"
     CONVOLUTION = "convolution"
+    TRANSFORMED = "transformed"  # a convolution on transformed tiles, which saves products
     DEPTHWISE = "depthwise"
     ATTENTION = "attention"
     ROWS = "rows"
@@ -41,13 +43,17 @@ class WorkKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """One group's work: operations of a type, bytes read and written, and launches that wait for each other."""
+    """One group's work: operations of a type, bytes read and written, and launches that wait for each other.
+
+    `far` are those of the bytes that no cache can have: weights of a model that is larger than it.
+    """
 
     kind: WorkKind
     dtype: DType
     flops: float
     bytes: float
     launches: float = 1
+    far: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,6 @@ class Calibration:
     peak: Peak
     products: tuple[tuple[DType, float], ...]
     reached: tuple[tuple[WorkKind, float], ...] = ()
-    cache_bytes: float = 0.0  # up to which a group's bytes come from caches
-    cache_bandwidth: float = 0.0
     units: float = 1.0  # that work is divided among
     grain: float = 0.0
     launch_seconds: float  # of a launch after another in the same run
@@ -111,7 +115,8 @@ class Calibration:
 
     def bandwidth(self, bytes: float) -> float:
         """Bytes a second that work on so many reads and writes."""
-        return max(self.cache_bandwidth, self.peak.bandwidth) if bytes <= self.cache_bytes else self.peak.bandwidth
+        peak = self.peak
+        return max(peak.cache_bandwidth, peak.bandwidth) if bytes <= peak.cache_bytes else peak.bandwidth
 
 
 def work_seconds(amount: Amount, calibration: Calibration, *, iterated: bool = False) -> Seconds:
@@ -119,7 +124,9 @@ def work_seconds(amount: Amount, calibration: Calibration, *, iterated: bool = F
     each = calibration.iteration_seconds if iterated else calibration.launch_seconds
     launches = amount.launches * each
     arithmetic = _divided(amount.flops / calibration.flops(amount.kind, amount.dtype), calibration)
-    memory = _divided(amount.bytes / calibration.bandwidth(amount.bytes), calibration)
+    near = amount.bytes - amount.far
+    moved = near / calibration.bandwidth(near) + amount.far / calibration.peak.bandwidth
+    memory = _divided(moved / REACHED_BANDWIDTH, calibration)
     if arithmetic >= memory:
         return Seconds(arithmetic=arithmetic, launches=launches)
     return Seconds(memory=memory, launches=launches)
@@ -154,7 +161,9 @@ def from_record(record: Any) -> Calibration:
     for name in ("upload", "download"):
         seconds, bandwidth = record[name]["seconds"], record[name]["bandwidth"]
         numbers[name] = Transfer(_number(seconds), inf if bandwidth is None else _rate(bandwidth))
-    numbers["peak"] = Peak(_rate(record["peak"]["flops"]), _rate(record["peak"]["bandwidth"]))
+    peak = record["peak"]
+    caches = _number(peak["cache_bytes"]), _number(peak["cache_bandwidth"])
+    numbers["peak"] = Peak(_rate(peak["flops"]), _rate(peak["bandwidth"]), *caches)
     numbers["products"] = tuple((DType(name), _rate(rate)) for name, rate in record["products"])
     numbers["reached"] = tuple((WorkKind(name), _rate(rate)) for name, rate in record["reached"])
     for name in _PLAIN:
@@ -165,7 +174,7 @@ def from_record(record: Any) -> Calibration:
 
 
 _PLAIN = (
-    "cache_bytes", "cache_bandwidth", "units", "grain", "launch_seconds", "iteration_seconds", "run_seconds",
+    "units", "grain", "launch_seconds", "iteration_seconds", "run_seconds",
     "host_step_seconds",
 )  # fmt: skip
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from weft.cost.calibration import Amount, Calibration, Seconds, WorkKind, transfer_seconds, work_seconds
 from weft.cost.effort import UnknownShapeError, effort, elements, step_flops
 from weft.cost.expressions import cost
@@ -61,15 +63,17 @@ class Portion:
     dtype: DType
     flops: Dim
     bytes: Dim
+    weights: int = 0  # those of the bytes that are constants
     launches: int = 1
     times: Dim = 1
     iterated: bool = False
     origin: str = ""
 
-    def amount(self, sizes: Mapping[str, int]) -> Amount:
-        """The work at given sizes, once."""
+    def amount(self, sizes: Mapping[str, int], *, cached: bool = True) -> Amount:
+        """The work at given sizes, once; `cached`: whether weights can be in a cache."""
         flops, moved = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes))
-        return Amount(self.kind, self.dtype, flops, moved, self.launches)
+        far = 0.0 if cached else min(float(self.weights), moved)
+        return Amount(self.kind, self.dtype, flops, moved, self.launches, far)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class Workload:
 
     portions: tuple[Portion, ...]
     interruptions: tuple[Interruption, ...]
+    weights: int  # bytes of all constants
     up: tuple[Dim, ...]
     down: tuple[Dim, ...]
 
@@ -105,14 +110,17 @@ def workload(fused: FusedProgram) -> Workload:
     """What counts of a program's groups."""
     portions, interruptions = _inside(fused)
     program = fused.program
-    return Workload(portions, interruptions, _sizes(program.inputs), _sizes(program.outputs))
+    weights = sum(portion.weights for portion in portions)
+    return Workload(portions, interruptions, weights, _sizes(program.inputs), _sizes(program.outputs))
 
 
 def predict(work: Workload, sizes: Mapping[str, int], calibration: Calibration, kept: Sequence[int] = ()) -> Prediction:
     """How long a run with these sizes takes; outputs whose numbers are `kept` stay on the device."""
     total = Seconds(launches=calibration.run_seconds)
+    cached = work.weights <= calibration.peak.cache_bytes
     for portion in work.portions:
-        once = work_seconds(portion.amount(sizes), calibration, iterated=portion.iterated)
+        amount = portion.amount(sizes, cached=cached or portion.iterated)
+        once = work_seconds(amount, calibration, iterated=portion.iterated)
         total = total + once * number_at(portion.times, sizes)
     for interruption in work.interruptions:
         moved = _moved(interruption.up, interruption.down, sizes, calibration)
@@ -143,12 +151,14 @@ def number_at(dim: Dim, sizes: Mapping[str, int]) -> int:
         return 0
 
 
-def portion(group: KernelGroup) -> Portion | None:
+def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
     """What counts of one group for kernels; None where there is nothing to do."""
     if isinstance(group, ReshapeGroup):
         return None
     heavy = _heavy(group)
-    kind = _kind(group, heavy)
+    kind = WorkKind.TRANSFORMED if heavy.results[0] in fused.tiles else _kind(group, heavy)
+    constants = [fused.program.constants[value] for value in group.operands if value in fused.program.constants]
+    weights = sum(content.nbytes for content in constants if isinstance(content, np.ndarray))
     try:
         flops: Dim = 0
         for step in group.steps:
@@ -157,7 +167,7 @@ def portion(group: KernelGroup) -> Portion | None:
     except UnknownShapeError:
         flops, moved = 0, 0
     launches = len(heavy.operands) if isinstance(heavy.primitive, Concat) else LAUNCHES.get(kind, 1)
-    return Portion(kind, _dtype(heavy), flops, moved, launches, origin=heavy.origin)
+    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, origin=heavy.origin)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
@@ -175,7 +185,7 @@ def _inside(fused: FusedProgram) -> tuple[tuple[Portion, ...], tuple[Interruptio
                 portions += inner[0]
                 interruptions += inner[1]
             case _:
-                found = portion(group)
+                found = portion(group, fused)
                 portions += [found] if found is not None else []
     return tuple(portions), tuple(interruptions)
 

@@ -2,6 +2,7 @@
 
 from weft.frontend.files import OpenFile
 from weft.frontend.read import copy_model, open_model, read_model
+from weft.frontend.save import save_model
 from weft.frontend.source import ModelSource, OpenedModel
 from weft.frontend.storage import open_external
 
@@ -13,4 +14,5 @@ __all__ = [
     "open_external",
     "open_model",
     "read_model",
+    "save_model",
 ]

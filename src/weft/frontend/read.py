@@ -13,6 +13,7 @@ from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
+from weft.frontend.save import weight_names
 from weft.frontend.source import ModelSource, OpenedModel, open_source, privately, source_name
 from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
@@ -68,6 +69,7 @@ def _blaming(file: str) -> Iterator[None]:
 def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -> OnnxModel:
     proto, storage = _parse(source, folders)
     imports = model_imports(proto)
+    weights = weight_names(proto.graph)
     inline_functions(proto, imports, is_defined)
     return OnnxModel(
         graph=read_main_graph(Context(storage, imports), proto.graph),
@@ -77,6 +79,7 @@ def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -
         file=source.file,
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=storage.external,
+        weights=weights,
     )
 
 

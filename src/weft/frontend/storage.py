@@ -53,9 +53,18 @@ def read_cut(storage: WeightStorage, extent: Extent) -> memoryview:
 
 def read_external(storage: WeightStorage, tensor: onnx.TensorProto, size: int) -> memoryview:
     """The `size` bytes of a tensor in a file beside the model."""
+    return cut_external(_read_file(storage, location_of(tensor)), tensor, size)
+
+
+def location_of(tensor: onnx.TensorProto) -> str:
+    """The file beside the model that a tensor's data is said to lie in."""
+    return next((entry.value for entry in reversed(tensor.external_data) if entry.key == "location"), "")
+
+
+def cut_external(content: memoryview, tensor: onnx.TensorProto, size: int) -> memoryview:
+    """The `size` bytes of a tensor out of the content of the file that it lies in."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    content = _read_file(storage, location)
     offset = _number(entries.get("offset", "0"), "offset")
     length = _number(entries["length"], "length") if "length" in entries else size
     if length != size:

@@ -104,6 +104,27 @@ def _from_bytes(content: memoryview, dtype: DType, count: int, dims: tuple[int, 
     return array if sys.byteorder == "little" else array.byteswap()
 
 
+def raw_bytes(array: Array, dtype: DType) -> memoryview:
+    """The elements as a file stores them in raw form; a view where memory has them so."""
+    stored = np.ascontiguousarray(array)
+    if dtype.bits < 8:
+        bits = np.unpackbits(stored.reshape(-1, 1).view(np.uint8), axis=1, count=dtype.bits, bitorder="little")
+        return np.packbits(bits, bitorder="little").data
+    if sys.byteorder != "little":
+        stored = stored.byteswap()
+    return stored.reshape(-1).view(np.uint8).data
+
+
+def encoded_strings(array: Array) -> list[bytes]:
+    """The texts of an array as a file stores them."""
+    return [text.encode("utf-8", "surrogateescape") for text in array.reshape(-1).tolist()]
+
+
+def external_size(tensor: onnx.TensorProto) -> int:
+    """The bytes that a tensor's data takes in a file beside the model."""
+    return _byte_size(element_type(tensor.data_type), prod(tensor.dims))
+
+
 def _unpack(packed: Array, dtype: DType) -> Array:
     """One element a byte from elements packed from the low bits up."""
     bits = dtype.bits

@@ -90,7 +90,7 @@ def _strip(
     copied = position = start
     while position < end:
         tag_start = position
-        number, wire, position, stop = _read_field(file, position, end, schema.name)
+        number, wire, position, stop = read_field(file, position, end, schema.name)
         if number in schema.plain:
             break
         inner = schema.nested.get(number)
@@ -99,7 +99,7 @@ def _strip(
             parts = _strip(file, position, stop, MESSAGE_SCHEMAS[inner], depth - 1, extents)
             if len(extents) > before:
                 chunks.append(file[copied:tag_start])
-                chunks.append(_varint(number << 3 | DELIMITED) + _varint(sum(map(len, parts))))
+                chunks.append(varint(number << 3 | DELIMITED) + varint(sum(map(len, parts))))
                 chunks.extend(parts)
                 copied = stop
         position = stop
@@ -113,7 +113,7 @@ def _strip_tensor(file: memoryview, start: int, end: int, schema: MessageSchema,
     position = start
     while position < end:
         tag_start = position
-        number, wire, position, stop = _read_field(file, position, end, schema.name)
+        number, wire, position, stop = read_field(file, position, end, schema.name)
         if number in schema.plain:
             return [file[start:end]]
         if number in schema.data and stop > position:
@@ -124,13 +124,13 @@ def _strip_tensor(file: memoryview, start: int, end: int, schema: MessageSchema,
     if not found or found[0][0].length < LARGE:
         return [file[start:end]]
     extent, tag_start = found[0]
-    entry = _delimited(1, EXTENT_KEY.encode()) + _delimited(2, str(len(extents)).encode())
+    entry = delimited(1, EXTENT_KEY.encode()) + delimited(2, str(len(extents)).encode())
     extents.append(extent)
-    marker = _delimited(13, entry) + _varint(14 << 3 | VARINT) + _varint(1)  # data_location: EXTERNAL
+    marker = delimited(13, entry) + varint(14 << 3 | VARINT) + varint(1)  # data_location: EXTERNAL
     return [file[start:tag_start], file[extent.offset + extent.length : end], marker]
 
 
-def _read_field(file: memoryview, position: int, end: int, message: str) -> tuple[int, int, int, int]:
+def read_field(file: memoryview, position: int, end: int, message: str) -> tuple[int, int, int, int]:
     """(field number, wire type, start, end) of the value of the field whose tag is at `position`."""
     tag, position = _read_varint(file, position, end, message)
     number, wire = tag >> 3, tag & 7
@@ -164,7 +164,7 @@ def _read_varint(file: memoryview, position: int, end: int, message: str) -> tup
     raise _damaged(f"an unfinished number in a {message}", position)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -173,8 +173,8 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _delimited(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | DELIMITED) + _varint(len(content)) + content
+def delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | DELIMITED) + varint(len(content)) + content
 
 
 def _damaged(what: str, position: int) -> InvalidModelError:

@@ -80,6 +80,33 @@ class OnnxModel:
     file: str  # for messages: the path, or "<bytes>"
     metadata: Mapping[str, str]
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
+    weights: tuple[str, ...] = ()  # initializers and constants of the file's main graph, by name
+
+
+def weight_arrays(graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
+    """What a graph's initializers hold, and its nodes that are constants, by the names of their outputs."""
+    constants = ((node.outputs[0], content) for node in graph.nodes if (content := _constant(node)) is not None)
+    return {**graph.initializers, **dict(constants)}
+
+
+def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
+    """The graph with other arrays in place of some of its initializers and constants."""
+    initializers = {name: changed.get(name, array) for name, array in graph.initializers.items()}
+    return replace(graph, initializers=initializers, nodes=tuple(_changed(node, changed) for node in graph.nodes))
+
+
+def _changed(node: Node, changed: Mapping[str, np.ndarray[Any, Any]]) -> Node:
+    if _constant(node) is None or node.outputs[0] not in changed:
+        return node
+    return replace(node, attributes=dict.fromkeys(node.attributes, changed[node.outputs[0]]))
+
+
+def _constant(node: Node) -> np.ndarray[Any, Any] | None:
+    """What a node gives that is nothing but a tensor."""
+    if node.domain or node.inputs or len(node.outputs) != 1 or len(node.attributes) != 1:
+        return None
+    (content,) = node.attributes.values()
+    return content if isinstance(content, np.ndarray) else None
 
 
 def subgraphs(node: Node) -> Iterator[Graph]:

@@ -44,7 +44,7 @@ def build_sections(fused: FusedProgram, target: Target, progress: Progress | Non
     """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
     with memoizing():
         sections = _build(fused, target, progress)
-    return verified(sections_with_barriers(sections) if isinstance(target, ThreadTarget) else sections)
+    return _finished(sections, target)
 
 
 def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
@@ -108,11 +108,7 @@ class _Builder:
         need not outlive them.
         """
         operands = tuple(self.in_layout(value, needed_layout(group, value, self.layouts)) for value in group.operands)
-        tensors = {value: self.tensor(stored) for value, stored in zip(group.operands, operands)}
-        tensors |= {value: self.tensor(value) for step in group.steps for value in step.results}
-        tiles = self.fused.tiles.get(group.heavy.results[0]) if isinstance(group, HeavyGroup) else None
-        constants = self.fused.program.constants
-        choice = choose(Request(group, tensors, constants, self.target, None if tiles is None else tiles.size))
+        choice = choose(_request(group, self.fused, self.target))
         why = (choice.template, choice.reason)
         origin = join_origins(step.origin for step in group.steps)
         *packing, last = choice.parts
@@ -159,6 +155,28 @@ class _Builder:
     def copy(self, source: Value, result: Value, reason: str, *, flat: bool = False) -> None:
         work = copy_work(self.tensor(source), self.tensor(result), self.target, flat=flat)
         self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
+
+
+def group_section(group: KernelGroup, fused: FusedProgram, target: Target) -> NativeSection:
+    """What one group of a program becomes in its sections: tasks that follow each other there, here without values."""
+    with memoizing():
+        parts = choose(_request(group, fused, target)).parts
+    tasks = tuple(Task(part.work, (), (), "") for part in parts)
+    (section,) = _finished((NativeSection(tasks, {}, (), ()),), target)
+    assert isinstance(section, NativeSection)
+    return section
+
+
+def _request(group: KernelGroup, fused: FusedProgram, target: Target) -> Request[KernelGroup, Target]:
+    made = {value: fused.layouts.get(value, row_major(rank(value))) for step in group.steps for value in step.results}
+    layouts = {value: needed_layout(group, value, fused.layouts) for value in group.operands} | made
+    tensors = {value: replace(_row_major(value), layout=layout) for value, layout in layouts.items()}
+    tiles = fused.tiles.get(group.heavy.results[0]) if isinstance(group, HeavyGroup) else None
+    return Request(group, tensors, fused.program.constants, target, None if tiles is None else tiles.size)
+
+
+def _finished(sections: tuple[Section, ...], target: Target) -> tuple[Section, ...]:
+    return verified(sections_with_barriers(sections) if isinstance(target, ThreadTarget) else sections)
 
 
 def _row_major(value: Value) -> StoredTensor:

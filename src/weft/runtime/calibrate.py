@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from weft.backends.device import CompilingDriver, Runner, RunOptions
 from weft.cache.digests import key_of, package_digest
@@ -152,15 +153,17 @@ class _Measurement:
         """Operations a second of products by type, and what part of float32's convolutions reach."""
 
         def rate(probe: Probe) -> float:
-            return probe.flops / max(self._time(probe)[0] - smallest, LEAST)
+            return probe.flops / max(self._time(probe, placed=True)[0] - smallest, LEAST)
 
         self.progress("products of float32")
         products = {DType.float32: rate(probes.products(DType.float32, peak))}
         self.progress("convolutions")
-        reached = {
-            WorkKind.CONVOLUTION: rate(probes.convolutions(peak)) / products[DType.float32],
-            WorkKind.DEPTHWISE: rate(probes.depthwise_convolutions(peak)) / products[DType.float32],
+        convolutions = {
+            WorkKind.CONVOLUTION: probes.convolutions(peak, stride=2),
+            WorkKind.TRANSFORMED: probes.convolutions(peak),
+            WorkKind.DEPTHWISE: probes.depthwise_convolutions(peak),
         }
+        reached = {kind: rate(probe) / products[DType.float32] for kind, probe in convolutions.items()}
         others: Mapping[DType, Callable[[], Probe]] = {
             DType.float16: lambda: probes.products(DType.float16, peak),
             DType.int8: lambda: probes.byte_products(peak),
@@ -174,25 +177,26 @@ class _Measurement:
                     products[dtype] = rate(probe())
         return products, reached
 
-    def _time(self, probe: Probe) -> tuple[float, float]:
-        """The seconds of a run, and how many launches it has."""
+    def _time(self, probe: Probe, *, placed: bool = False) -> tuple[float, float]:
+        """The seconds of a run, and how many launches it has; `placed`: on inputs that are on the device already."""
         target = self.opened.target("float32")
         fused = fuse(probe.program, target)
         compiled = self.opened.compile(probe.program, build_sections(fused, target), True, lambda *_: None)
         runner = self.opened.start(compiled, RunOptions(self.threads))
         portions = workload(fused).portions
         launches = sum(portion.launches * int(str(portion.times)) for portion in portions)
-        return _quickest(runner, probe), launches
+        there = placed and self.opened.has_memory
+        return _quickest(runner, list(map(self.opened.place, probe.inputs)) if there else probe.inputs), launches
 
 
-def _quickest(runner: Runner, probe: Probe) -> float:
+def _quickest(runner: Runner, inputs: Sequence[Any]) -> float:
     """The least seconds of some runs, the first of which, with all that it gets ready, left out."""
-    runner.run(probe.inputs)
+    runner.run(inputs)
     fewest = spent = inf
     runs = 0
     while runs < FEWEST_RUNS or (runs < MOST_RUNS and spent < ENOUGH):
         start = time.perf_counter()
-        runner.run(probe.inputs)
+        runner.run(inputs)
         seconds = time.perf_counter() - start
         fewest = min(fewest, seconds)
         spent = seconds if runs == 0 else spent + seconds

@@ -1,27 +1,51 @@
-"""A model on all the devices that it was compiled for: one session each, made when it is first asked for."""
+"""A model on all the devices that it was compiled for: one session each, made when it is first asked for.
+
+A session has one set of weights for as long as it lives. Others come with other sessions, which take the place of all
+at once: whoever has a session has all the old weights or all the new ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from weft.errors import Attempt
+from weft.errors import Attempt, DeviceLostError
 from weft.ir.specs import Signature
 from weft.runtime.attempts import History
+from weft.runtime.model_files import ModelFiles
+from weft.runtime.policy import DeviceOption
 from weft.runtime.session import Session
+from weft.runtime.weights import Array, checked_weights
 from weft.threads import lock, reentrant_lock
 
 
 class Opener(Protocol):
-    """What brings a model to a device."""
+    """What brings a model, with one set of weights, to a device."""
 
     @property
     def file(self) -> str:
         """What to call the model in messages."""
         ...
 
+    @property
+    def files(self) -> ModelFiles:
+        """What it is read from, and its weights."""
+        ...
+
     def open(self, device: str) -> Session:
         """The model there, ready to run."""
+        ...
+
+    def with_weights(self, changed: Mapping[str, Array]) -> Opener:
+        """The same with some other weights."""
+        ...
+
+    def renew(self, session: Session) -> Session:
+        """What a session with other weights is with these: what it has of use is taken over."""
+        ...
+
+    def portable(self, device: DeviceOption) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A function and its arguments that load the same model, for these devices, in another process."""
         ...
 
 
@@ -33,7 +57,8 @@ class Deployment:
         self.sessions: dict[str, Session] = {}  # looked up without a lock
         self.history = History(opener.file, absent)
         self._opening: dict[str, object] = {}
-        self._lock = lock()
+        self._lock = lock()  # of the opener together with its sessions
+        self._setting = reentrant_lock()  # of whoever sets weights
 
     def session(self, device: str) -> Session:
         """The model on a device; threads that want the same one wait for its compilation."""
@@ -43,9 +68,12 @@ class Deployment:
         with self._lock:
             opening = self._opening.setdefault(device, reentrant_lock())
         with opening:  # type: ignore[attr-defined]
-            session = self.sessions.get(device)
-            if session is None:
-                session = self.sessions[device] = self.opener.open(device)
+            while (session := self.sessions.get(device)) is None:
+                opener = self.opener
+                made = opener.open(device)
+                with self._lock:
+                    if self.opener is opener:  # else weights were set meanwhile
+                        self.sessions[device] = made
         return session
 
     def signature(self) -> Signature:
@@ -54,4 +82,38 @@ class Deployment:
 
     def drop(self, device: str) -> None:
         """Forget what was compiled for a device: runs that are under way end as they would."""
-        self.sessions.pop(device, None)
+        with self._lock:
+            self.sessions.pop(device, None)
+
+    def set_weights(self, given: Mapping[str, Any]) -> None:
+        """Change weights on all devices, or nothing at all: an error leaves everything as it was.
+
+        A device that is lost is left: whoever wants it again finds the model compiled for it anew, or hears why not.
+        """
+        with self._setting:
+            opener = self.opener.with_weights(checked_weights(given, self.opener.files))
+            renewed: dict[Session, Session | None] = {}
+            while True:
+                with self._lock:
+                    waiting = [session for session in self.sessions.values() if session not in renewed]
+                    if not waiting:
+                        self.opener = opener
+                        for device, session in list(self.sessions.items()):
+                            if (successor := renewed[session]) is None:
+                                del self.sessions[device]
+                            else:
+                                self.sessions[device] = successor
+                        return
+                for session in waiting:
+                    try:
+                        renewed[session] = opener.renew(session)
+                    except DeviceLostError as error:
+                        self.history.failed(session.device, "setting weights", error)
+                        renewed[session] = None
+
+    def copy(self) -> Deployment:
+        """Another one with the same weights, to be changed without this one; sessions never change, and are shared."""
+        with self._lock:
+            other = Deployment(self.opener)
+            other.sessions.update(self.sessions)
+        return other

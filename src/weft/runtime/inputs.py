@@ -169,7 +169,8 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
 
 
 def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
-    array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, spec.name, file)
+    what = f"input {spec.name!r}"
+    array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, what, file)
     found = _dtype(array, spec.name, file)
     if found is not type.dtype:
         raise InputError(
@@ -192,12 +193,12 @@ def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tens
     return array
 
 
-def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
-    """Anything array-like; Python numbers and lists take the dtype that is asked for."""
+def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
+    """Anything array-like; Python numbers and lists take the dtype that is asked for. `what` it is, for messages."""
     try:
         if isinstance(content, np.ndarray):
             if type(content) is not np.ndarray and np.ma.is_masked(content):
-                raise InputError(f"input {name!r} has masked elements, which ONNX lacks", file=file, hint=_FILL)
+                raise InputError(f"{what} has masked elements, which ONNX lacks", file=file, hint=_FILL)
             array = np.asarray(content)
         elif isinstance(content, np.generic):
             array = np.asarray(content)
@@ -209,30 +210,30 @@ def as_array(content: Any, dtype: DType, name: str, file: str) -> Array:
             array = np.from_dlpack(content)
         else:
             kind = "nothing" if content is None else f"a {_kind(content)}"
-            raise InputError(f"input {name!r} must be an array, not {kind}", file=file)
+            raise InputError(f"{what} must be an array, not {kind}", file=file)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"input {name!r} cannot be read as a {dtype} array: {error}", file=file) from error
+        raise InputError(f"{what} cannot be read as a {dtype} array: {error}", file=file) from error
     if not isinstance(array, np.ndarray):
-        raise InputError(f"input {name!r} cannot be read as a {dtype} array: it gives a {_kind(array)}", file=file)
+        raise InputError(f"{what} cannot be read as a {dtype} array: it gives a {_kind(array)}", file=file)
     if array.dtype.kind in "OUST":
-        return _strings(array, dtype, name, file)
+        return _strings(array, dtype, what, file)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _strings(array: Array, dtype: DType, name: str, file: str) -> Array:
+def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
     """An array of `str`, from whatever numpy keeps strings in."""
     if array.dtype.kind == "O" and dtype is not DType.string:
         hint = "numpy made Python objects of it; make an array of numbers"
-        raise InputError(f"input {name!r} must be {dtype}, not an array of Python objects", file=file, hint=hint)
+        raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
         texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
     except UnicodeDecodeError as error:
-        raise InputError(f"input {name!r} holds bytes that are no UTF-8: {error}", file=file) from error
+        raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
     odd = [item for item in texts if not isinstance(item, str)]
     if odd:
-        raise InputError(f"input {name!r} must hold strings, not {shown(odd[0])}", file=file)
+        raise InputError(f"{what} must hold strings, not {shown(odd[0])}", file=file)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = texts
     return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError
@@ -21,6 +23,7 @@ from weft.runtime.policy import DeviceOption, Route, route
 from weft.runtime.profile import Profile
 from weft.runtime.session import Session, on_host
 from weft.runtime.tensors import placeable
+from weft.runtime.weights import Weights
 from weft.threads import lock
 
 
@@ -205,6 +208,54 @@ class Model:
         self._left |= {self.device}
         self.device = device
         self._deployment.history.serves(device, reason)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> Weights:
+        """The weights by name, as they are now: initializers, and constants among the nodes of the main graph."""
+        return Weights(lambda: self._deployment.opener.files)
+
+    def set_weight(self, name: str, array: Any) -> None:
+        """Change a weight, on every device that the model is compiled for and in compilations to come.
+
+        dtype and shape stay as they are. Results are then those of the file that `save` writes, to the bit. Runs that
+        are under way end with the old weights, each later one has the new ones.
+        """
+        self._deployment.set_weights({name: array})
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Change several weights at once: no run sees some of the old ones and some of the new."""
+        self._deployment.set_weights(weights)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the model as an ONNX file, with the weights that were set; all else is as it was.
+
+        Data that lay in other files is taken in; where that is more than 2 GB it goes into one file beside the new one.
+        """
+        try:
+            target = Path(path)
+        except TypeError as error:
+            raise InputError(f"a path to save to, not a {type(path).__name__}", file=self.file) from error
+        self._deployment.opener.files.save(target)
+
+    def __copy__(self) -> Model:
+        """The same model: whoever sets weights sets them for both."""
+        return self._copied(self._deployment)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        """A model with the same weights, which can be set without those of this one."""
+        return self._copied(self._deployment.copy())
+
+    def _copied(self, deployment: Deployment) -> Model:
+        other = Model(deployment, self._route, self._strict, self._signature)
+        with self._lock:
+            other.device, other._following, other._left = self.device, self._following, self._left
+        return other
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Source, options and weights that were set; what is compiled comes from the cache where it is loaded."""
+        return self._deployment.opener.portable(self._route.settings.option)
 
     # -- what is told of it ------------------------------------------------------------------------------------------
 

@@ -1,27 +1,46 @@
 """A model's files, read as often as is asked for and always with the same content.
 
 The first look at a file decides what it holds: by its digest, or by a private copy. Whoever reads it later gets the
-very same, or an error that says that the file has changed.
+very same, or an error that says that the file has changed. Weights that were set lie over what the files hold: each
+set of them is a `ModelFiles` of its own, which reads through the first one and is never changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from weft.cache.digests import digest, file_digest, is_settled
 from weft.cache.files import usable
 from weft.errors import ChangedFileError, ModelError
-from weft.frontend import OpenedModel, OpenFile, copy_model, open_external
-from weft.ir.graph import OnnxModel
+from weft.frontend import OpenedModel, OpenFile, copy_model, open_external, open_model, save_model
+from weft.ir.graph import OnnxModel, with_weights
 from weft.threads import reentrant_lock
 
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
+Array = np.ndarray[Any, Any]
 Read = Callable[[OpenedModel, Sequence[Path]], OnnxModel]
+
+
+@dataclass(frozen=True, slots=True)
+class PortableSource:
+    """What another process needs to open the same files: their content, or a path and the names of contents."""
+
+    file: str
+    path: str | None
+    content: bytes | None  # None: it is in the file
+    name: str
+    external: Mapping[str, str]
 
 
 class ModelFiles:
     """The files of one model: what they hold, and the model as it was read from them, while that is needed."""
+
+    changed: Mapping[str, Array] = {}  # weights that were set, by name
 
     def __init__(self, opened: OpenedModel, read: Read, folder: Path | None, records: Path | None) -> None:
         """`folder` is where large copies of files may lie, `records` where names of their contents are remembered."""
@@ -98,12 +117,105 @@ class ModelFiles:
                 return []
             return [self._copy.view, *self._model.external.values()]
 
+    def with_weights(self, changed: Mapping[str, Array]) -> ModelFiles:
+        """The same files, with these arrays instead of the weights that they hold."""
+        return ChangedModelFiles(self, changed)
+
+    def save(self, path: Path) -> None:
+        """Write the model's file anew, with the weights that were set."""
+        self._save(path, {})
+
+    def _save(self, path: Path, changed: Mapping[str, Array]) -> None:
+        with self._lock:
+            model = self.model()
+            assert self._copy is not None
+            copy = self._copy
+        save_model(copy, model.external, changed, path)
+
+    def portable(self) -> PortableSource:
+        """What says the same files elsewhere; `reopened` finds them there."""
+        path = None if self.opened.path is None else str(self.opened.path.absolute())
+        content = self.opened.content
+        if isinstance(content, OpenFile) and content.is_whole and path is not None:
+            return PortableSource(self.file, path, None, self.name(), dict(self._external))
+        private = copy_model(self.opened).view
+        name = _same(self._name, private, "the file", self.file)
+        return PortableSource(self.file, path, private.tobytes(), name, dict(self._external))
+
     def end_loading(self, keep: bool) -> None:
         """Let go of large copies of files, unless they are to be kept; who needs them again, makes them again."""
         with self._lock:
             self._is_loaded = True
             if not keep and sum(map(len, self.views())) > KEPT and isinstance(self.opened.content, OpenFile):
                 self._model = self._copy = None
+
+
+class ChangedModelFiles(ModelFiles):
+    """Files as others read them, with other weights. The files' own model stays at hand: it may be asked for often."""
+
+    def __init__(self, under: ModelFiles, changed: Mapping[str, Array]) -> None:
+        super().__init__(under.opened, under._read, under._folder, under._records)
+        self._under: ModelFiles = under._under if isinstance(under, ChangedModelFiles) else under
+        self.changed = {**under.changed, **changed}
+
+    def name(self) -> str:
+        """Of the file alone: what is made of it with these weights has no place in the cache."""
+        return self._under.name()
+
+    def locations(self) -> list[str]:
+        return self._under.locations()
+
+    def external_names(self, locations: Sequence[str]) -> list[str]:
+        return self._under.external_names(locations)
+
+    def model(self) -> OnnxModel:
+        """The model with the weights that were set."""
+        with self._lock:
+            if self._model is None:
+                model = self._under.model()
+                self._model = replace(model, graph=with_weights(model.graph, self.changed))
+            return self._model
+
+    def views(self) -> list[memoryview]:
+        return self._under.views()
+
+    def save(self, path: Path) -> None:
+        self._under._save(path, self.changed)
+
+    def portable(self) -> PortableSource:
+        return self._under.portable()
+
+    def end_loading(self, keep: bool) -> None:
+        """What was read stays."""
+
+
+def reopened(source: PortableSource, read: Read, folder: Path | None, records: Path | None) -> ModelFiles:
+    """The files that another process had; ChangedFileError where they are not here, or hold something else."""
+    path = None if source.path is None else Path(source.path)
+    if source.content is not None:
+        opened = OpenedModel(memoryview(source.content), source.file, path)
+    else:
+        assert path is not None
+        try:
+            opened = replace(open_model(path), file=source.file)
+        except ModelError as error:
+            raise _not_here(error.problem, source.file) from error
+    files = ModelFiles(opened, read, folder, records)
+    if files.name() != source.name:
+        raise _not_here(f"{source.path} holds something else", source.file)
+    try:
+        found = files.external_names(list(source.external))
+    except ModelError as error:
+        raise _not_here(error.problem, source.file) from error
+    for location, name in zip(source.external, found):
+        if name != source.external[location]:
+            raise _not_here(f"{location} holds something else", source.file)
+    return files
+
+
+def _not_here(problem: str, file: str) -> ChangedFileError:
+    hint = "put the file back, or load the model again; a model that was loaded from bytes needs no file"
+    return ChangedFileError(f"since the model was pickled: {problem}", file=file, hint=hint)
 
 
 def _same(known: str | None, view: memoryview, name: str, file: str) -> str:

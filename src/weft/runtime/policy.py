@@ -87,6 +87,16 @@ class Settings:
         names = (value,) if isinstance(value, str) else value
         return None if names == (AUTO,) else names
 
+    @property
+    def option(self) -> DeviceOption:
+        """What a caller said, without the environment's part, so that it can be said again."""
+        value = self.device.value
+        if self.device.origin == ARGUMENT and value != AUTO:
+            return value
+        said = {setting.name: setting.value for setting in self if setting.origin == ARGUMENT}
+        said.pop("device", None)
+        return DevicePolicy(**said) if said else AUTO
+
     def __iter__(self) -> Iterator[Setting[Any]]:
         yield from (self.device, self.allow, self.deny, self.prefer, self.pick, self.runs)
 

@@ -128,30 +128,30 @@ def byte_products(peak: Peak) -> Probe:
     return _probe([_zeros(side, side, dtype=DType.uint8)], layer, 2.0 * side**3)
 
 
-def convolutions(peak: Peak) -> Probe:
-    """3x3 convolutions in a row."""
+def convolutions(peak: Peak, stride: int = 1) -> Probe:
+    """A 3x3 convolution, of a stride for which some devices have another way or not."""
     wanted = PRODUCT_SECONDS * peak.flops
     channels = 64 if wanted < 1e9 else 256
     side = _image_side(wanted / (2 * 9 * channels**2))
-    return _convolutions(channels, side, channels, 1)
+    return _convolution(channels, side, channels, stride)
 
 
 def depthwise_convolutions(peak: Peak) -> Probe:
     """The same, each channel on its own."""
     side = _image_side(PRODUCT_SECONDS * peak.bandwidth / (8 * DEPTHWISE_CHANNELS))
-    return _convolutions(DEPTHWISE_CHANNELS, side, 1, DEPTHWISE_CHANNELS)
+    return _convolution(DEPTHWISE_CHANNELS, side, 1, 1)
 
 
-def _convolutions(channels: int, side: int, taken: int, groups: int) -> Probe:
+def _convolution(channels: int, side: int, taken: int, stride: int) -> Probe:
+    strides, pads, groups = (stride, stride), ((1, 1), (1, 1)), channels // taken
+
     def layers(x: Tensor) -> list[Tensor]:
-        for _ in range(LAYERS):
-            filters = _weights(channels, taken, 3, 3)
-            ones, pads = (1, 1), ((1, 1), (1, 1))
-            x = language.convolve(x, filters, strides=ones, dilations=ones, pads=pads, groups=groups)
-        return [language.reduce("maximum", x, [2, 3])]
+        filters = _weights(channels, taken, 3, 3)
+        y = language.convolve(x, filters, strides=strides, dilations=(1, 1), pads=pads, groups=groups)
+        return [language.reduce("maximum", y, [2, 3])]
 
-    flops = LAYERS * 2.0 * 9 * taken * channels * side**2
-    return _probe([_zeros(1, channels, side, side)], layers, flops)
+    flops = 2.0 * 9 * taken * channels * side**2
+    return _probe([_zeros(1, channels, stride * side, stride * side)], layers, flops)
 
 
 # -- making them -----------------------------------------------------------------------------------------------------

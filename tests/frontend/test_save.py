@@ -1,0 +1,138 @@
+"""Model files written again with other weights: onnx reads what was meant, and nothing else has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from frontend import samples
+from onnx import numpy_helper
+
+from weft.errors import InputError
+from weft.frontend import copy_model, open_model, read_model, save, save_model
+from weft.ir.graph import weight_arrays
+
+Array = np.ndarray[Any, Any]
+
+
+def saved(source: Any, changed: Mapping[str, Array], path: Path) -> onnx.ModelProto:
+    opened = copy_model(open_model(source))
+    save_model(opened, read_model(opened).external, changed, path)
+    return onnx.ModelProto.FromString(path.read_bytes())
+
+
+def other(array: Array) -> Array:
+    """An array of the same kind with other elements."""
+    if array.dtype == object:
+        return np.array([f"{text}, changed \udcff" for text in array.reshape(-1)], object).reshape(array.shape)
+    if array.dtype == bool:
+        return ~array
+    return np.array(array.reshape(-1)[::-1]).reshape(array.shape)
+
+
+def content(proto: onnx.ModelProto) -> dict[str, Array]:
+    return weight_arrays(read_model(proto).graph)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_every_type_of_elements(raw: bool, tmp_path: Path) -> None:
+    proto = samples.every_dtype(raw=raw)
+    before = content(proto)
+    changed = {name: other(array) for name, array in before.items()}
+    made = saved(proto, changed, tmp_path / "new.onnx")
+    after = content(made)
+    assert list(after) == list(before)
+    for name, array in changed.items():
+        assert (after[name].dtype, after[name].shape) == (array.dtype, array.shape)
+        if array.dtype == object:
+            assert after[name].tolist() == array.tolist()
+            continue
+        assert after[name].tobytes() == array.tobytes()
+        tensor = next(tensor for tensor in made.graph.initializer if tensor.name == name)
+        assert numpy_helper.to_array(tensor).tobytes() == array.tobytes(), name
+    for tensor in made.graph.initializer:
+        tensor.CopyFrom(next(old for old in proto.graph.initializer if old.name == tensor.name))
+    assert made == proto
+
+
+def test_what_does_not_change_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    for number, proto in enumerate((samples.large_weights(), samples.calling(), samples.branching())):
+        path = tmp_path / f"{number}.onnx"
+        saved(proto, {}, path)
+        assert path.read_bytes() == proto.SerializeToString()
+
+
+def test_initializers_constants_and_sparse_tensors(tmp_path: Path) -> None:
+    proto = samples.large_weights()
+    model = read_model(proto)
+    assert model.weights == ("raw", "listed", "doubles", "integers", "sparse", "k")
+    arrays = weight_arrays(model.graph)
+    assert set(arrays) == set(model.weights)
+    for name in model.weights:
+        path = tmp_path / f"{name}.onnx"
+        made = saved(proto, {name: other(arrays[name])}, path)
+        onnx.checker.check_model(made)
+        after = content(made)
+        for each, array in arrays.items():
+            np.testing.assert_array_equal(after[each], other(array) if each == name else array)
+
+
+def test_constants_of_functions_are_the_functions_own() -> None:
+    names = read_model(samples.calling()).weights
+    proto = samples.calling()
+    assert set(names) <= {tensor.name for tensor in proto.graph.initializer} | {
+        node.output[0] for node in proto.graph.node
+    }
+
+
+def test_external_data_is_taken_in(tmp_path: Path) -> None:
+    path = samples.with_external(tmp_path)
+    model = read_model(path)
+    (tmp_path / "new").mkdir()
+    kept = saved(path, {}, tmp_path / "new" / "kept.onnx")
+    np.testing.assert_array_equal(content(kept)["w"], model.graph.initializers["w"])
+    array = np.full(600, 7, np.float32)
+    made = saved(path, {"w": array}, tmp_path / "new" / "changed.onnx")
+    np.testing.assert_array_equal(content(made)["w"], array)
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["changed.onnx", "kept.onnx"]
+
+
+def test_what_is_too_large_for_protobuf_lies_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = samples.with_external(tmp_path)
+    monkeypatch.setattr(save, "LARGEST", 1000)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for turn in range(2):
+        for number in (7, 8):
+            array = np.full(600, number, np.float32)
+            made = saved(path, {"w": array}, folder / f"{number}.onnx")
+            assert made.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
+            np.testing.assert_array_equal(read_model(folder / f"{number}.onnx").graph.initializers["w"], array)
+            loaded = onnx.load(folder / f"{number}.onnx")
+            np.testing.assert_array_equal(numpy_helper.to_array(loaded.graph.initializer[0]), array)
+        assert len(list(folder.iterdir())) == 4, turn  # the same content again is the same file
+
+
+def test_saving_over_its_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(samples.large_weights().SerializeToString())
+    opened = open_model(path)
+    array = np.full(3000, 3, np.float32)
+    save_model(copy_model(opened), {}, {"raw": array}, path)
+    np.testing.assert_array_equal(read_model(path).graph.initializers["raw"], array)
+    np.testing.assert_array_equal(
+        read_model(opened).graph.initializers["raw"], content(samples.large_weights())["raw"]
+    )  # who reads the old file goes on with it
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    source = copy_model(open_model(samples.large_weights()))
+    for path in (tmp_path / "nowhere" / "new.onnx", tmp_path):
+        with pytest.raises(InputError, match="cannot be written"):
+            save_model(source, {}, {}, path)
+    assert list(tmp_path.iterdir()) == []
