@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +14,10 @@ from onnx import TensorProto
 
 import weft
 from weft.ir.dtypes import DType
+from weft.ir.program import Map, Step, TensorProgram
+from weft.ir.scalar import Apply, Literal
+from weft.opset.trace import Evaluator
+from weft.passes import PIPELINE
 from weft.report.comparison import CODE, TOLERANCES, Comparison, Method, compare
 from weft.report.contenders import Content, InFloat64, Known, OnDevice, Unavailable, all_possible
 from weft.report.deviation import difference
@@ -248,3 +252,37 @@ def test_float16_is_allowed_more_than_float32() -> None:
     tolerance = TOLERANCES[DType.float16]
     assert [deviation.allowed for deviation in findings.deviations] == pytest.approx([tolerance, tolerance * 2**0.5])
     assert 1e-5 < findings.deviations[1].error < 1e-3  # float64 has not rounded, the device has
+
+
+def test_a_kernel_that_is_wrong_only_where_nodes_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of one node are off by a hundredth, unless someone asks for them."""
+
+    def spoil(program: TensorProgram, _: Evaluator) -> TensorProgram:
+        def spoiled(step: Step) -> Step:
+            if step.origin != "culprit" or step.results[0] in program.outputs or not isinstance(step.primitive, Map):
+                return step
+            factor = Literal(1.01, DType.float32)
+            return replace(step, primitive=Map(Apply("multiply", (step.primitive.expression, factor), DType.float32)))
+
+        return replace(program, steps=tuple(map(spoiled, program.steps)))
+
+    monkeypatch.setattr("weft.compiler.PIPELINE", (spoil, *PIPELINE))
+    names = ["x", "one", "two", "three", "four", "five"]
+    built = model(
+        [
+            node(kind, [source], [result], "culprit" if result == "three" else result)
+            for kind, source, result in zip(("Tanh", "Sin", "Exp", "Cos", "Neg"), names, names[1:])
+        ],
+        [value("x", [4, 6])],
+        [value("five", [4, 6])],
+        doc_string="of this test alone, in a cache too",
+    )
+    inputs = {"x": X}
+    graph = weft.load(built, device="reference").source.graph
+    others = [OnDevice("cpu", built, "cpu", inputs)]
+    (findings,) = compare(layers(graph, inputs), inputs, InFloat64(graph, inputs), others).findings
+    assert findings.first is None
+    assert findings.wrong == ()
+    assert not findings.agrees
+    assert findings.hidden is not None
+    assert findings.hidden.cure == names.index("three") - 1

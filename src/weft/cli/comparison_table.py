@@ -15,7 +15,7 @@ from weft.report.comparison import ALONE, CODE, TOLERANCES, Comparison, Deviatio
 from weft.report.deviation import Difference, Number
 from weft.report.layers import Layer
 
-SHOWN_LAYERS = 24
+SHOWN_LAYERS = 16
 SHOWN_WRONG = 3
 SHOWN_REASONS = 2
 AROUND = 3  # layers before and after one that is told of
@@ -23,6 +23,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LEAST, MOST = -8, 0  # log10 of the errors that the picture tells apart
 PICTURE_WIDTH = 72
 NOTHING = "–"
+NEXT_TO_NOTHING = 1e-30
 
 
 def print_comparison(comparison: Comparison, given: Sequence[Given], every: bool) -> None:
@@ -63,7 +64,7 @@ def _print_layers(comparison: Comparison, every: bool, console: Console) -> None
 
 
 def _telling(comparison: Comparison) -> list[int]:
-    """The layers to show: those around what is told of, the last, and the largest jumps."""
+    """The layers to show: those around what is told of, the last, and those that come closest to what is allowed."""
     count = len(comparison.layers)
     if count <= SHOWN_LAYERS:
         return list(range(count))
@@ -72,12 +73,15 @@ def _telling(comparison: Comparison) -> list[int]:
         for number in (findings.first, findings.steepest, *findings.wrong[:1]):
             if number is not None:
                 shown.update(range(max(number - AROUND, 0), min(number + AROUND + 1, count)))
-    jumps = [max(findings.deviations[number].jump for findings in comparison.findings) for number in range(count)]
-    for number in sorted(range(count), key=lambda number: jumps[number], reverse=True):
-        if len(shown) >= SHOWN_LAYERS:
-            break
-        shown.add(number)
+    shares = [max(_share(findings.deviations[number]) for findings in comparison.findings) for number in range(count)]
+    closest = sorted(range(count), key=lambda number: shares[number], reverse=True)
+    shown.update(closest[: max(SHOWN_LAYERS - len(shown), 0)])
     return sorted(shown)
+
+
+def _share(deviation: Deviation) -> float:
+    """How much of what it may be off a layer is off."""
+    return deviation.error / max(deviation.allowed, NEXT_TO_NOTHING)
 
 
 def _error_text(deviation: Deviation) -> Text:

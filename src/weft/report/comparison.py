@@ -108,9 +108,9 @@ class Findings:
 
     @property
     def steepest(self) -> int | None:
-        """The layer of the largest jump, among those whose error is more than a few roundings."""
-        visible = (number for number, one in enumerate(self.deviations) if one.error > one.allowed / 10)
-        return max(visible, key=lambda number: self.deviations[number].jump, default=None)
+        """The layer of the largest jump, among those that depart."""
+        departing = (number for number, deviation in enumerate(self.deviations) if deviation.departs)
+        return max(departing, key=lambda number: self.deviations[number].jump, default=None)
 
     @property
     def agrees(self) -> bool:
