@@ -18,6 +18,7 @@ from weft.errors import (
     DeviceLostError,
     ExecutionError,
     FallbackWarning,
+    GraphError,
     InputError,
     InternalError,
     InvalidModelError,
@@ -29,7 +30,10 @@ from weft.errors import (
 )
 
 if TYPE_CHECKING:
+    from weft import ops
     from weft.backends.device import Device
+    from weft.builder.graph import Graph
+    from weft.builder.tensor import Tensor
     from weft.compiler import load
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
@@ -57,6 +61,8 @@ __all__ = [
     "DeviceTensor",
     "ExecutionError",
     "FallbackWarning",
+    "Graph",
+    "GraphError",
     "HostStep",
     "InputError",
     "InternalError",
@@ -67,12 +73,14 @@ __all__ = [
     "ModelError",
     "OutOfMemoryError",
     "Profile",
+    "Tensor",
     "TensorSpec",
     "UnsupportedModelError",
     "WeftError",
     "__version__",
     "devices",
     "load",
+    "ops",
     "to_device",
 ]
 
@@ -84,15 +92,19 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "DeviceReport": "weft.runtime.device_report",
     "to_device": "weft.runtime.tensors",
     "DeviceTensor": "weft.ir.tensors",
+    "Graph": "weft.builder.graph",
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
     "Profile": "weft.runtime.profile",
+    "Tensor": "weft.builder.tensor",
     "TensorSpec": "weft.ir.specs",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return import_module("weft.ops")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -63,6 +63,10 @@ class UnsupportedModelError(ModelError):
     """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
 
 
+class GraphError(ModelError):
+    """A graph in the making is used in a way that gives no model: a name twice, a tensor of another graph."""
+
+
 class ChangedFileError(WeftError):
     """A file of the model is not what it was when the model was loaded, and what is asked for needs it again."""
 

@@ -339,7 +339,7 @@ def test_peak_is_kept_and_the_best_counts(tmp_path: Path, monkeypatch: pytest.Mo
         known_peak.cache_clear()
         assert known_peak(1) == Peak(100.0, 10.0)
         (file,) = (tmp_path / "peaks").iterdir()
-        file.write_text("[100.0, 10.0, 5.0]")  # long ago
+        file.write_text("[100.0, 10.0, 0.0, 0.0, 5.0]")  # long ago
         known_peak.cache_clear()
         assert known_peak(1) == Peak(100.0, 20.0)
         file.write_text("damaged")

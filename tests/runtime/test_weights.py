@@ -61,9 +61,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     build = Pipeline.build
 
-    def counted(self: Pipeline, fused: Any) -> Any:
+    def counted(self: Pipeline, *arguments: Any) -> Any:
         found.append(self.driver.name)
-        return build(self, fused)
+        return build(self, *arguments)
 
     monkeypatch.setattr(Pipeline, "build", counted)
     return found
@@ -358,7 +358,7 @@ class SlowOpener:
         self.file = files.file
         self.during = during
 
-    def open(self, device: str) -> Any:
+    def open(self, device: str, progress: Any = None) -> Any:  # noqa: ARG002
         during, self.during = self.during, lambda: None
         during()
         return Opened(device, self.files)
@@ -383,7 +383,7 @@ def number_in(session: Any) -> float:
 
 
 def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
-    files = weft.load(pair(2), device="reference")._deployment.opener.files
+    files = weft.load(pair(2), device="reference").deployment.opener.files
     opener = SlowOpener(files, lambda: found.set_weights({"left": np.full((2, 2), 7, np.float32)}))
     found: Any = deployment.Deployment(opener)  # type: ignore[arg-type]
     assert number_in(found.session("one")) == 7
@@ -393,7 +393,7 @@ def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
 
 
 def test_a_lost_device_does_not_keep_others_from_new_weights() -> None:
-    files = weft.load(pair(2), device="reference")._deployment.opener.files
+    files = weft.load(pair(2), device="reference").deployment.opener.files
     found: Any = deployment.Deployment(SlowOpener(files))  # type: ignore[arg-type]
     found.session("lost"), found.session("well")
     found.set_weights({"left": np.full((2, 2), 8, np.float32)})

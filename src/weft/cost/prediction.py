@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from weft.cost.calibration import Amount, Calibration, Seconds, WorkKind, transfer_seconds, work_seconds
 from weft.cost.effort import UnknownShapeError, effort, elements, step_flops
 from weft.cost.expressions import cost
@@ -30,14 +32,15 @@ from weft.ir.groups import (
     ScanGroup,
 )
 from weft.ir.program import (
+    ArgReduce,
     Branch,
-    Concat,
     Contract,
     Convolve,
     Cumulate,
     Loop,
     Map,
     Pool,
+    Reduce,
     Scan,
     Scatter,
     Sort,
@@ -50,7 +53,17 @@ from weft.ir.types import TensorType
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
 STEPS_OF_A_GROUP = 3  # about
 SORT_OPERATIONS = 64  # of an element that is sorted
-LAUNCHES = {WorkKind.SORT: 8, WorkKind.CUMULATE: 3, WorkKind.SCATTER: 2}  # of kinds that need more than one
+USUAL_LAUNCHES = 2  # of a group, in the time of the shortest: kernels that do something, and copies for other layouts
+LAUNCHES = {  # of kinds that need more, for partial sums or pass after pass
+    WorkKind.PRODUCT: 4,
+    WorkKind.CONVOLUTION: 4,
+    WorkKind.TRANSFORMED: 4,
+    WorkKind.ATTENTION: 4,
+    WorkKind.DEPTHWISE: 3,
+    WorkKind.SCATTER: 4,
+    WorkKind.CUMULATE: 6,
+    WorkKind.SORT: 16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +74,18 @@ class Portion:
     dtype: DType
     flops: Dim
     bytes: Dim
+    weights: int = 0  # those of the bytes that are constants
     launches: int = 1
+    serial: Dim = 0  # elements that a lane adds up one after the other
     times: Dim = 1
     iterated: bool = False
     origin: str = ""
 
-    def amount(self, sizes: Mapping[str, int]) -> Amount:
-        """The work at given sizes, once."""
-        flops, moved = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes))
-        return Amount(self.kind, self.dtype, flops, moved, self.launches)
+    def amount(self, sizes: Mapping[str, int], *, cached: bool = True) -> Amount:
+        """The work at given sizes, once; `cached`: whether weights can be in a cache."""
+        flops, moved, serial = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes, self.serial))
+        far = 0.0 if cached else min(float(self.weights), moved)
+        return Amount(self.kind, self.dtype, flops, moved, self.launches, far, serial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,7 @@ class Workload:
 
     portions: tuple[Portion, ...]
     interruptions: tuple[Interruption, ...]
+    weights: int  # bytes of all constants
     up: tuple[Dim, ...]
     down: tuple[Dim, ...]
 
@@ -105,14 +122,17 @@ def workload(fused: FusedProgram) -> Workload:
     """What counts of a program's groups."""
     portions, interruptions = _inside(fused)
     program = fused.program
-    return Workload(portions, interruptions, _sizes(program.inputs), _sizes(program.outputs))
+    weights = sum(portion.weights for portion in portions)
+    return Workload(portions, interruptions, weights, _sizes(program.inputs), _sizes(program.outputs))
 
 
 def predict(work: Workload, sizes: Mapping[str, int], calibration: Calibration, kept: Sequence[int] = ()) -> Prediction:
     """How long a run with these sizes takes; outputs whose numbers are `kept` stay on the device."""
     total = Seconds(launches=calibration.run_seconds)
+    cached = work.weights <= calibration.peak.cache_bytes
     for portion in work.portions:
-        once = work_seconds(portion.amount(sizes), calibration, iterated=portion.iterated)
+        amount = portion.amount(sizes, cached=cached or portion.iterated)
+        once = work_seconds(amount, calibration, iterated=portion.iterated)
         total = total + once * number_at(portion.times, sizes)
     for interruption in work.interruptions:
         moved = _moved(interruption.up, interruption.down, sizes, calibration)
@@ -143,12 +163,14 @@ def number_at(dim: Dim, sizes: Mapping[str, int]) -> int:
         return 0
 
 
-def portion(group: KernelGroup) -> Portion | None:
+def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
     """What counts of one group for kernels; None where there is nothing to do."""
     if isinstance(group, ReshapeGroup):
         return None
     heavy = _heavy(group)
-    kind = _kind(group, heavy)
+    kind = WorkKind.TRANSFORMED if heavy.results[0] in fused.tiles else _kind(group, heavy)
+    constants = [fused.program.constants[value] for value in group.operands if value in fused.program.constants]
+    weights = sum(content.nbytes for content in constants if isinstance(content, np.ndarray))
     try:
         flops: Dim = 0
         for step in group.steps:
@@ -156,8 +178,8 @@ def portion(group: KernelGroup) -> Portion | None:
         moved = effort(group.steps, group.operands, group.results).bytes
     except UnknownShapeError:
         flops, moved = 0, 0
-    launches = len(heavy.operands) if isinstance(heavy.primitive, Concat) else LAUNCHES.get(kind, 1)
-    return Portion(kind, _dtype(heavy), flops, moved, launches, origin=heavy.origin)
+    launches = LAUNCHES.get(kind, USUAL_LAUNCHES)
+    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, _serial(group), origin=heavy.origin)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
@@ -175,7 +197,7 @@ def _inside(fused: FusedProgram) -> tuple[tuple[Portion, ...], tuple[Interruptio
                 portions += inner[0]
                 interruptions += inner[1]
             case _:
-                found = portion(group)
+                found = portion(group, fused)
                 portions += [found] if found is not None else []
     return tuple(portions), tuple(interruptions)
 
@@ -184,7 +206,7 @@ def _scanned(group: ScanGroup) -> Iterator[Portion]:
     primitive = group.steps[0].primitive
     assert isinstance(primitive, Scan)
     for inner in _inside(group.body)[0]:
-        yield replace(inner, times=inner.times * primitive.length, iterated=True)
+        yield replace(inner, times=inner.times * primitive.length, launches=1, iterated=True)
 
 
 def _on_host(group: HostGroup) -> tuple[list[Portion], list[Interruption]]:
@@ -238,6 +260,18 @@ def _kind(group: KernelGroup, heavy: Step) -> WorkKind:
         case _, Scatter():
             return WorkKind.SCATTER
     return WorkKind.MAP
+
+
+def _serial(group: KernelGroup) -> Dim:
+    """How many elements lanes add up one by one: all that are reduced, unless neighbours in memory are among them."""
+    for step in group.steps:
+        shape = step.operands[0].type.shape if isinstance(step.operands[0].type, TensorType) else None
+        match step.primitive:
+            case Reduce(_, axes) if shape is not None and len(shape) - 1 not in axes:
+                return dims.product(shape[axis] for axis in axes)
+            case ArgReduce(_, axis) if shape is not None and len(shape) - 1 != axis:
+                return shape[axis]
+    return 0
 
 
 def _is_depthwise(step: Step) -> bool:

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a device was measured to do at most, with all its threads: float32 operations and bytes read, per second."""
+    """What a device was measured to do at most, with all its threads: float32 operations and bytes read, per second.
+
+    Up to `cache_bytes` that are read over and over come faster; 0 where that was not measured.
+    """
 
     flops: float
     bandwidth: float
+    cache_bytes: float = 0.0
+    cache_bandwidth: float = 0.0
 
     def roofline(self, flops: float, bytes: float) -> float:
         """The fewest seconds that so much work can take."""

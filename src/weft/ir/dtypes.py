@@ -58,6 +58,11 @@ class DType(str, Enum):
         return _PACKED_BITS.get(self, 0 if self is DType.string else self.numpy.itemsize * 8)
 
     @property
+    def number(self) -> int:
+        """The number that ONNX files give this type."""
+        return _NUMBERS[self]
+
+    @property
     def limits(self) -> tuple[float, float]:
         """The least and the greatest finite number; integers come as ints."""
         describe: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
@@ -120,6 +125,7 @@ _ONNX_ORDER = (
     "float6e2m3 float6e3m2"
 )
 _FROM_NUMBER = {number: DType(name) for number, name in enumerate(_ONNX_ORDER.split(), start=1)}
+_NUMBERS = {dtype: number for number, dtype in _FROM_NUMBER.items()}
 
 _FROM_NUMPY = {numpy: dtype for dtype, numpy in _NUMPY.items()}
 

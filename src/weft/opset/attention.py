@@ -28,7 +28,7 @@ from weft.opset.language import (
     reshape,
     transpose,
 )
-from weft.opset.registry import REQUIRED, op, require
+from weft.opset.registry import REQUIRED, ElementType, op, require
 
 RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -78,7 +78,7 @@ class Mask:
         return score if bias.shape[-1] == keys else where(key < bias.shape[-1], score, -inf)
 
 
-@op("Attention", since=23)
+@op("Attention", since=23, outputs=(1, 4))
 def attention_23(
     q: Tensor,
     k: Tensor,
@@ -93,7 +93,7 @@ def attention_23(
     qk_matmul_output_mode: int = 0,
     scale: float | None = None,
     softcap: float = 0.0,
-    softmax_precision: int | None = None,
+    softmax_precision: ElementType | None = None,
     output_count: int = 1,
 ) -> Any:
     return attention_25(
@@ -114,8 +114,8 @@ def attention_23(
     )
 
 
-@op("Attention", since=25)
-@op("Attention", since=24)
+@op("Attention", since=25, outputs=(1, 4))
+@op("Attention", since=24, outputs=(1, 4))
 def attention_25(
     q: Tensor,
     k: Tensor,
@@ -133,7 +133,7 @@ def attention_25(
     right_window_size: int = -1,
     scale: float | None = None,
     softcap: float = 0.0,
-    softmax_precision: int | None = None,
+    softmax_precision: ElementType | None = None,
     output_count: int = 1,
 ) -> list[Tensor | None]:
     require(qk_matmul_output_mode in (0, 1, 2, 3), f"qk_matmul_output_mode is {qk_matmul_output_mode}")
@@ -243,7 +243,7 @@ def flex_attention(
     prob_mod: Any = None,
     scale: float | None = None,
     score_mod: Any = None,
-    softmax_precision: int | None = None,
+    softmax_precision: ElementType | None = None,
 ) -> Tensor:
     for tensor in (q, k, v):
         require(tensor.rank == 4, f"FlexAttention needs tensors of rank 4, not {tensor.type}")

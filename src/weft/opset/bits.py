@@ -6,7 +6,7 @@ from weft.ir.dtypes import DType, from_number
 from weft.opset import functions
 from weft.opset.functions import where
 from weft.opset.language import Element, Tensor, elementwise
-from weft.opset.registry import REQUIRED, op, require
+from weft.opset.registry import REQUIRED, ElementType, op, require
 
 
 @op("BitwiseAnd", since=18)
@@ -48,7 +48,7 @@ def bit_shift(x: Tensor, amount: Tensor, *, direction: str = REQUIRED) -> Tensor
 
 
 @op("BitCast", since=26)
-def bit_cast(x: Tensor, *, to: int = REQUIRED) -> Tensor:
+def bit_cast(x: Tensor, *, to: ElementType = REQUIRED) -> Tensor:
     dtype = from_number(to)
     require(DType.string not in (dtype, x.dtype), "strings have no bits to reinterpret")
     require(dtype.bits == x.dtype.bits, f"{x.dtype} of {x.dtype.bits} bits cannot be read as {dtype} of {dtype.bits}")

@@ -6,14 +6,14 @@ from weft.ir.dtypes import DType, from_number
 from weft.opset import functions
 from weft.opset.functions import bit_and, bitcast, clamp, is_nan, shift_right, where
 from weft.opset.language import Element, Tensor, elementwise, literal
-from weft.opset.registry import REQUIRED, op, require
+from weft.opset.registry import REQUIRED, ElementType, op, require
 
 _OVERFLOWING = (DType.float8e4m3fn, DType.float8e4m3fnuz, DType.float8e5m2, DType.float8e5m2fnuz)
 """Types into which a plain cast turns numbers that are too large into infinity or NaN, unless told to saturate."""
 
 
 @op("Cast", since=6)
-def cast(x: Tensor, *, to: int = REQUIRED, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def cast(x: Tensor, *, to: ElementType = REQUIRED, saturate: int = 1, round_mode: str = "up") -> Tensor:
     dtype = from_number(to)
     return elementwise(lambda v: convert(v, dtype, bool(saturate), round_mode), x)
 

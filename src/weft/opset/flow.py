@@ -106,7 +106,7 @@ def branch(
         if not any(isinstance(flag, Equality) for flag in flags):
             return list(then() if all(flags) else otherwise())
     first, second = trace.body([], then), trace.body([], otherwise)
-    types = [_join(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
+    types = [join_types(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
     if equality is not None and any(isinstance(type, TensorType) and type.shape is None for type in types):
         assume_equal(equality.left, equality.right, "a condition on sizes")
         return list(otherwise() if equality.negated else then())
@@ -141,7 +141,7 @@ def loop(
     fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
     while True:
         traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
-        joined = [_join(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
+        joined = [join_types(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
         if joined == types:
             break
         types = joined
@@ -233,7 +233,7 @@ def _stacked(type: Type, trace: Trace) -> Type:
     return AnyType()
 
 
-def _join(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
+def join_types(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
     """The narrowest type that holds values of both; sizes that differ become fresh ones, which join `loose`."""
     if a == b:
         return a
@@ -245,7 +245,7 @@ def _join(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
             loose.update(size for size, x in zip(sizes, a.shape) if size != x)
             return TensorType(a.dtype, tuple(sizes))
         case SequenceType(x), SequenceType(y):
-            return SequenceType(_join(x, y, trace, loose))
+            return SequenceType(join_types(x, y, trace, loose))
         case OptionalType(x), OptionalType(y):
-            return OptionalType(_join(x, y, trace, loose))
+            return OptionalType(join_types(x, y, trace, loose))
     return AnyType()

@@ -166,7 +166,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor
     return gather(x, reshape(positions, (count,)), axis)
 
 
-@op("Unique", since=11)
+@op("Unique", since=11, outputs=(1, 4))
 def unique(x: Tensor, *, axis: int | None = None, sorted: int = 1) -> list[Tensor]:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0

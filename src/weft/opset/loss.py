@@ -21,7 +21,7 @@ def negative_log_likelihood_loss(
     return _negative_log_likelihood(x, target, weight, ignore_index, reduction)
 
 
-@op("SoftmaxCrossEntropyLoss", since=12)
+@op("SoftmaxCrossEntropyLoss", since=12, outputs=(1, 2))
 def softmax_cross_entropy_loss(
     scores: Tensor,
     labels: Tensor,

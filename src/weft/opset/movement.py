@@ -28,7 +28,7 @@ from weft.opset.language import (
     transpose,
     wrap_index,
 )
-from weft.opset.registry import REQUIRED, Sizes, Static, normalize_axes, normalize_axis, op, require
+from weft.opset.registry import REQUIRED, ElementType, Sizes, Static, normalize_axes, normalize_axis, op, require
 
 LARGEST_SHAPE = 8  # numbers in what may be taken for a shape
 FAR = 2**31 - 1  # a start or end at least this far out means "as far as it goes"
@@ -337,14 +337,14 @@ def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
 
 
 @op("EyeLike", since=9)
-def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+def eye_like(x: Tensor, *, dtype: ElementType | None = None, k: int = 0) -> Tensor:
     require(x.rank == 2, f"the input must have two dimensions, not {x.rank}")
     kind = x.dtype if dtype is None else from_number(dtype)
     return build(x.shape, lambda row, column: cast(equal(column - row, k), kind))
 
 
 @op("Range", since=11)
-def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: ElementType = 1) -> Tensor:
     start, limit, delta = (reshape(bound, ()) for bound in (start, limit, delta))
     dtype = start.dtype
     if dtype.is_integer:

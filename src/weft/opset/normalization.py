@@ -20,13 +20,13 @@ from weft.opset.language import (
     reduce,
     reshape,
 )
-from weft.opset.registry import REQUIRED, normalize_axes, normalize_axis, op, require
+from weft.opset.registry import REQUIRED, ElementType, normalize_axes, normalize_axis, op, require
 
 FLOAT32_EPSILON = 1e-05
 WRITTEN_OUT = 7  # neighbouring channels, at most, that an element names one by one
 
 
-@op("BatchNormalization")
+@op("BatchNormalization", outputs=(1, 5))
 def batch_normalization_1(
     x: Tensor,
     scale: Tensor,
@@ -50,7 +50,7 @@ def batch_normalization_1(
     return [reshape(results[0], x.shape), *(reshape(result, scale.shape) for result in results[1:])]
 
 
-@op("BatchNormalization", since=9)
+@op("BatchNormalization", since=9, outputs=(1, 5))
 def batch_normalization_9(
     x: Tensor,
     scale: Tensor,
@@ -65,7 +65,7 @@ def batch_normalization_9(
     return _batch_normalization(x, scale, bias, mean, variance, epsilon, momentum, output_count)
 
 
-@op("BatchNormalization", since=14)
+@op("BatchNormalization", since=14, outputs=(1, 3))
 def batch_normalization(
     x: Tensor,
     scale: Tensor,
@@ -149,7 +149,7 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
     return build(x.shape, element)
 
 
-@op("LayerNormalization", since=17)
+@op("LayerNormalization", since=17, outputs=(1, 3))
 def layer_normalization(
     x: Tensor,
     scale: Tensor,
@@ -157,7 +157,7 @@ def layer_normalization(
     *,
     axis: int = -1,
     epsilon: float = FLOAT32_EPSILON,
-    stash_type: int = 1,
+    stash_type: ElementType = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     stash = from_number(stash_type)
     wide = _stage_one(x.dtype, stash)
@@ -174,7 +174,7 @@ def layer_normalization(
 
 @op("RMSNormalization", since=23)
 def rms_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = FLOAT32_EPSILON, stash_type: int = 1
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = FLOAT32_EPSILON, stash_type: ElementType = 1
 ) -> Tensor:
     wide = _stage_one(x.dtype, from_number(stash_type))
     axes = range(normalize_axis(axis, x.rank), x.rank)
@@ -199,7 +199,7 @@ def group_normalization(
     *,
     epsilon: float = FLOAT32_EPSILON,
     num_groups: int = REQUIRED,
-    stash_type: int = 1,
+    stash_type: ElementType = 1,
 ) -> Tensor:
     require(num_groups > 0, f"num_groups is {num_groups}")
     shape = (1, num_groups, dims.floordiv(x.shape[1], num_groups), 1)

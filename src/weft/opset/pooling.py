@@ -55,7 +55,7 @@ def _taps(position: Element, size: Dim, layout: Windows, axis: int, padded: bool
     return maximum(last - first, 1)  # type: ignore[no-any-return]
 
 
-@op("MaxPool")
+@op("MaxPool", outputs=(1, 2))
 def max_pool(
     x: Tensor,
     *,

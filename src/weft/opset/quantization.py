@@ -10,7 +10,7 @@ from weft.opset.casting import convert
 from weft.opset.convolution import add_bias, conv
 from weft.opset.functions import cast, clamp, equal, maximum, minimum, round_half_even, where
 from weft.opset.language import Element, Tensor, assume_equal, build, elementwise, expand_dims, matmul, reduce, reshape
-from weft.opset.registry import normalize_axis, op, require
+from weft.opset.registry import ElementType, normalize_axis, op, require
 
 Pick = Callable[[Sequence[Element]], Element]
 
@@ -24,8 +24,8 @@ def quantize_linear(
     axis: int = 1,
     saturate: int = 1,
     block_size: int = 0,
-    output_dtype: int = 0,
-    precision: int = 0,
+    output_dtype: ElementType = 0,
+    precision: ElementType = 0,
 ) -> Tensor:
     usual = DType.uint8 if zero_point is None else zero_point.dtype
     dtype = from_number(output_dtype) if output_dtype else usual
@@ -65,7 +65,7 @@ def dequantize_linear(
     *,
     axis: int = 1,
     block_size: int = 0,
-    output_dtype: int = 0,
+    output_dtype: ElementType = 0,
 ) -> Tensor:
     require(
         zero_point is None or zero_point.dtype is x.dtype,

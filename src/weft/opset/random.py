@@ -20,14 +20,14 @@ from weft.opset.language import (
     reduce,
     reshape,
 )
-from weft.opset.registry import REQUIRED, op, require
+from weft.opset.registry import REQUIRED, ElementType, op, require
 
 
 @op("RandomNormal")
 def random_normal(
     *,
     shape: tuple[int, ...] = REQUIRED,
-    dtype: int = 1,
+    dtype: ElementType = 1,
     mean: float = 0.0,
     scale: float = 1.0,
     seed: float | None = None,
@@ -37,7 +37,7 @@ def random_normal(
 
 @op("RandomNormalLike")
 def random_normal_like(
-    like: Tensor, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
+    like: Tensor, *, dtype: ElementType | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
 ) -> Tensor:
     return _normal(like.shape, like.dtype if dtype is None else from_number(dtype), mean, scale, seed)
 
@@ -46,7 +46,7 @@ def random_normal_like(
 def random_uniform(
     *,
     shape: tuple[int, ...] = REQUIRED,
-    dtype: int = 1,
+    dtype: ElementType = 1,
     high: float = 1.0,
     low: float = 0.0,
     seed: float | None = None,
@@ -56,7 +56,7 @@ def random_uniform(
 
 @op("RandomUniformLike")
 def random_uniform_like(
-    like: Tensor, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
+    like: Tensor, *, dtype: ElementType | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
 ) -> Tensor:
     return _uniform(like.shape, like.dtype if dtype is None else from_number(dtype), low, high, seed)
 
@@ -82,14 +82,14 @@ def _key(seed: float | None) -> int | None:
 
 
 @op("Bernoulli", since=15)
-def bernoulli(probability: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
+def bernoulli(probability: Tensor, *, dtype: ElementType | None = None, seed: float | None = None) -> Tensor:
     result = probability.dtype if dtype is None else from_number(dtype)
     drawn = random("uniform", probability.shape, _key(seed), _drawn_type(probability.dtype))
     return elementwise(lambda v, p: cast(v < cast(p, v.dtype), result), drawn, probability)
 
 
 @op("Multinomial", since=7)
-def multinomial(logits: Tensor, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Tensor:
+def multinomial(logits: Tensor, *, dtype: ElementType = 6, sample_size: int = 1, seed: float | None = None) -> Tensor:
     require(logits.rank == 2, f"the input must have shape [batch, classes], not {logits.type}")
     require(sample_size > 0, f"sample_size is {sample_size}")
     batch, classes = logits.shape
@@ -105,17 +105,17 @@ def multinomial(logits: Tensor, *, dtype: int = 6, sample_size: int = 1, seed: f
     return elementwise(lambda v: cast(minimum(v, index(classes - 1)), from_number(dtype)), chosen)
 
 
-@op("Dropout", since=7)
+@op("Dropout", since=7, outputs=(1, 2))
 def dropout_at_rest(x: Tensor, *, ratio: float = 0.5) -> tuple[Tensor, Tensor]:
     return x, full(x.shape, 1.0, x.dtype)
 
 
-@op("Dropout", since=10)
+@op("Dropout", since=10, outputs=(1, 2))
 def dropout_at_rest_with_flags(x: Tensor, *, ratio: float = 0.5) -> tuple[Tensor, Tensor]:
     return x, full(x.shape, True, DType.bool)
 
 
-@op("Dropout", since=12)
+@op("Dropout", since=12, outputs=(1, 2))
 def dropout(
     x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None, *, seed: int | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -238,7 +238,7 @@ def _clipped(function: Callable[..., Any], values: Sequence[float], clip: float 
 # -- the layers ------------------------------------------------------------------------------------------------------
 
 
-@op("RNN")
+@op("RNN", outputs=(2, 2))
 def rnn(
     x: Tensor,
     w: Tensor,
@@ -271,7 +271,7 @@ def rnn(
     return _run(layer, [initial_h], direction_step)
 
 
-@op("GRU")
+@op("GRU", outputs=(2, 2))
 def gru(
     x: Tensor,
     w: Tensor,
@@ -352,7 +352,7 @@ def _gru_reset_after(layer: Layer, number: int, activations: Sequence[Activation
     return step
 
 
-@op("LSTM")
+@op("LSTM", outputs=(3, 3))
 def lstm(
     x: Tensor,
     w: Tensor,

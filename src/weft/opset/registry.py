@@ -4,7 +4,8 @@ Positional parameters are inputs (`| None`: optional; `*name`: variadic), keywor
 (a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array that must be known
 while compiling; one annotated `Sizes` as a tuple of dims, bound at run time where they are not known earlier. A
 keyword-only `output_count` receives the number of outputs that the node asks for, and `enclosing` the graph that the
-node stands in, for an op that speaks about other nodes.
+node stands in, for an op that speaks about other nodes. The return annotation tells the outputs, `op(outputs=…)` where
+a node may leave the last of them out.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from weft.opset.trace import is_symbolic
 
 Static = Annotated[np.ndarray[Any, Any], "static"]
 Sizes = Annotated[tuple[Dim, ...], "sizes"]
+ElementType = int  # an attribute that names an element type by ONNX's number
 REQUIRED: Any = object()
 
 _ATTRIBUTE_KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
+    "ElementType": (int,),
     "float": (float, int),
     "str": (str,),
     "tuple[int, ...]": (tuple,),
@@ -66,6 +69,7 @@ class Definition:
     attributes: tuple[AttributeParameter, ...]
     counts_outputs: bool
     sees_graph: bool
+    outputs: tuple[int, int] | None  # the fewest and the most; None: as many as inputs and attributes make them
 
     @property
     def qualified_name(self) -> str:
@@ -75,14 +79,19 @@ class Definition:
 _definitions: dict[tuple[str, str], list[Definition]] = {}
 
 
-def op(name: str, since: int = 1, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the meaning of `name` from opset version `since` on."""
+def op(
+    name: str, since: int = 1, domain: str = "", outputs: tuple[int, int] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the meaning of `name` from opset version `since` on.
+
+    `outputs`: the fewest and the most that a node may have, where the return annotation does not tell.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         versions = _definitions.setdefault((domain, name), [])
         if any(known.since == since for known in versions):
             raise ValueError(f"{domain}.{name} is defined twice for opset {since}")
-        versions.append(_describe(function, name, since, domain))
+        versions.append(_describe(function, name, since, domain, outputs))
         versions.sort(key=lambda definition: definition.since)
         return function
 
@@ -104,11 +113,14 @@ def call(
     definition: Definition,
     inputs: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
-    output_count: int,
+    output_count: int | None,
     version: int,
     enclosing: Any = None,
 ) -> list[Tensor | None]:
-    """Run a definition on traced tensors. Where it needs what only the run knows, the whole op is put off to then."""
+    """Run a definition on traced tensors. Where it needs what only the run knows, the whole op is put off to then.
+
+    `output_count`: how many outputs are wanted; None: all that the definition gives.
+    """
     keywords = _check_attributes(definition, attributes)
     if definition.counts_outputs:
         keywords["output_count"] = output_count
@@ -123,6 +135,9 @@ def call(
             raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
         if definition.sees_graph:
             raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
+        if output_count is None:
+            problem = f"how many outputs {definition.qualified_name} has depends on the run: {reason}"
+            raise InvalidModelError(problem) from reason
         del trace.guards[guards:]
         return _put_off(definition, inputs, attributes, output_count, version)
     except WeftError:
@@ -138,7 +153,7 @@ def call(
             f"{definition.qualified_name} cannot be applied here: {type(error).__name__}: {error}"
         ) from error
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-    if len(outputs) < output_count:
+    if output_count is not None and len(outputs) < output_count:
         raise InvalidModelError(f"{definition.qualified_name} has {len(outputs)} outputs, not {output_count}")
     return outputs[:output_count]
 
@@ -209,11 +224,14 @@ def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
     return dict(attributes)
 
 
-def _describe(function: Callable[..., Any], name: str, since: int, domain: str) -> Definition:
+def _describe(
+    function: Callable[..., Any], name: str, since: int, domain: str, outputs: tuple[int, int] | None
+) -> Definition:
     inputs: list[Parameter] = []
     attributes: list[AttributeParameter] = []
     variadic = counts_outputs = sees_graph = False
-    for parameter in inspect.signature(function).parameters.values():
+    signature = inspect.signature(function)
+    for parameter in signature.parameters.values():
         annotation = str(parameter.annotation).replace(" | None", "")
         match parameter.kind:
             case inspect.Parameter.VAR_POSITIONAL:
@@ -228,8 +246,20 @@ def _describe(function: Callable[..., Any], name: str, since: int, domain: str) 
                 kind = {"Static": "static", "Sizes": "sizes"}.get(annotation, "tensor")
                 optional = parameter.default is None or str(parameter.annotation).endswith("| None")
                 inputs.append(Parameter(parameter.name, kind, optional))
-    schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph)
+    outputs = outputs or _outputs(signature.return_annotation)
+    schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph, outputs)
     return Definition(domain, name, since, function, *schema)
+
+
+def _outputs(annotation: Any) -> tuple[int, int] | None:
+    """How many outputs a return annotation tells of; None where that is open."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if text.rpartition(".")[2] == "Tensor":
+        return (1, 1)
+    if text.startswith("tuple[") and "..." not in text:
+        count = text.count(",") + 1
+        return (count, count)
+    return None
 
 
 def require(condition: bool, problem: str, hint: str | None = None) -> None:

@@ -25,7 +25,7 @@ from weft.opset.language import (
     squeeze,
     stack,
 )
-from weft.opset.registry import REQUIRED, normalize_axis, op, require
+from weft.opset.registry import REQUIRED, ElementType, normalize_axis, op, require
 from weft.opset.tensor import current_trace
 
 UNROLLED_PARTS = 256  # splitting into more parts than this is left to the host
@@ -86,7 +86,7 @@ def sequence_construct(*inputs: Tensor) -> Tensor:
 
 
 @op("SequenceEmpty", since=11)
-def sequence_empty(*, dtype: int = 1) -> Tensor:
+def sequence_empty(*, dtype: ElementType = 1) -> Tensor:
     return empty_sequence(TensorType(from_number(dtype), None))
 
 

@@ -22,7 +22,7 @@ from weft.opset.language import (
     slice_axis,
     transpose,
 )
-from weft.opset.registry import Sizes, Static, normalize_axis, op, require
+from weft.opset.registry import ElementType, Sizes, Static, normalize_axis, op, require
 
 
 @op("DFT", since=17)
@@ -103,17 +103,17 @@ def stft(
 
 
 @op("HannWindow", since=17)
-def hann_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+def hann_window(size: Sizes, *, periodic: int = 1, output_datatype: ElementType = 1) -> Tensor:
     return _cosine_window(size, periodic, output_datatype, (0.5, -0.5))
 
 
 @op("HammingWindow", since=17)
-def hamming_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+def hamming_window(size: Sizes, *, periodic: int = 1, output_datatype: ElementType = 1) -> Tensor:
     return _cosine_window(size, periodic, output_datatype, (25.0 / 46.0, -21.0 / 46.0))
 
 
 @op("BlackmanWindow", since=17)
-def blackman_window(size: Sizes, *, periodic: int = 1, output_datatype: int = 1) -> Tensor:
+def blackman_window(size: Sizes, *, periodic: int = 1, output_datatype: ElementType = 1) -> Tensor:
     return _cosine_window(size, periodic, output_datatype, (0.42, -0.5, 0.08))
 
 
@@ -146,7 +146,7 @@ def mel_weight_matrix(
     lower_edge_hertz: Tensor,
     upper_edge_hertz: Tensor,
     *,
-    output_datatype: int = 1,
+    output_datatype: ElementType = 1,
 ) -> Tensor:
     bands, length = num_mel_bins[0], dft_length[0]
     require(not isinstance(length, int) or length >= 0, f"dft_length must not be negative, not {length}")

@@ -25,7 +25,7 @@ from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.calibration import Calibration, Seconds, to_record
 from weft.cost.prediction import Prediction, predict, quick_prediction, workload
 from weft.errors import DeviceError, WeftError
-from weft.fuse import leave_to_host
+from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
 from weft.plan.usual_sizes import usual_sizes
@@ -131,7 +131,7 @@ def _for_device(groups: FusedProgram, device: str) -> FusedProgram:
     opened = driver(device)
     if not isinstance(opened, CompilingDriver):
         raise DeviceError(f"device {device!r} has no kernels")
-    return leave_to_host(groups, opened.target("float32"))
+    return adapted(groups, opened.target("float32"))
 
 
 def _predicted(prediction: Prediction) -> Ranked:

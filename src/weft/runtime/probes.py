@@ -29,9 +29,10 @@ Array = np.ndarray[Any, Any]
 SMALL = 16  # elements of what takes no time
 CHAIN = 32  # launches that wait for each other
 ITERATIONS = 32
+COLUMN = 512  # elements of one that is added up
 LAYERS = 4  # products or convolutions in a row
 MANY = 5  # tensors that come in or go out
-PRODUCT_SECONDS = 2e-4  # that one should take at the peak, about
+PRODUCT_SECONDS = 1.5e-4  # that one should take at the peak, about
 SMALLEST_SIDE, LARGEST_SIDE = 128, 2048  # of a product
 SMALLEST_IMAGE, LARGEST_IMAGE = 16, 112  # rows and columns of what is convolved
 DEPTHWISE_CHANNELS = 128
@@ -77,8 +78,9 @@ def chain() -> Probe:
     """Small launches that wait for each other."""
 
     def layers(x: Tensor) -> list[Tensor]:
+        weights = _weights(SMALL, SMALL)
         for _ in range(CHAIN):
-            x = language.matmul(x, _weights(SMALL, SMALL))
+            x = language.matmul(x, weights)
         return [x]
 
     return _probe([_zeros(1, SMALL)], layers)
@@ -93,6 +95,11 @@ def iterations() -> Probe:
     return _probe([_zeros(1, SMALL)], lambda x: scan(body, [x], [], ITERATIONS)[0])
 
 
+def column_sums() -> Probe:
+    """Sums along an axis that is not the last: where lanes are threads, each has some to itself."""
+    return _probe([_zeros(COLUMN, SMALL * SMALL)], lambda x: [language.reduce("sum", x, [0])])
+
+
 def host_step() -> Probe:
     """A step for the host between two for the device."""
 
@@ -105,11 +112,12 @@ def host_step() -> Probe:
 
 def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
     """Products with weights, in a row; sides are `part` of those that take the device a while."""
-    side = _power_of_two((PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3) * part)
+    side = int(_product_side(peak) * part)
 
     def layers(x: Tensor) -> list[Tensor]:
+        weights = _weights(side, side, dtype=dtype)
         for _ in range(LAYERS):
-            x = language.matmul(x, _weights(side, side, dtype=dtype))
+            x = language.matmul(x, weights)
         return [language.reduce("maximum", x, [0])]
 
     return _probe([_zeros(side, side, dtype=dtype)], layers, LAYERS * 2.0 * side**3)
@@ -117,7 +125,7 @@ def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
 
 def byte_products(peak: Peak) -> Probe:
     """A product of bytes, added up in 32 bits."""
-    side = _power_of_two((PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3))
+    side = _product_side(peak)
 
     def layer(x: Tensor) -> list[Tensor]:
         operands = [x, _weights(side, side, dtype=DType.int8)]
@@ -128,30 +136,30 @@ def byte_products(peak: Peak) -> Probe:
     return _probe([_zeros(side, side, dtype=DType.uint8)], layer, 2.0 * side**3)
 
 
-def convolutions(peak: Peak) -> Probe:
-    """3x3 convolutions in a row."""
+def convolutions(peak: Peak, stride: int = 1) -> Probe:
+    """A 3x3 convolution, of a stride for which some devices have another way or not."""
     wanted = PRODUCT_SECONDS * peak.flops
     channels = 64 if wanted < 1e9 else 256
     side = _image_side(wanted / (2 * 9 * channels**2))
-    return _convolutions(channels, side, channels, 1)
+    return _convolution(channels, side, channels, stride)
 
 
 def depthwise_convolutions(peak: Peak) -> Probe:
     """The same, each channel on its own."""
     side = _image_side(PRODUCT_SECONDS * peak.bandwidth / (8 * DEPTHWISE_CHANNELS))
-    return _convolutions(DEPTHWISE_CHANNELS, side, 1, DEPTHWISE_CHANNELS)
+    return _convolution(DEPTHWISE_CHANNELS, side, 1, 1)
 
 
-def _convolutions(channels: int, side: int, taken: int, groups: int) -> Probe:
+def _convolution(channels: int, side: int, taken: int, stride: int) -> Probe:
+    strides, pads, groups = (stride, stride), ((1, 1), (1, 1)), channels // taken
+
     def layers(x: Tensor) -> list[Tensor]:
-        for _ in range(LAYERS):
-            filters = _weights(channels, taken, 3, 3)
-            ones, pads = (1, 1), ((1, 1), (1, 1))
-            x = language.convolve(x, filters, strides=ones, dilations=ones, pads=pads, groups=groups)
-        return [language.reduce("maximum", x, [2, 3])]
+        filters = _weights(channels, taken, 3, 3)
+        y = language.convolve(x, filters, strides=strides, dilations=(1, 1), pads=pads, groups=groups)
+        return [language.reduce("maximum", y, [2, 3])]
 
-    flops = LAYERS * 2.0 * 9 * taken * channels * side**2
-    return _probe([_zeros(1, channels, side, side)], layers, flops)
+    flops = 2.0 * 9 * taken * channels * side**2
+    return _probe([_zeros(1, channels, stride * side, stride * side)], layers, flops)
 
 
 # -- making them -----------------------------------------------------------------------------------------------------
@@ -187,8 +195,9 @@ def _sum(inputs: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _power_of_two(side: float) -> int:
-    return int(min(max(2 ** round(np.log2(max(side, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
+def _product_side(peak: Peak) -> int:
+    wanted = (PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3)
+    return int(min(max(2 ** int(np.log2(max(wanted, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
 
 
 def _image_side(points: float) -> int:

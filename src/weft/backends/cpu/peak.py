@@ -1,6 +1,6 @@
-"""What the machine can do at most, measured: multiply-adds in registers, and bytes read from memory.
+"""What the machine can do at most, measured: multiply-adds in registers, and bytes read from memory and from caches.
 
-Both are a loop of vector instructions without any dependence that could slow it down, run by all threads at once. What
+All are a loop of vector instructions without any dependence that could slow it down, run by all threads at once. What
 was measured is kept on disk for some days; a busy machine measures less than it can, so the best of them counts.
 """
 
@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import astuple, fields
 from functools import cache, partial
 from pathlib import Path
 from threading import Barrier
@@ -26,10 +27,13 @@ from weft.cost.roofline import Peak
 from weft.ir.target import VectorTarget
 from weft.threads import Team, once, usable_cores
 
-ROUNDS = 100  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUNDS = 60  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
 BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
 READ_VECTORS = 8
+CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may lie in a cache; in the first they do
+CACHE_ROUNDS = 12
+AS_FAST = 0.6  # of the speed of the smallest, with which larger ones lie in a cache too
 GOOD_FOR = 7 * 86_400.0  # seconds that a measurement is used for
 USUAL_CLOCK = 3e9  # multiply-adds of a vector in a second
 USUAL_BANDWIDTH = 2e10  # bytes a second
@@ -47,9 +51,9 @@ def known_peak(threads: int) -> Peak:
         return kept
     peak = measure_peak(threads)
     if kept is not None:
-        peak = Peak(max(peak.flops, kept.flops), max(peak.bandwidth, kept.bandwidth))
+        peak = Peak(*map(max, astuple(peak), astuple(kept)))
     with suppress(OSError):
-        write_file(path, json.dumps([peak.flops, peak.bandwidth, time.time()]).encode())
+        write_file(path, json.dumps([*astuple(peak), time.time()]).encode())
     return peak
 
 
@@ -72,9 +76,9 @@ def _path(threads: int) -> Path | None:
 def _read_peak(path: Path) -> tuple[Peak | None, float]:
     """What was measured, and when; None where nothing that makes sense is kept."""
     with suppress(OSError, ValueError, TypeError):
-        flops, bandwidth, when = map(float, json.loads(read_file(path)))
-        if 0 < flops < MOST and 0 < bandwidth < MOST:
-            return Peak(flops, bandwidth), when
+        *rates, when = map(float, json.loads(read_file(path)))
+        if len(rates) == len(fields(Peak)) and min(rates[:2]) > 0 and all(0 <= rate < MOST for rate in rates):
+            return Peak(*rates), when
     return None, 0.0
 
 
@@ -96,7 +100,25 @@ def measure_peak(threads: int) -> Peak:
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
     reading = _rounds([partial(read, rows, place) for place in places])
     together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
-    return Peak(sum(rates), len(reading[0]) * BUFFER_BYTES / together)
+    return Peak(sum(rates), len(reading[0]) * BUFFER_BYTES / together, *_caches(read, places))
+
+
+def _caches(read: Callable[[int, int], object], places: Sequence[int]) -> tuple[float, float]:
+    """How many bytes all threads together read faster than from memory, and how fast."""
+    row = READ_VECTORS * host().target.vector_bytes
+    found: list[tuple[float, float]] = []
+    for size in CACHED_BYTES:
+        times = max(1, CACHED_BYTES[-1] // size // 2)
+
+        def over_and_over(place: int, size: int = size, times: int = times) -> None:
+            for _ in range(times):
+                read(size // row, place)
+
+        spans = _rounds([partial(over_and_over, place) for place in places], CACHE_ROUNDS)
+        together = min(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
+        found.append((len(spans[0]) * size, len(spans[0]) * size * times / together))
+    rate = found[0][1]
+    return max(size for size, reached in found if reached >= AS_FAST * rate), rate
 
 
 def _buffer() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -118,7 +140,7 @@ def _loops_for(run: Callable[[int], object]) -> int:
         count *= 4
 
 
-def _rounds(works: Sequence[Callable[[], object]]) -> list[list[tuple[float, float]]]:
+def _rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[tuple[float, float]]]:
     """When each thread started and ended, in every round; the threads of a round start together."""
 
     def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -130,7 +152,7 @@ def _rounds(works: Sequence[Callable[[], object]]) -> list[list[tuple[float, flo
     with Team(len(works)) as team:
         works = works[: max(1, team.gather())]  # as many as there are threads to be had
         barrier = Barrier(len(works))
-        return [list(team.map(timed, works)) for _ in range(ROUNDS)]
+        return [list(team.map(timed, works)) for _ in range(rounds)]
 
 
 @once

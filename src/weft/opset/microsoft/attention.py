@@ -22,7 +22,7 @@ from weft.opset.microsoft.quantized_products import matmul_integer_to_float
 from weft.opset.registry import REQUIRED, Sizes, require
 
 
-@op("Attention")
+@op("Attention", outputs=(1, 2))
 def attention(
     x: Tensor,
     weights: Tensor,
@@ -60,7 +60,7 @@ def attention(
     )
 
 
-@op("QAttention")
+@op("QAttention", outputs=(1, 2))
 def quantized_attention(
     x: Tensor,
     weight: Tensor,

@@ -16,7 +16,7 @@ from weft.opset.microsoft.padding import restore_padding, sequence_lengths, with
 from weft.opset.registry import REQUIRED, Sizes, require
 
 
-@op("MultiHeadAttention")
+@op("MultiHeadAttention", outputs=(1, 4))
 def multi_head_attention(
     query: Tensor,
     key: Tensor | None = None,
@@ -51,7 +51,7 @@ def multi_head_attention(
     return [attended.result, *present, cast(attended.scores, query.dtype)]
 
 
-@op("DecoderMaskedMultiHeadAttention")
+@op("DecoderMaskedMultiHeadAttention", outputs=(1, 4))
 def decoder_masked_multi_head_attention(
     query: Tensor,
     key: Tensor | None = None,

@@ -27,14 +27,14 @@ from weft.opset.language import (
 from weft.opset.microsoft.domain import op
 from weft.opset.microsoft.scales import dequantized
 from weft.opset.normalization import layer_normalization, moments
-from weft.opset.registry import REQUIRED, normalize_axis, require
+from weft.opset.registry import REQUIRED, ElementType, normalize_axis, require
 
-registry.op("LayerNormalization", since=1)(layer_normalization)
+registry.op("LayerNormalization", since=1, outputs=(1, 3))(layer_normalization)
 
 
-@registry.op("SimplifiedLayerNormalization", since=1)
+@registry.op("SimplifiedLayerNormalization", since=1, outputs=(1, 2))
 def simplified_layer_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: ElementType = 1
 ) -> tuple[Tensor, Tensor]:
     """Division by the root mean square of the dimensions from `axis` on."""
     axes = range(normalize_axis(axis, x.rank), x.rank)
@@ -60,7 +60,7 @@ def _scaled(
     return elementwise(element, x, inverse, scale, *present)
 
 
-@op("SkipLayerNormalization")
+@op("SkipLayerNormalization", outputs=(1, 4))
 def skip_layer_normalization(
     x: Tensor,
     skip: Tensor,
@@ -75,7 +75,7 @@ def skip_layer_normalization(
     return _scaled(total, inverse, gamma, average, beta), average, inverse, total
 
 
-@op("SkipSimplifiedLayerNormalization")
+@op("SkipSimplifiedLayerNormalization", outputs=(1, 4))
 def skip_simplified_layer_normalization(
     x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -103,7 +103,7 @@ def _statistics(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     return average, elementwise(lambda v: 1.0 / sqrt(v + epsilon), variance)
 
 
-@op("EmbedLayerNormalization")
+@op("EmbedLayerNormalization", outputs=(1, 3))
 def embed_layer_normalization(
     input_ids: Tensor,
     segment_ids: Tensor | None,
@@ -140,7 +140,7 @@ def _word_counts(input_ids: Tensor, mask: Tensor | None) -> Tensor:
     return reduce("sum", elementwise(lambda v: cast(equal(v, 1), DType.int32), mask), [1])
 
 
-@op("QEmbedLayerNormalization")
+@op("QEmbedLayerNormalization", outputs=(2, 2))
 def quantized_embed_layer_normalization(
     input_ids: Tensor,
     segment_ids: Tensor | None,
@@ -209,7 +209,7 @@ def group_norm(
     return build(x.shape, element)
 
 
-@op("SkipGroupNorm")
+@op("SkipGroupNorm", outputs=(1, 2))
 def skip_group_norm(
     x: Tensor,
     gamma: Tensor,

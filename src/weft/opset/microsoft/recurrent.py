@@ -14,7 +14,7 @@ from weft.opset.recurrent import LSTM_ACTIVATIONS, choose_activations, make_laye
 from weft.opset.registry import require
 
 
-@op("DynamicQuantizeLSTM")
+@op("DynamicQuantizeLSTM", outputs=(3, 3))
 def dynamic_quantize_lstm(
     x: Tensor,
     w: Tensor,

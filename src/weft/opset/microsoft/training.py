@@ -29,7 +29,7 @@ def is_all_finite(*inputs: Tensor, isinf_only: int = 0, isnan_only: int = 0) -> 
     return elementwise(lambda v: v <= 0, total)
 
 
-@op("BiasDropout")
+@op("BiasDropout", outputs=(1, 2))
 def bias_dropout(
     x: Tensor,
     bias: Tensor,

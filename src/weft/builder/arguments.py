@@ -1,0 +1,184 @@
+"""What callers give for inputs and attributes, as tensors of the graph and as values of ONNX attributes.
+
+Arrays, numbers and lists become constants. They take the dtype of the tensors that the op's schema wants to be of the
+same type; else a Python float is a float32, an int an int64, where the schema allows that. Numbers are never made
+less than they are: 0.5 for an integer, 300 for a uint8 are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.builder.handle import Handle
+from weft.builder.recording import Recording
+from weft.builder.sizes import as_tensor, has_sizes
+from weft.errors import GraphError, UnsupportedModelError, shown
+from weft.frontend.schemas import InputRule, input_rules
+from weft.ir.dims import Expr
+from weft.ir.dtypes import DType, from_number, from_numpy
+from weft.ir.graph import Attribute
+from weft.ir.types import TensorType
+from weft.opset.registry import AttributeParameter, Definition
+
+Array = np.ndarray[Any, Any]
+
+_PREFERRED = (DType.float32, DType.int64, DType.bool, DType.string, DType.int32, DType.float64, DType.float16)
+
+
+def as_dtype(given: Any) -> DType:
+    """The element type that a name, a numpy dtype, a Python type or an ONNX number means."""
+    try:
+        if isinstance(given, DType):
+            return given
+        if isinstance(given, int) and not isinstance(given, bool):
+            return from_number(given)
+        if isinstance(given, str) and given in DType.__members__:
+            return DType(given)
+        return from_numpy(np.dtype(given)) if given is not str else DType.string
+    except (TypeError, ValueError, UnsupportedModelError):
+        known = ", ".join(str(dtype) for dtype in DType)
+        raise GraphError(f"{shown(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
+
+
+def as_array(given: Any, what: str) -> Array:
+    """A private copy of an array that ONNX can hold; Python floats become float32."""
+    try:
+        array = np.array(given)
+    except ValueError as error:
+        raise GraphError(f"{what} is no array: {error}") from None
+    if not _has_dtype(given):
+        array = array.astype({"f": np.float32, "i": np.int64}.get(array.dtype.kind, array.dtype))
+    if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
+        raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
+    array = array.astype(from_numpy(array.dtype).numpy, copy=False)
+    array.flags.writeable = False
+    return array
+
+
+def as_inputs(recording: Recording, definition: Definition, given: Sequence[Any]) -> list[Handle | None]:
+    """The inputs of a node as tensors; what is none yet becomes a constant, a size that only a run knows some nodes."""
+    rules = input_rules(definition.domain, definition.name, recording.version(definition.domain))
+    given = [
+        as_tensor(recording, each) if isinstance(each, (list, tuple)) and has_sizes(each) else each for each in given
+    ]
+    arrays = [_content(each, _label(definition, number)) for number, each in enumerate(given)]
+    inputs: list[Handle | None] = []
+    for number, (each, array) in enumerate(zip(given, arrays)):
+        if array is None:
+            inputs.append(each)
+            continue
+        dtype = _wanted(rules, given, arrays, number)
+        if isinstance(each, Expr):
+            inputs.append(as_tensor(recording, each, dtype))
+        else:
+            content = converted(array, dtype, _label(definition, number))
+            inputs.append(recording.initializer(recording.fresh_name("constant"), content))
+    return inputs
+
+
+def as_attribute(definition: Definition, parameter: AttributeParameter, given: Any) -> Attribute:
+    """The value of an attribute in the one form that the graph has for it."""
+    if isinstance(given, np.generic):
+        given = given.item()
+    match parameter.annotation:
+        case "int" if isinstance(given, (bool, int)):
+            return int(given)
+        case "ElementType":
+            return 0 if given == 0 else as_dtype(given).number
+        case "float" if isinstance(given, (int, float)):
+            return float(given)
+        case "tuple[int, ...]" | "tuple[float, ...]" | "tuple[str, ...]":
+            kind = {"i": int, "f": float, "s": str}[parameter.annotation[6]]
+            if isinstance(given, (list, tuple, np.ndarray)) and not isinstance(given, str):
+                return tuple(_element(kind, each, definition, parameter) for each in given)
+        case "np.ndarray[Any, Any]" | "Array":
+            return as_array(given, f"attribute {parameter.name}")
+        case "str" if isinstance(given, str):
+            return given
+        case "Any":
+            attribute: Attribute = given  # a graph, a type, or a function that is to become a graph
+            return attribute
+    raise GraphError(
+        f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, not {shown(given)}"
+    )
+
+
+def _element(kind: type, given: Any, definition: Definition, parameter: AttributeParameter) -> Any:
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, kind) or (kind is float and isinstance(given, int)):
+        return kind(given)
+    raise GraphError(
+        f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, but it has {shown(given)}"
+    )
+
+
+def _content(given: Any, label: str) -> Array | None:
+    """What becomes a constant; any integer stands for a size."""
+    if given is None or isinstance(given, Handle):
+        return None
+    return np.zeros((), np.int64) if isinstance(given, Expr) else as_array(given, label)
+
+
+def _wanted(rules: Sequence[InputRule], given: Sequence[Any], arrays: Sequence[Array | None], number: int) -> DType:
+    """The dtype that the constant at `number` should have."""
+    array = arrays[number]
+    assert array is not None
+    own = from_numpy(array.dtype)
+    if not rules:
+        floats = [dtype for dtype in map(_dtype, given) if dtype is not None and dtype.is_float]
+        return floats[0] if floats and own.is_float and not _has_narrow_dtype(given[number]) else own
+    rule = rules[min(number, len(rules) - 1)]
+    peers = [position for position in range(len(given)) if _same_type(rules, position, number)]
+    for dtype in (_dtype(given[position]) for position in peers):
+        if dtype is not None:
+            return dtype
+    constants = [(given[position], arrays[position]) for position in peers]
+    explicit = [content.dtype for each, content in constants if content is not None and _has_dtype(each)]
+    plain = [content.dtype for _, content in constants if content is not None]
+    own = from_numpy(explicit[0] if explicit else np.result_type(*plain))
+    if own in rule.dtypes or not rule.dtypes:
+        return own
+    fitting = [dtype for dtype in (*_PREFERRED, *DType) if dtype in rule.dtypes and dtype.is_float == own.is_float]
+    return fitting[0] if fitting else own
+
+
+def _same_type(rules: Sequence[InputRule], position: int, number: int) -> bool:
+    """Whether two inputs must be of one type."""
+    variable = rules[min(position, len(rules) - 1)].variable
+    return position == number or (variable != "" and variable == rules[min(number, len(rules) - 1)].variable)
+
+
+def converted(array: Array, dtype: DType, label: str) -> Array:
+    """The array as another dtype, if that can hold what it holds."""
+    if from_numpy(array.dtype) is dtype:
+        return array
+    if array.dtype.kind == "b" or dtype in (DType.bool, DType.string) or array.dtype == object:
+        raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}", hint="cast one of them")
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.numpy)
+    if dtype.is_integer and not np.array_equal(converted.astype(array.dtype), array):
+        raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
+    converted.flags.writeable = False
+    return converted
+
+
+def _dtype(given: Any) -> DType | None:
+    """The dtype of a tensor, if it is one and that is known."""
+    return given.type.dtype if isinstance(given, Handle) and isinstance(given.type, TensorType) else None
+
+
+def _has_dtype(given: Any) -> bool:
+    return isinstance(given, (np.ndarray, np.generic))
+
+
+def _has_narrow_dtype(given: Any) -> bool:
+    return _has_dtype(given) and given.dtype != np.float64
+
+
+def _label(definition: Definition, number: int) -> str:
+    name = definition.inputs[number].name if number < len(definition.inputs) else str(number)
+    return f"input {name!r} of {definition.name}"

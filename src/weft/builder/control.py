@@ -1,0 +1,221 @@
+"""Control flow with Python functions as bodies, and the few other ops whose functions are not their definitions' alone.
+
+A body is called once with tensors of the types that it will meet, or again with wider ones where a loop's state changes
+its shape. It may use tensors from outside of it; what it returns are the node's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.builder.arguments import as_inputs
+from weft.builder.bodies import write_body
+from weft.builder.functions import Call, add, blaming_the_caller, recording_of
+from weft.builder.handle import Handle
+from weft.builder.naming import names_of
+from weft.builder.recording import Recording
+from weft.errors import GraphError, shown
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.graph import Attribute
+from weft.ir.types import AnyType, SequenceType, TensorType, Type
+from weft.opset.flow import join_types
+from weft.opset.registry import Definition
+
+
+@blaming_the_caller
+def if_(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None) -> Any:
+    """Run one of two functions without arguments, as `condition` says.
+
+    Both must return the same number of tensors, of the same dtypes; shapes may differ. The result is a tensor if both
+    return one that is not in a list, else a tuple.
+    """
+    recording = recording_of((condition,))
+    definition = _definition(recording, "if_")
+    first, second = (write_body(recording, key, (), _function(each, key))
+                     for key, each in (("then", then), ("otherwise", otherwise)))  # fmt: skip
+    if len(first.types) != len(second.types):
+        raise GraphError(
+            f"if_: one branch returns {len(first.types)} tensors, the other {len(second.types)}",
+            hint="both must return as many",
+        )
+    for number, (a, b) in enumerate(zip(first.types, second.types)):
+        if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is not b.dtype:
+            raise GraphError(f"if_: result {number} is {a} in one branch and {b} in the other", hint="cast one of them")
+    branches: dict[str, Attribute] = {"then_branch": first.graph, "else_branch": second.graph}
+    results = add(recording, Call(definition, (condition,), branches, len(first.types), name))
+    return results[0] if first.single and second.single else tuple(results)
+
+
+@blaming_the_caller
+def loop(
+    trip_count: Any, condition: Any, states: Sequence[Any], body: Callable[..., Any], *, name: str | None = None
+) -> tuple[Any, ...]:
+    """Run `body(iteration, *states)` again and again, and give the last states and what was collected.
+
+    trip_count: how often at most; None: without end.
+    condition: whether to start at all; None: yes.
+    body: returns whether to go on (None: yes), the next states, and then tensors to collect: they are stacked along a
+        new first axis. A state may change its shape from one iteration to the next, but not its dtype.
+    """
+    recording = recording_of((trip_count, condition, *states))
+    definition = _definition(recording, "loop")
+    inputs = _as_handles(recording, definition, (trip_count, condition, *states))
+    carried = inputs[2:]
+    types: list[Type] = [handle.type for handle in carried if handle is not None]
+    loose: set[Dim] = set()  # sizes that are others in each iteration
+    calls = _function(body, "body")
+
+    def step(iteration: Handle, _: Handle, *arguments: Handle) -> list[Any]:
+        results = calls(iteration, *arguments)
+        given = list(results) if isinstance(results, (list, tuple)) else [results]
+        if len(given) <= len(types):
+            raise GraphError(
+                f"loop: the body returns {len(given)} values, but with {len(types)} states it must be at least "
+                f"{1 + len(types)}",
+                hint="return whether to go on (None: yes), each next state, and then what is to be collected",
+            )
+        return [True if given[0] is None else given[0], *given[1:]]
+
+    fixed = [("iteration", TensorType(DType.int64, ())), ("condition", TensorType(DType.bool, ()))]
+    while True:
+        with recording.attempt() as take_back:
+            named = [(f"state{number}", type) for number, type in enumerate(types)]
+            written = write_body(recording, "loop", [*fixed, *named], step)
+            joined = [_next_state(recording, loose, *pair) for pair in enumerate(zip(types, written.types[1:]))]
+            if joined == types:
+                break
+            take_back()
+            types = joined
+    attributes: dict[str, Attribute] = {"body": written.graph}
+    return tuple(add(recording, Call(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
+
+
+@blaming_the_caller
+def scan(
+    states: Sequence[Any],
+    sequences: Sequence[Any],
+    body: Callable[..., Any],
+    *,
+    axes: Sequence[int] | None = None,
+    reverse: Sequence[bool] | None = None,
+    name: str | None = None,
+) -> tuple[Any, ...]:
+    """Run `body(*states, *slices)` along the sequences, and give the last states and what was collected.
+
+    axes: along which axis each sequence is cut into slices; None: the first.
+    reverse: whether each sequence is gone through from its end; None: none is.
+    body: returns the next states, of the same types, and then tensors to collect: they are stacked along a new first
+        axis.
+    """
+    recording = recording_of((*states, *sequences))
+    definition = _definition(recording, "scan")
+    inputs = _as_handles(recording, definition, (*states, *sequences))
+    count = len(states)
+    given: dict[str, Attribute] = {"num_scan_inputs": len(sequences)}
+    if axes is not None:
+        given["scan_input_axes"] = tuple(axes)
+    if reverse is not None:
+        given["scan_input_directions"] = tuple(int(each) for each in reverse)
+    for title, values in (("axes", axes), ("reverse", reverse)):
+        if values is not None and len(values) != len(sequences):
+            raise GraphError(f"scan: {title} has {len(values)} entries for {len(sequences)} sequences")
+    along = axes or [0] * len(sequences)
+    types = [(f"state{number}", handle.type) for number, handle in enumerate(inputs[:count])]
+    types += [(f"slice{number}", _slice_type(handle.type, axis))
+              for number, (handle, axis) in enumerate(zip(inputs[count:], along))]  # fmt: skip
+    written = write_body(recording, "scan", types, _function(body, "body"))
+    if len(written.types) < count:
+        raise GraphError(
+            f"scan: the body returns {len(written.types)} values for {count} states",
+            hint="return each next state, and then what is to be collected",
+        )
+    call = Call(definition, tuple(inputs), {**given, "body": written.graph}, len(written.types), name)
+    return tuple(add(recording, call))
+
+
+@blaming_the_caller
+def sequence_map(sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None) -> tuple[Any, ...]:
+    """Run `body` for each element of a sequence (and of others of the same length), and give sequences of its results.
+
+    What is a tensor among the others is given to every call as it is.
+    """
+    recording = recording_of((sequence, *others))
+    definition = _definition(recording, "sequence_map")
+    inputs = _as_handles(recording, definition, (sequence, *others))
+    types = [
+        (f"element{number}", handle.type.element if isinstance(handle.type, SequenceType) else handle.type)
+        for number, handle in enumerate(inputs)
+    ]
+    written = write_body(recording, "sequence_map", types, _function(body, "body"))
+    call = Call(definition, tuple(inputs), {"body": written.graph}, len(written.types), name)
+    return tuple(add(recording, call))
+
+
+@blaming_the_caller
+def split(
+    x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
+) -> tuple[Any, ...]:
+    """Cut a tensor into parts along an axis: of the sizes in `split`, or `num_outputs` of equal size."""
+    recording = recording_of((x, split))
+    definition = _definition(recording, "split")
+    attributes: dict[str, Attribute] = {} if axis == 0 else {"axis": axis}
+    known = {parameter.name for parameter in definition.attributes}
+    if (split is None) == (num_outputs is None):
+        raise GraphError("split: either the sizes of the parts or their number must be given")
+    if num_outputs is not None and "num_outputs" in known:
+        attributes["num_outputs"] = num_outputs
+    count = _length(split) if num_outputs is None else num_outputs
+    inputs = [x]
+    if split is not None and "split" in known:  # an attribute of old opsets
+        attributes["split"] = tuple(split)
+    elif split is not None:
+        inputs.append(split)
+    return tuple(add(recording, Call(definition, tuple(inputs), attributes, count, name)))
+
+
+SPECIAL: dict[str, Callable[..., Any]] = {each.__name__: each for each in (if_, loop, scan, sequence_map, split)}
+"""The functions that take the place of those made from the definitions alone."""
+
+
+def _definition(recording: Recording, function: str) -> Definition:
+    return recording.definition("", names_of("")[function])
+
+
+def _function(given: Any, what: str) -> Callable[..., Any]:
+    if not callable(given):
+        raise GraphError(f"{what} must be a function, not {shown(given)}", hint="def body(...): return ...")
+    return given  # type: ignore[no-any-return]
+
+
+def _as_handles(recording: Recording, definition: Definition, given: Sequence[Any]) -> list[Any]:
+    return as_inputs(recording, definition, given)
+
+
+def _next_state(recording: Recording, loose: set[Dim], number: int, types: tuple[Type, Type]) -> Type:
+    """What a state can be, if it is the first of these types before an iteration and the second after it."""
+    before, after = types
+    if isinstance(before, TensorType) and isinstance(after, TensorType) and before.dtype is not after.dtype:
+        raise GraphError(f"loop: state {number} changes from {before} to {after}", hint="cast it in the body")
+    return join_types(before, after, recording.level.trace, loose)
+
+
+def _slice_type(type: Type, axis: int) -> Type:
+    if not isinstance(type, TensorType):
+        return AnyType()
+    if type.shape is None:
+        return TensorType(type.dtype, None)
+    if not -len(type.shape) <= axis < len(type.shape):
+        raise GraphError(f"scan: axis {axis} is out of range for {type}")
+    kept = [size for position, size in enumerate(type.shape) if position != axis % len(type.shape)]
+    return TensorType(type.dtype, tuple(kept))
+
+
+def _length(sizes: Any) -> int:
+    if isinstance(sizes, Handle):
+        shape = sizes.type.shape if isinstance(sizes.type, TensorType) else None
+        if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+            raise GraphError(f"split: into how many parts is not known from {sizes.type}", hint="give a list of sizes")
+        return shape[0]
+    return len(sizes)

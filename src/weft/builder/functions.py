@@ -1,0 +1,213 @@
+"""Ops as Python functions: a definition in, a function out whose signature, help and errors are those of the op.
+
+Inputs are positional, attributes keywords. What a call means is decided by the opset of its graph, so that one function
+serves all versions of an op; its signature is that of the newest one that a new graph has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from weft.builder.arguments import as_attribute, as_inputs
+from weft.builder.bodies import WrittenBody
+from weft.builder.handle import Handle
+from weft.builder.naming import python_name
+from weft.builder.recording import Recording, current_recording
+from weft.errors import GraphError, WeftError
+from weft.frontend.schemas import newest_opsets
+from weft.ir.graph import Attribute
+from weft.opset import registry
+from weft.opset.registry import Definition
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+OpFunction = Callable[..., Any]
+
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call asks for, bound to the definition in force."""
+
+    definition: Definition
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Attribute]
+    outputs: int | None
+    name: str | None
+
+
+def function(domain: str, op: str) -> OpFunction:
+    """The function that adds a node of an op to the graph of its inputs."""
+
+    @blaming_the_caller
+    def add_node(*arguments: Any, **keywords: Any) -> Any:
+        recording = recording_of((*arguments, *keywords.values()))
+        call = bind(recording.definition(domain, op), arguments, keywords)
+        results = add(recording, call)
+        return results[0] if len(results) == 1 and call.definition.outputs is not None else tuple(results)
+
+    definition = newest(domain, op)
+    add_node.__name__ = add_node.__qualname__ = python_name(op)
+    add_node.__module__ = __name__
+    add_node.__signature__ = signature(definition)  # type: ignore[attr-defined]
+    add_node.__doc__ = description(definition)
+    return add_node
+
+
+def add(recording: Recording, call: Call) -> list[Handle]:
+    """Add the node that a call asks for."""
+    definition = call.definition
+    with recording.attempt():
+        inputs = as_inputs(recording, definition, call.inputs)
+        name = _name(recording, call)
+        attributes = {
+            key: WrittenBody(recording, f"{name}_{key}", value) if callable(value) else value
+            for key, value in call.attributes.items()
+        }
+        try:
+            return recording.add(definition, inputs, attributes, call.outputs, name)
+        except WeftError as error:
+            if error.file is None:  # else it comes from the body of this node, and tells enough
+                error.problem = f"{definition.name}({_told(definition, inputs)}): {error.problem}"
+            raise error.at(node=call.name) from error.__cause__
+
+
+def _name(recording: Recording, call: Call) -> str:
+    if call.name is None:
+        return recording.fresh_name(python_name(call.definition.name).strip("_"))
+    recording.user_named.add(recording.take_name(call.name))
+    return call.name
+
+
+def blaming_the_caller(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The function with errors that name the line that called it, and whose traceback ends there."""
+
+    @wraps(function)
+    def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+        try:
+            return function(*arguments, **keywords)
+        except WeftError as error:
+            if error.file is not None:
+                raise
+            raise error.at(file=_users_line()).with_traceback(None) from None
+
+    return call
+
+
+def _users_line() -> str:
+    frame = sys._getframe()
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def recording_of(values: Sequence[Any]) -> Recording:
+    """The graph in the making that one of these belongs to, or the one that a `with` statement names."""
+    handles = (value.recording for value in _flattened(values) if isinstance(value, Handle))
+    found = next(handles, None) or current_recording.get()
+    if found is None:
+        raise GraphError(
+            "no input is a tensor, so it is not clear which graph this is for",
+            hint="use `with graph:` around it, or make a tensor with graph.constant(...)",
+        )
+    return found
+
+
+def signature(definition: Definition) -> inspect.Signature:
+    """The signature of an op's function: that of its definition, with what all functions take."""
+    kept = [
+        parameter
+        for parameter in inspect.signature(definition.function).parameters.values()
+        if parameter.name not in ("output_count", "enclosing")
+    ]
+    if takes_count(definition):
+        least = inspect.Parameter.empty if definition.outputs is None else definition.outputs[0]
+        kept.append(inspect.Parameter("outputs", inspect.Parameter.KEYWORD_ONLY, default=least, annotation="int"))
+    kept.append(inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"))
+    return inspect.Signature(kept)
+
+
+def takes_count(definition: Definition) -> bool:
+    """Whether a call may say how many outputs it wants."""
+    if definition.outputs is None:
+        return definition.counts_outputs
+    return definition.outputs[0] < definition.outputs[1]
+
+
+def description(definition: Definition) -> str:
+    """The help of an op's function."""
+    told = inspect.getdoc(definition.function) or ""
+    said = f"{definition.name} of {definition.domain or 'ai.onnx'}, as from opset {definition.since} on."
+    return f"{said}\n\n{told}".strip()
+
+
+def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+    """The arguments of a call in the terms of the definition."""
+    try:
+        bound = signature(definition).bind(*arguments, **keywords)
+    except TypeError as error:
+        raise GraphError(
+            f"{python_name(definition.name)}: {error}",
+            hint=f"it takes {python_name(definition.name)}{shown_signature(definition)} at this opset",
+        ) from None
+    given = dict(bound.arguments)
+    name, outputs = given.pop("name", None), given.pop("outputs", definition.outputs and definition.outputs[0])
+    attributes: dict[str, Attribute] = {}
+    for parameter in definition.attributes:
+        value = given.pop(parameter.name, None)
+        if value is not None:
+            attributes[parameter.name] = as_attribute(definition, parameter, value)
+    inputs = [given.pop(parameter.name, None) for parameter in definition.inputs]
+    for rest in given.values():
+        inputs.extend(rest)
+    if definition.variadic and len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
+        inputs = list(inputs[0])  # which is how numpy wants them
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return Call(definition, tuple(inputs), attributes, outputs, name)
+
+
+def shown_signature(definition: Definition) -> str:
+    """A signature without types, as messages have it."""
+    bare = [
+        parameter.replace(
+            annotation=inspect.Parameter.empty,
+            default=inspect.Parameter.empty if parameter.default is registry.REQUIRED else parameter.default,
+        )
+        for parameter in signature(definition).parameters.values()
+    ]
+    return str(inspect.Signature(bare))
+
+
+@cache
+def newest(domain: str, op: str) -> Definition:
+    """The definition that a new graph takes."""
+    versions = newest_opsets()
+    known = [each for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
+    usable = [each for each in known if each.since <= versions.get(domain, each.since)]
+    return (usable or known)[-1]
+
+
+def _told(definition: Definition, inputs: Sequence[Handle | None]) -> str:
+    names = [parameter.name for parameter in definition.inputs]
+    told = []
+    for number, handle in enumerate(inputs):
+        name = f"{names[number]}: " if number < len(names) else ""
+        told.append(f"{name}{None if handle is None else handle.type}")
+    return ", ".join(told)
+
+
+def _flattened(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flattened(value)
+        else:
+            yield value

@@ -1,0 +1,27 @@
+"""A value of a graph in the making, as all parts of the builder know it: its name, and its symbolic tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.ir.types import Type
+from weft.opset.tensor import Tensor
+
+if TYPE_CHECKING:
+    from weft.builder.recording import Level, Recording
+
+
+class Handle:
+    """One value. `traced` is the symbolic tensor that the op's definition gave, in the trace of `level`.
+
+    `type` is what is known of it: for a tensor its dtype and symbolic shape.
+    """
+
+    __slots__ = ("level", "name", "recording", "traced", "type")
+
+    def __init__(self, recording: Recording, level: Level, name: str, traced: Tensor, type: Type | None = None) -> None:
+        self.recording = recording
+        self.level = level
+        self.name = name
+        self.traced = traced
+        self.type = traced.type if type is None else type

@@ -1,0 +1,171 @@
+"""`tensor[...]` as nodes: slices, integers, new axes, and tensors of indices or of flags, with numpy's meaning.
+
+What comes out has numpy's shape. Where numpy needs more than ONNX's gathering can say (several masks, new axes between
+several index tensors), an error tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft import ops
+from weft.builder.handle import Handle
+from weft.errors import GraphError, shown
+from weft.ir.dims import Expr
+from weft.ir.dtypes import DType
+from weft.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from weft.builder.tensor import GraphTensor
+
+LAST, BEFORE_FIRST = 2**63 - 1, -(2**63)  # ends of slices that go as far as they can
+
+
+def index(x: GraphTensor, key: Any) -> GraphTensor:
+    """What numpy gives for `x[key]`."""
+    items = _expanded(x, list(key) if isinstance(key, tuple) else [key])
+    if any(_is_mask(item) for item in items):
+        return _masked(x, items)
+    axes = [item for item in items if item is not None]  # one for each axis of x
+    x = _sliced(x, axes)
+    arrays = [axis for axis, item in enumerate(axes) if _is_array(item)]
+    if not arrays:
+        for axis in reversed(range(len(axes))):
+            if not isinstance(axes[axis], slice):
+                x = ops.gather(x, _position(x, axis, axes[axis]), axis=axis)
+        return _with_new_axes(x, [0 if item is None else 1 for item in items if not _is_number(item)])
+    if len(arrays) == 1 and not any(_is_number(item) for item in axes):
+        indices = axes[arrays[0]]
+        rank = _rank(indices)
+        x = ops.gather(x, indices, axis=arrays[0])
+        return _with_new_axes(x, [0 if item is None else rank if _is_array(item) else 1 for item in items])
+    if len(axes) != len(items):
+        raise GraphError("new axes cannot stand beside several index tensors", hint="index first, then ops.unsqueeze")
+    return _gathered(x, axes)
+
+
+def _expanded(x: GraphTensor, items: list[Any]) -> list[Any]:
+    """The items with the ellipsis, or what is missing at the end, as full slices."""
+    for item in items:
+        if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_number(item) or _is_array(item)):
+            raise GraphError(f"{shown(item)} is no index", hint="use integers, slices, None, ..., tensors or arrays")
+    used = sum(_axes_of(item) for item in items)
+    rank = len(x.shape)
+    if used > rank:
+        raise GraphError(f"{used} indices for a tensor of {rank} dimensions ({x.type})")
+    dots = [position for position, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise GraphError("an index may have one ellipsis")
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *[slice(None)] * (rank - used), *items[at + 1 :]]
+
+
+def _axes_of(item: Any) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    if _is_mask(item):
+        return _rank(item)
+    return 1
+
+
+def _rank(item: Any) -> int:
+    if not isinstance(item, Handle):
+        return np.ndim(item)
+    if not isinstance(item.type, TensorType) or item.type.shape is None:
+        raise GraphError(f"the rank of the index {item.name!r} must be known ({item.type})")
+    return len(item.type.shape)
+
+
+def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
+    """All slices at once."""
+    cuts = [(axis, item) for axis, item in enumerate(axes) if isinstance(item, slice) and item != slice(None)]
+    if not cuts:
+        return x
+    steps = [1 if item.step is None else item.step for _, item in cuts]
+    for step in steps:
+        if not _is_number(step) or isinstance(step, (Handle, Expr)) or step == 0:
+            raise GraphError(f"the step of a slice must be an integer other than 0, not {shown(step)}")
+    starts = [(LAST if step < 0 else 0) if item.start is None else item.start for step, (_, item) in zip(steps, cuts)]
+    ends = [
+        (BEFORE_FIRST if step < 0 else LAST) if item.stop is None else item.stop for step, (_, item) in zip(steps, cuts)
+    ]
+    for bound in (*starts, *ends):
+        if not _is_number(bound):
+            raise GraphError(f"the bounds of a slice must be integers, not {shown(bound)}")
+    return ops.slice(x, starts, ends, [axis for axis, _ in cuts], steps)
+
+
+def _masked(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
+    """The parts where a tensor of flags says so, along one new axis in the place of those of the mask."""
+    masks = [item for item in items if _is_mask(item)]
+    others = [item for item in items if not _is_mask(item)]
+    if (
+        len(masks) != 1
+        or any(item != slice(None) for item in others if not _is_array(item))
+        or any(map(_is_array, others))
+    ):
+        raise GraphError("a mask must be the only index", hint="index with the mask first, then with the others")
+    mask, axis = masks[0], [_is_mask(item) for item in items].index(True)
+    if _axes_of(mask) == 1:
+        return ops.compress(x, mask, axis=axis)
+    if axis:
+        raise GraphError("a mask of several dimensions must be the first index", hint="transpose the tensor")
+    return ops.gather_nd(x, ops.transpose(ops.non_zero(x.constant_like(mask))))
+
+
+def _gathered(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
+    """Several index tensors, broadcast together; their axes come first unless they stand side by side."""
+    chosen = [axis for axis, item in enumerate(axes) if not isinstance(item, slice)]
+    rest = [axis for axis in range(len(axes)) if axis not in chosen]
+    parts = [_as_indices(x, axis, axes[axis]) for axis in chosen]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part  # whose shape is that of all of them broadcast
+    zero = total - total
+    columns = [ops.unsqueeze(zero + part, axes=[-1]) for part in parts]
+    result = ops.gather_nd(ops.transpose(x, perm=[*chosen, *rest]), ops.concat(*columns, axis=-1))
+    side_by_side = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+    if not side_by_side or chosen[0] == 0:
+        return result
+    rank, before = len(zero.shape), chosen[0]
+    order = [*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(rest))]
+    return ops.transpose(result, perm=order)
+
+
+def _as_indices(x: GraphTensor, axis: int, item: Any) -> GraphTensor:
+    if isinstance(item, Handle):
+        return ops.cast(x.constant_like(item), to=DType.int64)
+    if _is_number(item):
+        item = _position(x, axis, item)
+    return x.constant_like(item, DType.int64)
+
+
+def _with_new_axes(x: GraphTensor, sizes: Sequence[int]) -> GraphTensor:
+    """New axes where `sizes`, which tells how many axes each index left, is 0."""
+    new = [sum(max(size, 1) if size != 0 else 1 for size in sizes[:at]) for at, size in enumerate(sizes) if size == 0]
+    return ops.unsqueeze(x, axes=new) if new else x
+
+
+def _position(x: GraphTensor, axis: int, number: Any) -> Any:
+    """An integer index, checked where the size is known."""
+    size = x.shape[axis]
+    if isinstance(number, (int, np.integer)) and isinstance(size, int) and not -size <= number < size:
+        raise GraphError(f"index {number} is out of range for axis {axis} of {x.type}")
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, (int, np.integer, Expr)) and not isinstance(item, bool)
+
+
+def _is_array(item: Any) -> bool:
+    return isinstance(item, (Handle, np.ndarray, list))
+
+
+def _is_mask(item: Any) -> bool:
+    if isinstance(item, Handle):
+        return getattr(item.type, "dtype", None) is DType.bool
+    return _is_array(item) and np.asarray(item).dtype == np.bool_

@@ -1,0 +1,109 @@
+"""Sizes as tensors: symbolic dims, which only a run knows, computed by nodes from the shapes that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from weft.builder.handle import Handle
+from weft.builder.naming import names_of
+from weft.builder.recording import Recording
+from weft.errors import GraphError
+from weft.ir import dims
+from weft.ir.dims import Axis, Expr, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.graph import Attribute
+from weft.ir.types import TensorType
+
+SizeLike = Union[int, Expr, Handle]
+
+
+def has_sizes(given: Any) -> bool:
+    """Whether it is a size that only a run knows, or a list with one, or with tensors."""
+    if isinstance(given, (list, tuple)):
+        return any(isinstance(each, (Expr, Handle)) for each in given)
+    return isinstance(given, Expr)
+
+
+def as_tensor(recording: Recording, given: SizeLike | Sequence[SizeLike], dtype: DType = DType.int64) -> Handle:
+    """A size as a scalar of some type, or a list of them as a vector of int64."""
+    writer = _Writer(recording)
+    if isinstance(given, (list, tuple)):
+        parts = [writer.vector(each) for each in given]
+        return parts[0] if len(parts) == 1 else writer.node("concat", *parts, axis=0)
+    assert isinstance(given, (int, Expr))
+    scalar = writer.node("reshape", writer.vector(given), writer.constant([]))
+    return scalar if dtype is DType.int64 else writer.node("cast", scalar, to=dtype.number)
+
+
+class _Writer:
+    """Adds the nodes that compute sizes; all of them are vectors of one int64."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def vector(self, given: SizeLike) -> Handle:
+        if isinstance(given, Handle):
+            return self._from_tensor(given)
+        computed = dims.fold(given, self._leaf, self._functions()) if isinstance(given, Expr) else given
+        return computed.handle if isinstance(computed, _Size) else self.constant([int(computed)])
+
+    def node(self, name: str, *inputs: Handle, **attributes: Attribute) -> Handle:
+        definition = self.recording.definition("", names_of("")[name])
+        return self.recording.add(definition, inputs, attributes, 1, self.recording.fresh_name(name))[0]
+
+    def constant(self, numbers: Sequence[int]) -> Handle:
+        return self.recording.initializer(self.recording.fresh_name("constant"), np.array(numbers, np.int64))
+
+    def _from_tensor(self, given: Handle) -> Handle:
+        """A tensor of one integer among sizes."""
+        self.recording.check(given)
+        shaped = self.node("reshape", given, self.constant([1]))
+        return self.node("cast", shaped, to=DType.int64.number)
+
+    def _leaf(self, atom: Symbol | Axis) -> _Size:
+        """The size of that name, from a tensor here that has it."""
+        for name, tensor in self.recording.level.values.items():
+            if tensor is not None and isinstance(tensor.type, TensorType):
+                for axis, size in enumerate(tensor.type.shape or ()):
+                    if dims.as_symbol(size) == atom:
+                        handle = Handle(self.recording, self.recording.level, name, tensor)
+                        shape = self.node("shape", handle)
+                        return _Size(self, self.node("gather", shape, self.constant([axis]), axis=0))
+        raise GraphError(f"no tensor that can be seen here has the size {atom}", hint="take it from a tensor's shape")
+
+    def _functions(self) -> Mapping[str, Callable[[Any, Any], Any]]:
+        return {
+            "//": self._floor_divide,
+            "%": lambda a, b: self._size("mod", a, b),
+            "min": lambda a, b: self._size("min", a, b),
+            "max": lambda a, b: self._size("max", a, b),
+        }
+
+    def _floor_divide(self, a: _Size | int, b: _Size | int) -> _Size:
+        """The quotient rounded down: division of integers in ONNX rounds toward zero."""
+        rest = self._size("mod", a, b)
+        return self._size("div", self._size("sub", a, rest), b)
+
+    def _size(self, name: str, a: _Size | int, b: _Size | int) -> _Size:
+        handles = [each.handle if isinstance(each, _Size) else self.constant([each]) for each in (a, b)]
+        return _Size(self, self.node(name, *handles))
+
+
+class _Size:
+    """A size that nodes compute, with the arithmetic that `dims.fold` uses."""
+
+    def __init__(self, writer: _Writer, handle: Handle) -> None:
+        self.writer = writer
+        self.handle = handle
+
+    def __add__(self, other: _Size | int) -> _Size:
+        return self.writer._size("add", self, other)
+
+    def __mul__(self, other: _Size | int) -> _Size:
+        return self.writer._size("mul", self, other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__

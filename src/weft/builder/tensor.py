@@ -1,0 +1,267 @@
+"""Tensors of a graph in the making, with the operators and the few methods that a numpy user reaches for first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from weft import ops
+from weft.builder.arguments import as_array, as_dtype, converted
+from weft.builder.functions import blaming_the_caller
+from weft.builder.handle import Handle
+from weft.builder.indexing import index
+from weft.errors import GraphError
+from weft.ir.dims import Expr
+from weft.ir.dtypes import DType
+from weft.ir.types import Shape, TensorType
+
+Axes = Union[int, Sequence[int], None]
+
+
+class GraphTensor(Handle):
+    """A tensor of a graph in the making; operators and methods add nodes to the graph.
+
+    Numbers and arrays that meet it take its dtype. Integers are not divided with `/`, since ONNX cuts the result off.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None  # so that numpy leaves `array + tensor` to the tensor
+    __hash__ = Handle.__hash__
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    @blaming_the_caller
+    def dtype(self) -> DType:
+        """The element type; compares equal to its name."""
+        if not isinstance(self.type, TensorType):
+            raise GraphError(f"the dtype of {self.name!r} is known only at run time ({self.type})")
+        return self.type.dtype
+
+    @property
+    @blaming_the_caller
+    def shape(self) -> Shape:
+        """Sizes: ints, and symbols with an arithmetic of their own for those that only a run knows."""
+        if not isinstance(self.type, TensorType) or self.type.shape is None:
+            hint = "weft.ops.shape gives it as a tensor"
+            raise GraphError(f"the shape of {self.name!r} is known only at run time ({self.type})", hint=hint)
+        return self.type.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name}: {self.type})"
+
+    @blaming_the_caller
+    def __len__(self) -> int:
+        size = self.shape[0] if self.shape else None
+        if not isinstance(size, int):
+            raise GraphError(f"{self.name!r} has no length that is known now ({self.type})")
+        return size
+
+    def __iter__(self) -> Iterator[GraphTensor]:
+        return (self[number] for number in range(len(self)))
+
+    @blaming_the_caller
+    def __bool__(self) -> bool:
+        hint = "use weft.ops.if_ or weft.ops.where, or & and | for `and` and `or`"
+        raise GraphError(f"whether {self.name!r} is true is known only at run time", hint=hint)
+
+    def constant_like(self, value: Any, dtype: DType | None = None) -> GraphTensor:
+        """A constant of the same graph; a tensor stays as it is."""
+        if isinstance(value, Handle):
+            return value  # type: ignore[return-value]
+        array = as_array(value, "an operand")
+        array = array if dtype is None else converted(array, dtype, "an operand")
+        return self.recording.initializer(self.recording.fresh_name("constant"), array)  # type: ignore[return-value]
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> GraphTensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> GraphTensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> GraphTensor:
+        return ops.sub(self, other)
+
+    def __rsub__(self, other: Any) -> GraphTensor:
+        return ops.sub(other, self)
+
+    def __mul__(self, other: Any) -> GraphTensor:
+        return ops.mul(self, other)
+
+    def __rmul__(self, other: Any) -> GraphTensor:
+        return ops.mul(other, self)
+
+    @blaming_the_caller
+    def __truediv__(self, other: Any) -> GraphTensor:
+        return ops.div(self._divided(), other)
+
+    @blaming_the_caller
+    def __rtruediv__(self, other: Any) -> GraphTensor:
+        return ops.div(other, self._divided())
+
+    def __floordiv__(self, other: Any) -> GraphTensor:
+        return _floor_divide(self, self._peer(other))
+
+    def __rfloordiv__(self, other: Any) -> GraphTensor:
+        return _floor_divide(self._peer(other), self)
+
+    def __mod__(self, other: Any) -> GraphTensor:
+        return _remainder(self, self._peer(other))
+
+    def __rmod__(self, other: Any) -> GraphTensor:
+        return _remainder(self._peer(other), self)
+
+    def __pow__(self, other: Any) -> GraphTensor:
+        return ops.pow(self, self._peer(other))
+
+    def __rpow__(self, other: Any) -> GraphTensor:
+        return ops.pow(self._peer(other), self)
+
+    def __matmul__(self, other: Any) -> GraphTensor:
+        return ops.mat_mul(self, other)
+
+    def __rmatmul__(self, other: Any) -> GraphTensor:
+        return ops.mat_mul(other, self)
+
+    def __neg__(self) -> GraphTensor:
+        return ops.neg(self)
+
+    def __pos__(self) -> GraphTensor:
+        return self
+
+    def __abs__(self) -> GraphTensor:
+        return ops.abs(self)
+
+    def __eq__(self, other: Any) -> GraphTensor:  # type: ignore[override]
+        return ops.equal(self, other)
+
+    def __ne__(self, other: Any) -> GraphTensor:  # type: ignore[override]
+        return ops.not_(ops.equal(self, other))
+
+    def __lt__(self, other: Any) -> GraphTensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Any) -> GraphTensor:
+        return ops.less_or_equal(self, other)
+
+    def __gt__(self, other: Any) -> GraphTensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Any) -> GraphTensor:
+        return ops.greater_or_equal(self, other)
+
+    def __and__(self, other: Any) -> GraphTensor:
+        return ops.and_(self, other) if self._is_bool() else ops.bitwise_and(self, other)
+
+    def __or__(self, other: Any) -> GraphTensor:
+        return ops.or_(self, other) if self._is_bool() else ops.bitwise_or(self, other)
+
+    def __xor__(self, other: Any) -> GraphTensor:
+        return ops.xor(self, other) if self._is_bool() else ops.bitwise_xor(self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> GraphTensor:
+        return ops.not_(self) if self._is_bool() else ops.bitwise_not(self)
+
+    @blaming_the_caller
+    def __getitem__(self, key: Any) -> GraphTensor:
+        return index(self, key)
+
+    def _is_bool(self) -> bool:
+        return self.dtype is DType.bool
+
+    def _peer(self, other: Any) -> GraphTensor:
+        """What meets this tensor, as one of the same dtype."""
+        if isinstance(other, Expr):
+            return ops.cast(other, to=self.dtype)
+        return self.constant_like(other, self.dtype)
+
+    def _divided(self) -> GraphTensor:
+        if self.dtype.is_integer:
+            hint = "use // to round down, weft.ops.div to cut off as ONNX does, or .astype('float32') first"
+            raise GraphError(f"{self.name!r} is {self.type}: integers are not divided with /", hint=hint)
+        return self
+
+    # -- methods -----------------------------------------------------------------------------------------------------
+
+    @blaming_the_caller
+    def astype(self, dtype: DTypeLike) -> GraphTensor:
+        """The elements as another type: a name, a numpy dtype, a Python type."""
+        return ops.cast(self, to=as_dtype(dtype))
+
+    @blaming_the_caller
+    def reshape(self, *shape: Any) -> GraphTensor:
+        """The elements in another shape, of which one size may be -1."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, Expr)) else shape
+        if isinstance(sizes, (list, tuple)) and any(isinstance(size, int) and size == 0 for size in sizes):
+            return ops.reshape(self, sizes, allowzero=1)  # else a 0 would stand for the size that is there
+        return ops.reshape(self, sizes)
+
+    @blaming_the_caller
+    def transpose(self, *axes: Any) -> GraphTensor:
+        """The axes in another order; without one, reversed."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes
+        if not order:
+            return ops.transpose(self)
+        return ops.transpose(self, perm=[axis + self.ndim if axis < 0 else axis for axis in order])
+
+    @property
+    def T(self) -> GraphTensor:  # noqa: N802 - as numpy calls it
+        """The axes reversed."""
+        return ops.transpose(self)
+
+    @blaming_the_caller
+    def squeeze(self, axis: Axes = None) -> GraphTensor:
+        """Without axes of size 1: all of them, or those named."""
+        return ops.squeeze(self, axes=_as_list(axis))
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        return ops.reduce_sum(self, axes=_as_list(axis), keepdims=keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        return ops.reduce_mean(self, axes=_as_list(axis), keepdims=keepdims)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        return ops.reduce_max(self, axes=_as_list(axis), keepdims=keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        return ops.reduce_min(self, axes=_as_list(axis), keepdims=keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        return ops.reduce_prod(self, axes=_as_list(axis), keepdims=keepdims)
+
+
+def _as_list(axis: Axes) -> list[int] | None:
+    return None if axis is None else [axis] if isinstance(axis, int) else list(axis)
+
+
+def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:
+    """The quotient rounded down, as Python has it."""
+    if a.dtype.is_float:
+        return ops.floor(ops.div(a, b))
+    return ops.div(ops.sub(a, ops.mod(a, b)), b)
+
+
+def _remainder(a: GraphTensor, b: GraphTensor) -> GraphTensor:
+    """The remainder with the sign of the divisor, as Python has it; ONNX has it so for integers alone."""
+    if not a.dtype.is_float:
+        return ops.mod(a, b)
+    rest = ops.mod(a, b, fmod=1)
+    zero = a.constant_like(0, a.dtype)
+    return ops.where((rest != zero) & ((rest < zero) ^ (b < zero)), rest + b, rest)
+
+
+Tensor = GraphTensor
+ArrayLike = Union["np.ndarray[Any, Any]", "np.generic", bool, int, float, str, Sequence["ArrayLike"]]
+TensorLike = Union[GraphTensor, Expr, ArrayLike, Sequence["TensorLike"]]
+"""What functions take for an input: a tensor, or what becomes a constant."""
+DTypeLike = Union[DType, str, int, type, "np.dtype[Any]"]

@@ -1,0 +1,187 @@
+"""Write a model: `OnnxModel` to a ModelProto, the way back of `read_model`.
+
+Names stay as they are. Sizes that the model names become dim_params, others stay open. Types that only a run would
+tell are left to onnx's own inference.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.shape_inference
+
+from weft.errors import InvalidModelError, ModelError, UnsupportedModelError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel
+from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
+
+MOST_BYTES = 2**31 - 2**20  # what protobuf takes as one message, with room for all but the weights
+
+ModelProto = onnx.ModelProto
+
+
+def write_model(model: OnnxModel) -> onnx.ModelProto:
+    """The model as protobuf."""
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(model.opsets.items())]
+    proto = onnx.ModelProto(ir_version=model.ir_version or _ir_version(imports), producer_name=model.producer)
+    proto.opset_import.extend(imports)
+    for key, value in model.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    _write_graph(proto.graph, model.graph, dim_names(model.graph))
+    _infer_open_outputs(proto)
+    return proto
+
+
+def save_model(proto: onnx.ModelProto, path: Path) -> None:
+    """A file; beyond what protobuf takes, weights lie in another file beside it."""
+    external = proto.ByteSize() > MOST_BYTES
+    try:
+        if external:
+            location = f"{path.name}.data"
+            onnx.save(proto, path, save_as_external_data=True, location=location)
+        else:
+            path.write_bytes(proto.SerializeToString())
+    except OSError as error:
+        raise ModelError(f"the model cannot be written: {error}", file=str(path)) from error
+
+
+def dim_names(graph: Graph) -> frozenset[str]:
+    """The names of sizes that the inputs of a graph have; one that is called after its place is left open."""
+    shapes = {value.name: value.type.shape or () for value in graph.inputs if isinstance(value.type, TensorType)}
+    found = ((name, at, dims.as_symbol(size)) for name, shape in shapes.items() for at, size in enumerate(shape))
+    return frozenset(each.name for name, at, each in found if each is not None and each.name != f"{name}.{at}")
+
+
+def _ir_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
+    """The oldest that goes with these opsets, so that others' readers need not be the newest."""
+    known = [
+        entry for entry in imports if (entry.domain or "ai.onnx", entry.version) in onnx.helper.OP_SET_ID_VERSION_MAP
+    ]
+    return int(onnx.helper.find_min_ir_version_for(known))
+
+
+def _infer_open_outputs(proto: onnx.ModelProto) -> None:
+    """Complete the types of outputs of which weft knows no rank, if onnx can tell: a file should have it."""
+    unknown = {value.name for value in proto.graph.output if not _is_complete(value.type)}
+    if not unknown:
+        return
+    inferred = {value.name: value.type for value in onnx.shape_inference.infer_shapes(proto).graph.output}
+    for value in proto.graph.output:
+        if value.name in unknown:
+            value.type.CopyFrom(inferred[value.name])
+        if value.type.WhichOneof("value") is None:
+            raise InvalidModelError(
+                "the type of this output is known only at run time, but a file must declare it",
+                hint="declare it: graph.output(tensor, name, dtype=..., shape=...)",
+                value=value.name,
+            )
+
+
+def _is_complete(proto: onnx.TypeProto) -> bool:
+    kind = proto.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or bool(proto.tensor_type.HasField("shape")))
+
+
+def _write_graph(proto: onnx.GraphProto, graph: Graph, names: frozenset[str]) -> None:
+    proto.name = graph.name
+    for name, array in graph.initializers.items():
+        _write_tensor(proto.initializer.add(), array, name)
+    proto.input.extend(_write_value(value, names) for value in (*graph.inputs, *graph.defaults))
+    proto.output.extend(_write_value(value, names) for value in graph.outputs)
+    proto.node.extend(_write_node(node, names) for node in graph.nodes)
+
+
+def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
+    inputs = list(node.inputs)
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    proto = onnx.NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=inputs, output=node.outputs)
+    proto.attribute.extend(_write_attribute(key, value, names) for key, value in node.attributes.items())
+    return proto
+
+
+def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx.AttributeProto:
+    match value:
+        case Graph():
+            holds_graph = onnx.AttributeProto(name=name, type=onnx.AttributeProto.GRAPH)
+            _write_graph(holds_graph.g, value, names)
+            return holds_graph
+        case np.ndarray():
+            holds_tensor = onnx.AttributeProto(name=name, type=onnx.AttributeProto.TENSOR)
+            _write_tensor(holds_tensor.t, value, name)
+            return holds_tensor
+        case TensorType() | SequenceType() | OptionalType() | MapType() | AnyType():
+            return onnx.helper.make_attribute(name, _write_type(value, names))
+        case str():
+            return onnx.helper.make_attribute(name, value.encode("utf-8", "surrogateescape"))
+        case tuple() if value and all(isinstance(each, str) for each in value):
+            return onnx.helper.make_attribute(name, [str(each).encode("utf-8", "surrogateescape") for each in value])
+        case tuple() if value and any(isinstance(each, (Graph, np.ndarray)) for each in value):
+            raise UnsupportedModelError(
+                f"attribute {name} holds a list of graphs or tensors, which weft does not write"
+            )
+        case tuple() if not value:
+            return onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
+    return onnx.helper.make_attribute(name, value)
+
+
+def _write_tensor(proto: onnx.TensorProto, array: np.ndarray[Any, Any], name: str) -> None:
+    dtype = from_numpy(array.dtype)
+    proto.name, proto.data_type = name, dtype.number
+    proto.dims.extend(array.shape)
+    if dtype is DType.string:
+        proto.string_data.extend(str(text).encode("utf-8", "surrogateescape") for text in array.reshape(-1))
+    else:
+        proto.raw_data = _packed(array, dtype)
+
+
+def _packed(array: np.ndarray[Any, Any], dtype: DType) -> bytes:
+    """The elements as bytes, small ones packed from the low bits up."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtype.bits >= 8:
+        return (flat if sys.byteorder == "little" else flat.byteswap()).tobytes()
+    numbers = flat.view(np.uint8) & np.uint8((1 << dtype.bits) - 1)
+    bits = np.unpackbits(numbers[:, None], axis=1, bitorder="little")[:, : dtype.bits]
+    return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
+
+
+def _write_value(value: GraphValue, names: frozenset[str]) -> onnx.ValueInfoProto:
+    proto = onnx.ValueInfoProto(name=value.name)
+    if value.type is not None and not isinstance(value.type, AnyType):
+        proto.type.CopyFrom(_write_type(value.type, names))
+    return proto
+
+
+def _write_type(type: Type, names: frozenset[str]) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    match type:
+        case TensorType(dtype, shape):
+            proto.tensor_type.elem_type = dtype.number
+            if shape is not None:
+                proto.tensor_type.shape.SetInParent()
+                for size in shape:
+                    _write_dim(proto.tensor_type.shape.dim.add(), size, names)
+        case SequenceType(element):
+            proto.sequence_type.elem_type.CopyFrom(_write_type(element, names))
+        case OptionalType(element):
+            proto.optional_type.elem_type.CopyFrom(_write_type(element, names))
+        case MapType(key, value):
+            proto.map_type.key_type = key.number
+            proto.map_type.value_type.CopyFrom(_write_type(value, names))
+    return proto
+
+
+def _write_dim(proto: onnx.TensorShapeProto.Dimension, size: Dim, names: frozenset[str]) -> None:
+    symbol = dims.as_symbol(size)
+    if isinstance(size, int):
+        proto.dim_value = size
+    elif symbol is not None and symbol.name in names:
+        proto.dim_param = symbol.name
