@@ -23,7 +23,7 @@ from weft.backends.reference.interpret import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.calibration import Calibration, Seconds, to_record
-from weft.cost.prediction import Prediction, predict, quick_prediction, workload
+from weft.cost.prediction import Known, Prediction, likely_quickest, predict, workload
 from weft.errors import DeviceError, WeftError
 from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
@@ -91,12 +91,11 @@ def by_cost(
     known = [device for device in devices if device in calibrations]
     found: dict[str, Prediction] = {}
     if known:
-        program = source.program()
-        rough = {device: quick_prediction(program, sizes, calibrations[device]) for device in known}
-        likely = min(known, key=lambda device: rough[device])
+        likely = likely_quickest(source.program(), sizes, {device: calibrations[device] for device in known})
         groups = source.fused(likely)
+        portions: Known = {}
         for device in known:
-            work = workload(groups if device == likely else _for_device(groups, device))
+            work = workload(groups if device == likely else _for_device(groups, device), portions)
             found[device] = predict(work, sizes, calibrations[device])
     entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
