@@ -77,7 +77,7 @@ class GraphTensor(Handle):
             return value  # type: ignore[return-value]
         array = as_array(value, "an operand")
         array = array if dtype is None else converted(array, dtype, "an operand")
-        return self.recording.initializer(self.recording.fresh_name("constant"), array)  # type: ignore[return-value]
+        return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
