@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.builder.handle import Handle
 from weft.builder.draft import Draft
+from weft.builder.handle import Handle
 from weft.builder.sizes import as_tensor, has_sizes
 from weft.errors import GraphError, UnsupportedModelError, shown
 from weft.frontend.schemas import InputRule, input_rules

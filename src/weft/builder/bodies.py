@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.builder.arguments import as_array
+from weft.builder.draft import Draft, Level
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.draft import Level, Draft
 from weft.builder.sizes import as_tensor, has_sizes
 from weft.errors import GraphError
 from weft.ir.graph import Graph, GraphValue

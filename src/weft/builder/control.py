@@ -11,10 +11,10 @@ from typing import Any
 
 from weft.builder.arguments import as_inputs
 from weft.builder.bodies import write_body
+from weft.builder.draft import Draft
 from weft.builder.functions import NodeCall, add, blaming_the_caller, draft_of
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.draft import Draft
 from weft.errors import GraphError, shown
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.draft import Draft
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
 from weft.ir.types import Type
 

@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from weft.builder.arguments import as_attribute, as_inputs
 from weft.builder.bodies import WrittenBody
+from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
-from weft.builder.draft import Draft, current_draft
 from weft.errors import GraphError, WeftError
 from weft.frontend.schemas import newest_opsets
 from weft.ir.graph import Attribute

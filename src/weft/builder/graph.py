@@ -21,10 +21,10 @@ from typing import Any, Concatenate, ParamSpec, Union
 
 from weft.backends.reference.interpret import Interpreter
 from weft.builder.arguments import as_array, as_dtype
+from weft.builder.draft import Draft
 from weft.builder.finish import finished
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
-from weft.builder.draft import Draft
 from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
 from weft.compiler import load
 from weft.errors import GraphError, shown

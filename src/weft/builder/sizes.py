@@ -7,9 +7,9 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.draft import Draft
 from weft.errors import GraphError
 from weft.ir import dims
 from weft.ir.dims import Axis, Expr, Symbol
