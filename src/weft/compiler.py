@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from weft.backends.device import Compiled, CompilingDriver, Recorder, RunOptions
+from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder, RunOptions
+from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
+from weft.cache.code import keeping_nothing
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
@@ -31,12 +33,13 @@ from weft.errors import (
 )
 from weft.frontend import OpenedModel, open_model, read_model
 from weft.fuse import fuse
+from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Graph, OnnxModel, with_outputs
 from weft.ir.groups import FusedProgram
+from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature, signature
-from weft.ir.target import Target
 from weft.ir.texts import model_text, sections_text
 from weft.ir.verify import verify
 from weft.ir.work import Section
@@ -45,18 +48,22 @@ from weft.opset import registry
 from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
+from weft.placement.compile import compile_pieces
 from weft.plan.texts import plan_text
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
 from weft.runtime.deployment import Deployment
-from weft.runtime.devices import driver
+from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
+from weft.runtime.mixing import Mix, helped_mix, lacking_steps, quickest_mix, refused
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
+from weft.runtime.revise import revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
+from weft.runtime.warming import soonest, warm_in_background
 from weft.threads import lock
 
 PRECISIONS = ("float32", "strict")
@@ -73,6 +80,11 @@ class LoadOptions:
         one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
         says what was tried.
     strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
+    warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
+        the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
+        when it is ready and faster. Results keep their bits per device; `model.report()` says which served.
+    sample: inputs like those to come, by name: what their sizes cost decides where the model runs, and benchmarks run
+        on them. None makes some up.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
@@ -90,6 +102,8 @@ class LoadOptions:
 
     device: DeviceOption = "auto"
     strict: bool = False
+    warm: str | None = None
+    sample: Mapping[str, Any] | None = None
     threads: int | None = None
     precision: str = "float32"
     memory_limit: int | str | None = None
@@ -102,6 +116,10 @@ class LoadOptions:
         in_force(self.device)
         if not isinstance(self.strict, bool):
             raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
+        if self.warm is not None and not (isinstance(self.warm, str) and self.warm == "background"):
+            raise DeviceError(f"warm must be None or 'background', not {shown(self.warm)}")
+        if self.sample is not None and not isinstance(self.sample, Mapping):
+            raise InputError(f"sample must be a dict of arrays by name, not a {type(self.sample).__name__}")
         if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
             raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
@@ -163,23 +181,32 @@ def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
-        opener = ModelOpener(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
-        if options.strict and way.absent:
-            raise DeviceFallbackError(way.absent, file=opener.file)
-        return Model(Deployment(opener, way.absent), way, options.strict)
+        return _served(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
 
 
 def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
     """A model that was pickled."""
-    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
         files = reopened(source, _read, *_folders(options))
-        opener = ModelOpener(files.with_weights(weights) if weights else files, options, progress)
-        return Model(Deployment(opener, way.absent), way, options.strict)
+        return _served(files.with_weights(weights) if weights else files, options, progress)
+
+
+def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
+    """A model on the first of its devices that works, or on the one that is ready first."""
+    way = route(options.device)
+    if options.strict and way.absent:
+        raise DeviceFallbackError(way.absent, file=files.file)
+    opener = ModelOpener(files, options, progress)
+    deployment = Deployment(opener, way.absent)
+    if options.warm is None:
+        return Model(deployment, way, options.strict)
+    soon, better = soonest(way, opener.is_ready)
+    model = Model(deployment, soon, options.strict)
+    warm_in_background(model, better, options.sample)
+    return model
 
 
 def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
@@ -197,12 +224,16 @@ class ModelOpener:
         self.options = options
         self._progress = progress
 
-    def open(self, device: str) -> Session:
+    def open(self, device: str, progress: Stages | None = None) -> Session:
         """The model on a device, ready to run."""
         with self._within_memory():
-            if isinstance(driver(device), CompilingDriver):
+            if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()
-            return Pipeline(self.files, self.options, device, self._progress).load()
+            return Pipeline(self.files, self.options, device, progress or self._progress).load()
+
+    def is_ready(self, device: str) -> bool:
+        """Whether the model can be opened there without a compilation."""
+        return Pipeline(self.files, self.options, device, self._progress).is_ready()
 
     def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
         """The same model with some other weights."""
@@ -211,7 +242,7 @@ class ModelOpener:
     def renew(self, session: Session) -> Session:
         """The model on a session's device, with these weights instead of the session's."""
         with self._within_memory():
-            return Pipeline(self.files, self.options, session.device, self._progress).load()
+            return Pipeline(self.files, self.options, session.device, self._progress).renew(session)
 
     def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
         """What loads the model again in another process."""
@@ -244,7 +275,8 @@ class Pipeline:
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
-        self._lock = lock()  # of the program
+        self._skeleton: FusedProgram | None = None
+        self._lock = lock()  # of the program and the skeleton
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
@@ -280,28 +312,69 @@ class Pipeline:
             self.dump.stage(apply.__name__, lambda: program)  # noqa: B023 (called at once)
         return program
 
-    def fuse(self, program: TensorProgram) -> FusedProgram:
+    def fuse(self, program: TensorProgram, device: CompilingDriver | None = None) -> FusedProgram:
         """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
-        return fuse(program, self._target(), lambda name, fused: self.dump.stage(name, lambda: fused))
+        target = self._compiler(device).target(self.precision)
+        return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
-    def build(self, fused: FusedProgram) -> tuple[Section, ...]:
+    def build(self, fused: FusedProgram, device: CompilingDriver | None = None) -> tuple[Section, ...]:
         """Groups -> kernels for the device, in sections, and between them steps for the host."""
-        target = self._target()
+        compiler = self._compiler(device)
+        target = compiler.target(self.precision)
         sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction))
-        self._dump_kernels(sections)
+        self._dump_kernels(sections, compiler)
         return sections
 
     def compile(self, program: TensorProgram) -> Compiled:
-        """The program with its kernels' code; for a device that runs programs as they are, the program."""
-        if not isinstance(self.driver, CompilingDriver):
-            return program
-        sections = self.build(self.fuse(program))
-        return self.driver.compile(program, sections, self.options.cache, self._tell)
+        """The program with its kernels' code, in pieces where several devices share it; for a device that runs programs
+        as they are, the program.
+        """
+        match self.driver:
+            case MixedDriver(drivers=drivers):
+                return self._in_pieces(quickest_mix(program, drivers, self.precision, self.options.threads))
+            case CompilingDriver():
+                fused = self.fuse(program)
+                mix = self._helped(program, fused, self.driver)
+                return self._generate(program, fused, self.driver) if mix is None else self._in_pieces(mix)
+            case _:
+                return program
 
     def start(self, program: Compiled) -> PreparedProgram:
-        """What plans and runs the program on the device."""
-        runner = self.driver.start(program, self.options.run_options)
+        """What plans and runs the program on the device, or on those of its pieces."""
+        device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
+        runner = device.start(program, self.options.run_options)
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
+
+    # -- several devices ---------------------------------------------------------------------------------------------
+
+    def _helped(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> Mix | None:
+        """What another device does of a program that this one lacks kernels for; None where it does all, or alone."""
+        other = helper(device.name)
+        lacking = lacking_steps(fused) if other is not None else []
+        if other is None or not lacking:
+            return None
+        if self.options.strict:
+            raise refused(device.name, lacking).at(file=self.file)
+        mix = helped_mix(program, device, other, self.precision)
+        return mix if mix.is_divided else None
+
+    def _in_pieces(self, mix: Mix) -> MixedProgram:
+        """The pieces of a program, each taken through the stages for its device."""
+
+        def compile_piece(name: str, program: TensorProgram) -> CompiledProgram:
+            self.dump.stage(f"piece-{name}", lambda: program)
+            device = driver(name)
+            assert isinstance(device, CompilingDriver)
+            return self._generate(program, self.fuse(program, device), device)
+
+        made = compile_pieces(mix.problem, mix.schedule, mix.sizes, compile_piece)
+        if self.options.strict and made.placement.moved:
+            steps = [(moved.node or moved.step, moved.reason) for moved in made.placement.moved]
+            raise refused(made.placement.primary, steps).at(file=self.file)
+        return made
+
+    def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
+        return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
@@ -312,7 +385,7 @@ class Pipeline:
         return session if limit is None else self._fitting(session, limit)
 
     def _load(self) -> Session:
-        if isinstance(self.driver, CompilingDriver):
+        if isinstance(self.driver, KeepingDriver):
             specs, program = self._compiled(self.driver)
         else:
             program = self.program()
@@ -325,6 +398,35 @@ class Pipeline:
         session = Session(specs, whole, self)
         self._dump_plan(session)
         return session
+
+    def renew(self, session: Session) -> Session:
+        """The model on the device of a session with other weights; where it can be, with what was compiled for that."""
+        former, program = session.compiler, session.whole.program
+        is_plain = self.options.bytes_limit is None and self.options.dump is None
+        if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
+            return self.load()
+        revised = self._revised(former, program)
+        for copy in self.files.views():
+            release_pages(copy)
+        return Session(session.signature, self.start(revised), self)
+
+    def _revised(self, former: Pipeline, before: CompiledProgram) -> Compiled:
+        """The program of a pipeline with other weights, with these; code that is new is not kept on disk."""
+        program = self._any_shapes()
+        fused = self.fuse(program)
+        self._skeleton = skeleton(self.read().graph, fused)
+        known = revise(before, former.skeleton(), self._skeleton, fused, self._compiler(None).target(self.precision))
+        if known is not None:
+            return known
+        with keeping_nothing():
+            return self.compile(program)
+
+    def skeleton(self) -> FusedProgram:
+        """What the model was compiled from, without the elements of constants."""
+        with self._lock:
+            if self._skeleton is None:
+                self._skeleton = skeleton(self.read().graph, self.fuse(self._any_shapes()))
+            return self._skeleton
 
     def _fitting(self, session: Session, limit: int) -> Session:
         """The model if it fits into its limit, else one whose kernels need less memory to work in."""
@@ -339,13 +441,12 @@ class Pipeline:
                 raise error from None
         return session
 
-    def _compiled(self, device: CompilingDriver) -> tuple[Signature, Compiled]:
+    def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
         """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
 
         Models whose weights were set are not kept: there would be one for each set of them.
         """
-        use_cache = self.options.cache and self.options.dump is None and not self.files.changed
-        entry = CacheEntry(self.files, device.identity(), self.precision, *self._part()) if use_cache else None
+        entry = self._entry(device)
         cached = None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
@@ -353,6 +454,21 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         return cached.signature, cached.program
+
+    def is_ready(self) -> bool:
+        """Whether it takes no compilation to load the model."""
+        if not isinstance(self.driver, KeepingDriver):
+            return True
+        entry = self._entry(self.driver)
+        return entry is not None and entry.get() is not None
+
+    def _entry(self, device: KeepingDriver) -> CacheEntry | None:
+        """The model's place in the cache, if it may have one."""
+        if not self.options.cache or self.options.dump is not None or self.files.changed:
+            return None
+        other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
+        identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
+        return CacheEntry(self.files, identity, self.precision, *self._part())
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""
@@ -399,7 +515,8 @@ class Pipeline:
 
     def record(self, program: Compiled) -> Recorder:
         """What runs such a program and tells how that went."""
-        return self.driver.record(program, self.options.threads)
+        device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
+        return device.record(program, self.options.threads)
 
     def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
         """A run node by node, without a program; gives the model's outputs or others."""
@@ -417,24 +534,26 @@ class Pipeline:
         for copy in self.files.views():
             release_pages(copy)
 
-    def _target(self) -> Target:
-        assert isinstance(self.driver, CompilingDriver)
-        return self.driver.target(self.precision)
+    def _compiler(self, device: CompilingDriver | None) -> CompilingDriver:
+        """The device that a program, or a piece of one, is for."""
+        found = self.driver if device is None else device
+        assert isinstance(found, CompilingDriver)
+        return found
 
-    def _dump_kernels(self, sections: Sequence[Section]) -> None:
+    def _dump_kernels(self, sections: Sequence[Section], device: CompilingDriver) -> None:
         """Sections with their tasks, and every kernel with its code in the languages on its way to the device."""
         if self.dump.folder is None:
             return
-        assert isinstance(self.driver, CompilingDriver)
         kernels = named_kernels(sections)
+        folder = "kernels" if device is self.driver else f"kernels-{device.name}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
         for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
-            self.dump.file(f"kernels/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
-            for listing in self.driver.listings(kernel):
-                self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
+            self.dump.file(f"{folder}/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
+            for listing in device.listings(kernel):
+                self.dump.file(f"{folder}/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
     def _dump_plan(self, session: Session) -> None:
-        if self.dump.folder is None or not isinstance(self.driver, CompilingDriver):
+        if self.dump.folder is None or not isinstance(self.driver, KeepingDriver):
             return
         try:
             text = plan_text(*session.plan())

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -19,6 +20,7 @@ from weft.cost.roofline import Peak
 from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
+from weft.ir.mixed import MixedProgram
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
 from weft.ir.target import Target
@@ -27,9 +29,10 @@ from weft.ir.work import Section
 from weft.plan.program import ProgramPlan
 
 Array = np.ndarray[Any, Any]
-Compiled = Union[TensorProgram, CompiledProgram]
+Compiled = Union[TensorProgram, CompiledProgram, MixedProgram]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 Shortcut = Callable[[Sequence[Any]], list[Any]]
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 SOFTWARE = "software"  # the kind of a GPU that a program plays
 
 
@@ -70,11 +73,12 @@ class RunOptions:
 class Runner(Protocol):
     """A program on a device. Several threads may call it at once."""
 
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = (), sizes: Mapping[str, int] = NO_SIZES) -> list[Any]:
         """The outputs for these inputs; GuardError where the program does not apply to their sizes.
 
         Where the device has memory of its own, inputs may be tensors there, and outputs whose numbers are in `keep`
-        stay there if they were computed there.
+        stay there if they were computed there. `sizes` are those that are known around the program, where it is a part
+        of another: its inputs need not show them.
         """
         ...
 
@@ -116,6 +120,11 @@ class Driver(ABC):
     def __init__(self, name: str) -> None:
         self.name = name  # of the device
 
+    @property
+    def home(self) -> str:
+        """The device that its tensors are on."""
+        return self.name
+
     @abstractmethod
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         """What runs a program."""
@@ -133,16 +142,20 @@ class Driver(ABC):
         raise DeviceError(f"device {self.name!r} cannot be measured", hint="choose another device")
 
 
-class CompilingDriver(Driver):
+class KeepingDriver(Driver):
     """A driver that runs compiled programs. Those are values, which can be kept on disk and started again."""
-
-    @abstractmethod
-    def target(self, precision: str) -> Target:
-        """What kernels are built for."""
 
     @abstractmethod
     def identity(self) -> str:
         """All that compiled programs depend on beside weft itself; of a foreign device, its name and version too."""
+
+
+class CompilingDriver(KeepingDriver):
+    """A driver of one device that compiles programs for it."""
+
+    @abstractmethod
+    def target(self, precision: str) -> Target:
+        """What kernels are built for."""
 
     @abstractmethod
     def compile(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,17 @@ from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_f
 MOST_BYTES = 512 * 1024**2
 _SUFFIX = ".weft"
 _MAGIC = b"weft\x00002"
+_keeping: ContextVar[bool] = ContextVar("keeping", default=True)
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Until this is left, caches give what they have and take nothing: for code that hardly anybody needs again."""
+    token = _keeping.set(False)
+    try:
+        yield
+    finally:
+        _keeping.reset(token)
 
 
 @cache
@@ -58,7 +70,7 @@ class CodeCache:
 
     def put(self, key: str, data: bytes) -> None:
         """Keep the data under this name, unless the disk does not allow it."""
-        if self.folder is None:
+        if self.folder is None or not _keeping.get():
             return
         with suppress(OSError):
             write_file(self.folder / (key + _SUFFIX), _MAGIC + _checksum(key, data) + data)

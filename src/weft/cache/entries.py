@@ -14,6 +14,7 @@ from weft.cache.digests import key_of, package_digest
 from weft.cache.models import ModelCache, shared_models
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
+from weft.ir.mixed import MixedProgram
 from weft.ir.specs import Signature
 from weft.opset.foreign import foreign_digest
 
@@ -39,12 +40,12 @@ class CachedModel:
     """What runs a model, and what its users see of it."""
 
     signature: Signature
-    program: CompiledProgram
+    program: CompiledProgram | MixedProgram
 
 
-_LOADED: WeakValueDictionary[tuple[Path | None, str], CompiledProgram] = WeakValueDictionary()
+_LOADED: WeakValueDictionary[tuple[Path | None, str], CompiledProgram | MixedProgram] = WeakValueDictionary()
 """What is in use in this process, by the cache's folder and the key there; who loads it again shares the weights."""
-_SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
+_SIGNATURES: WeakKeyDictionary[CompiledProgram | MixedProgram, Signature] = WeakKeyDictionary()
 
 
 class CacheEntry:
@@ -78,7 +79,7 @@ class CacheEntry:
         cached = self._cache.get(key)
         if isinstance(cached, tuple) and len(cached) == 2:
             signature, program = cached
-            if isinstance(signature, Signature) and isinstance(program, CompiledProgram):
+            if isinstance(signature, Signature) and isinstance(program, (CompiledProgram, MixedProgram)):
                 _SIGNATURES[program] = signature
                 _LOADED[place] = program
                 return CachedModel(signature, program)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir import compiled, dims, dtypes, graph, kernel, program, scalar, specs, types, work
+from weft.ir import compiled, dims, dtypes, graph, kernel, mixed, program, scalar, specs, types, work
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
@@ -159,5 +159,5 @@ def _records(module: ModuleType) -> dict[tuple[str, str], Any]:
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
-for _module in (compiled, dims, dtypes, graph, kernel, program, scalar, types, work, specs):
+for _module in (compiled, dims, dtypes, graph, kernel, mixed, program, scalar, types, work, specs):
     _ALLOWED |= _records(_module)

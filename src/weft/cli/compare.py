@@ -170,12 +170,13 @@ def _layer_record(comparison: Comparison, findings: Findings, number: int | None
 
 def _deviation_record(deviation: Deviation) -> dict[str, Any]:
     if deviation.difference is None:
-        return {"unavailable": deviation.reason}
+        return {"unavailable": deviation.reason, "alone": None}
     alone = None if deviation.own is None else _difference_record(deviation.own, deviation.own_allowed)
     return {
         **_difference_record(deviation.difference, deviation.allowed),
         "jump": deviation.jump,
         "alone": alone,
+        "not_alone": deviation.own_reason or None,
     }
 
 

@@ -11,17 +11,19 @@ from rich.text import Text
 
 from weft.cli import output
 from weft.cli.inputs import Given
-from weft.report.comparison import CODE, TOLERANCES, Comparison, Deviation, Findings
+from weft.report.comparison import ALONE, CODE, TOLERANCES, Comparison, Deviation, Findings
 from weft.report.deviation import Difference, Number
 from weft.report.layers import Layer
 
-SHOWN_LAYERS = 24
+SHOWN_LAYERS = 16
 SHOWN_WRONG = 3
+SHOWN_REASONS = 2
 AROUND = 3  # layers before and after one that is told of
 BLOCKS = "▁▂▃▄▅▆▇█"
 LEAST, MOST = -8, 0  # log10 of the errors that the picture tells apart
 PICTURE_WIDTH = 72
 NOTHING = "–"
+NEXT_TO_NOTHING = 1e-30
 
 
 def print_comparison(comparison: Comparison, given: Sequence[Given], every: bool) -> None:
@@ -62,7 +64,7 @@ def _print_layers(comparison: Comparison, every: bool, console: Console) -> None
 
 
 def _telling(comparison: Comparison) -> list[int]:
-    """The layers to show: those around what is told of, the last, and the largest jumps."""
+    """The layers to show: those around what is told of, the last, and those that come closest to what is allowed."""
     count = len(comparison.layers)
     if count <= SHOWN_LAYERS:
         return list(range(count))
@@ -71,12 +73,15 @@ def _telling(comparison: Comparison) -> list[int]:
         for number in (findings.first, findings.steepest, *findings.wrong[:1]):
             if number is not None:
                 shown.update(range(max(number - AROUND, 0), min(number + AROUND + 1, count)))
-    jumps = [max(findings.deviations[number].jump for findings in comparison.findings) for number in range(count)]
-    for number in sorted(range(count), key=lambda number: jumps[number], reverse=True):
-        if len(shown) >= SHOWN_LAYERS:
-            break
-        shown.add(number)
+    shares = [max(_share(findings.deviations[number]) for findings in comparison.findings) for number in range(count)]
+    closest = sorted(range(count), key=lambda number: shares[number], reverse=True)
+    shown.update(closest[: max(SHOWN_LAYERS - len(shown), 0)])
     return sorted(shown)
+
+
+def _share(deviation: Deviation) -> float:
+    """How much of what it may be off a layer is off."""
+    return deviation.error / max(deviation.allowed, NEXT_TO_NOTHING)
 
 
 def _error_text(deviation: Deviation) -> Text:
@@ -136,10 +141,9 @@ def _print_findings(comparison: Comparison, findings: Findings, console: Console
         _say(console, f"{name} agrees with {base} in all {len(compared)} layers that both have: {worst}", "green")
     _print_alone(comparison, findings, console)
     _print_outputs(comparison, findings, console)
-    reasons = list(dict.fromkeys(deviation.reason for deviation in findings.deviations if deviation.reason))
-    if reasons:
-        missing = sum(deviation.difference is None for deviation in findings.deviations)
-        _say(console, f"  {missing} layers are not compared: {'; '.join(reasons[:SHOWN_WRONG])}", "yellow")
+    _print_reasons("layers are not compared", [deviation.reason for deviation in findings.deviations], console)
+    alone = [deviation.own_reason for deviation in findings.deviations]
+    _print_reasons("layers are not run on their own", alone, console)
 
 
 def _print_alone(comparison: Comparison, findings: Findings, console: Console) -> None:
@@ -188,6 +192,13 @@ def _print_outputs(comparison: Comparison, findings: Findings, console: Console)
         )
 
 
+def _print_reasons(what: str, reasons: Sequence[str], console: Console) -> None:
+    given = [reason for reason in reasons if reason]
+    if given:
+        told = "; ".join(list(dict.fromkeys(given))[:SHOWN_REASONS])
+        _say(console, f"  {len(given)} {what}: {told}", "yellow")
+
+
 def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(output.printable(text), style))
 
@@ -221,6 +232,6 @@ def _tolerance_text(comparison: Comparison) -> str:
     usual = ", ".join(f"{TOLERANCES[dtype]:g} for {dtype}" for dtype in list(TOLERANCES)[:6] if not dtype.is_complex)
     return (
         f"allowed, of a value's largest magnitude: {usual}, by the coarsest type on the way; after quantisation to 8 "
-        f"bits one step, or {CODE:.3f}; times the root of the depth, but for a node on its own. Other integers and "
-        "texts must be equal."
+        f"bits one step, or {CODE:.3f}; times the root of the depth; {ALONE} times for a node on its own. Other "
+        "integers and texts must be equal."
     )

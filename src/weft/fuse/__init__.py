@@ -25,8 +25,19 @@ Observe = Callable[[str, FusedProgram], None]
 
 def fuse(program: TensorProgram, target: Target, observe: Observe | None = None) -> FusedProgram:
     """All stages in order; `observe` is told the name of each and what it has made."""
+    return _through(PIPELINE, program, target, observe)
+
+
+def join_steps(program: TensorProgram, target: Target) -> FusedProgram:
+    """The stages before any step is left to the host: what should stay together, whoever does it."""
+    return _through(JOINING, program, target, None)
+
+
+def _through(
+    stages: tuple[Stage, ...], program: TensorProgram, target: Target, observe: Observe | None
+) -> FusedProgram:
     fused = FusedProgram(program, tuple(map(single_group, program.steps)))
-    for stage in PIPELINE:
+    for stage in stages:
         fused = stage(fused, target)
         verify_groups(fused)
         if observe is not None:
@@ -76,13 +87,5 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
     return ScanGroup((step,), tuple(dict.fromkeys(step.operands)), step.results, body)
 
 
-PIPELINE: tuple[Stage, ...] = (
-    fuse_maps,
-    group_attention,
-    group_rows,
-    group_heavy,
-    split_wide,
-    leave_to_host,
-    choose_tiles,
-    assign_layouts,
-)
+JOINING: tuple[Stage, ...] = (fuse_maps, group_attention, group_rows, group_heavy, split_wide)
+PIPELINE: tuple[Stage, ...] = (*JOINING, leave_to_host, choose_tiles, assign_layouts)

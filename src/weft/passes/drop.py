@@ -41,21 +41,21 @@ def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorPr
 
     Guards stay, with the steps that bind their sizes: each may be all that is left of an op without effect.
     """
-    bound_by_inputs = set().union(*(_type_symbols(value.type) for value in program.inputs))
+    bound_by_inputs = set().union(*(type_symbols(value.type) for value in program.inputs))
     needed: set[Value] = set(outputs)
-    sizes = set().union(*map(_guard_symbols, program.guards), *(_type_symbols(output.type) for output in outputs))
+    sizes = set().union(*map(guard_symbols, program.guards), *(type_symbols(output.type) for output in outputs))
     kept: list[Step] = []
     for step in reversed(program.steps):
-        binds = _bound_symbols(step) - bound_by_inputs
+        binds = bound_symbols(step) - bound_by_inputs
         if needed.intersection(step.results) or binds & sizes:
             kept.append(step)
             needed.update(step.operands)
-            sizes |= _step_symbols(step)
+            sizes |= step_symbols(step)
     constants = {value: content for value, content in program.constants.items() if value in needed}
     return replace(program, outputs=outputs, steps=tuple(reversed(kept)), constants=constants)
 
 
-def _bound_symbols(step: Step) -> set[str]:
+def bound_symbols(step: Step) -> set[str]:
     """Sizes that a step may be the first to show."""
     if isinstance(step.primitive, Observe):
         return {str(symbol) for symbol in step.primitive.symbols}
@@ -66,10 +66,11 @@ def _bound_symbols(step: Step) -> set[str]:
     return found
 
 
-def _step_symbols(step: Step) -> set[str]:
+def step_symbols(step: Step) -> set[str]:
+    """The sizes that a step mentions, in the programs inside it too."""
     found = primitive_symbols(step.primitive)
     for value in (*step.operands, *step.results):
-        found |= _type_symbols(value.type)
+        found |= type_symbols(value.type)
     return found
 
 
@@ -78,9 +79,9 @@ def primitive_symbols(primitive: Primitive) -> set[str]:
     found: set[str] = set()
     for body in bodies(primitive):
         for step in body.steps:
-            found |= _step_symbols(step)
+            found |= step_symbols(step)
         for guard in body.guards:
-            found |= _guard_symbols(guard)
+            found |= guard_symbols(guard)
     for slot in primitive.__slots__:
         found |= _content_symbols(getattr(primitive, slot))
     return found
@@ -102,13 +103,15 @@ def _scalar_symbols(scalar: Scalar) -> set[str]:
     return set().union(*(_dim_symbols(node.value) for node in walk(scalar) if isinstance(node, Index)))
 
 
-def _type_symbols(type: Type) -> set[str]:
+def type_symbols(type: Type) -> set[str]:
+    """The sizes that a tensor's shape is made of."""
     if not isinstance(type, TensorType) or type.shape is None:
         return set()
     return set().union(*(_dim_symbols(dim) for dim in type.shape))
 
 
-def _guard_symbols(guard: Guard) -> set[str]:
+def guard_symbols(guard: Guard) -> set[str]:
+    """The sizes that a guard is about."""
     return _dim_symbols(guard.left) | _dim_symbols(guard.right)
 
 

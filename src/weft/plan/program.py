@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.ir.compiled import CompiledProgram, section_constants
 from weft.ir.dtypes import DType
+from weft.ir.mixed import MixedProgram
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
@@ -28,12 +29,16 @@ Planner = Callable[[NativeSection, Mapping[Value, Array], Mapping[str, int]], Pl
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """A native section with its plan, and the bytes of arrays beside the arena while it runs, its outputs included."""
+    """A native section with its plan, and the bytes of arrays beside the arena while it runs, its outputs included.
+
+    `arena` numbers the arenas of a program in pieces, of which each has its own.
+    """
 
     section: NativeSection
     constants: Mapping[Value, Array]
     plan: Plan
     beside: int
+    arena: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,19 @@ class ProgramPlan:
 
     @property
     def arena(self) -> int:
-        return max((part.plan.arena_bytes for part in self.sections), default=0)
+        """Bytes of all arenas; sections on the same one run in turn."""
+        return self._over_arenas(lambda plan: plan.arena_bytes)
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes that no arena can do without, whatever lies where."""
+        return self._over_arenas(lambda plan: plan.lower_bound)
+
+    def _over_arenas(self, needed: Callable[[Plan], int]) -> int:
+        most: dict[int, int] = {}
+        for part in self.sections:
+            most[part.arena] = max(most.get(part.arena, 0), needed(part.plan))
+        return sum(most.values())
 
 
 def plan_program(
@@ -79,8 +96,8 @@ def plan_program(
         tuple(parts),
         weight_bytes(program),
         workspace,
-        sum(_known_bytes(program.inputs, number)),
-        sum(_known_bytes(program.outputs, number)),
+        sum(known_bytes(program.inputs, number)),
+        sum(known_bytes(program.outputs, number)),
         max((part.beside for part in parts), default=0),
         tuple(dict.fromkeys(unplanned)),
     )
@@ -118,8 +135,13 @@ def _seen(section: Section) -> tuple[Sequence[Value], Sequence[Value]]:
     )
 
 
-def weight_bytes(program: CompiledProgram) -> int:
-    """Bytes of all constants, those that lie in the same memory once; the insides of host steps too."""
+def weight_bytes(program: CompiledProgram | MixedProgram) -> int:
+    """Bytes of all constants, those that lie in the same memory once; the insides of host steps too.
+
+    Each piece of a program has its own.
+    """
+    if isinstance(program, MixedProgram):
+        return sum(weight_bytes(piece.program) for piece in program.pieces)
     found: dict[tuple[int, int], int] = {}
     packed = 0
     for array in _constants(program.constants, program.sections):
@@ -172,7 +194,8 @@ def _is_tensor(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype is not DType.string
 
 
-def _known_bytes(values: Iterable[Value], number: Numbers) -> Iterable[int]:
+def known_bytes(values: Iterable[Value], number: Numbers) -> Iterable[int]:
+    """Of each value, 0 where that cannot be told."""
     for value in values:
         try:
             yield _bytes(value, number)

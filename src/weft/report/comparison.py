@@ -25,7 +25,7 @@ from weft.report.layers import Layer, batches
 Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
-BATCH_BYTES = 256 << 20  # of values that one run gives
+BATCH_BYTES = 128 << 20  # of values that one run gives
 ROUNDING = 2.0**-24  # errors below this are none
 
 TOLERANCES = {
@@ -45,6 +45,8 @@ TOLERANCES = {
     DType.float4e2m1: 0.51,
 }
 """By type, for one layer, relative to the largest magnitude of a value; they grow with the root of the depth."""
+ALONE = 3
+"""How many times as much a node on its own may be off: long sums are further off than most layers."""
 CODE = 1 / 127
 """The tolerance after integers of up to 8 bits: one step of quantisation."""
 
@@ -59,6 +61,7 @@ class Deviation:
     own: Difference | None = None  # of the node on its own, from the base's values; None where that was not run
     own_allowed: float = math.inf
     reason: str = ""
+    own_reason: str = ""  # why it cannot be run on its own
 
     @property
     def error(self) -> float:
@@ -105,9 +108,9 @@ class Findings:
 
     @property
     def steepest(self) -> int | None:
-        """The layer of the largest jump, among those whose error is more than a few roundings."""
-        visible = (number for number, one in enumerate(self.deviations) if one.error > one.allowed / 10)
-        return max(visible, key=lambda number: self.deviations[number].jump, default=None)
+        """The layer of the largest jump, among those that depart."""
+        departing = (number for number, deviation in enumerate(self.deviations) if deviation.departs)
+        return max(departing, key=lambda number: self.deviations[number].jump, default=None)
 
     @property
     def agrees(self) -> bool:
@@ -250,6 +253,7 @@ class _Ruler:
         self._tolerance = tolerance
         self._errors: dict[str, float] = {}  # of what is not available: the error that it inherits
         self._coarseness: dict[str, float] = {}  # of the coarsest type on the way to a value
+        self._quantised: set[str] = set()  # integers that stand for real numbers
         self.deviations: dict[str, Deviation] = {}
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
@@ -271,11 +275,14 @@ class _Ruler:
 
     def measure_alone(self, name: str, expected: Content, found: Content) -> None:
         """The same node on its own."""
-        if isinstance(expected, Unavailable) or isinstance(found, Unavailable):
+        missing = next((content for content in (expected, found) if isinstance(content, Unavailable)), None)
+        if missing is not None:
+            self.deviations[name] = replace(self.deviations[name], own_reason=missing.reason)
             return
         distance = difference(expected, found)
         dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
-        allowed = TOLERANCES.get(dtype, 0.0) if self._tolerance is None or dtype.is_integer else self._tolerance
+        usual = ALONE * TOLERANCES.get(dtype, 0.0)
+        allowed = usual if self._tolerance is None or dtype not in TOLERANCES else self._tolerance
         if dtype.is_integer and dtype.bits <= 8 and self._coarseness[name] and distance.scale:
             allowed = 1 / distance.scale
         self.deviations[name] = replace(self.deviations[name], own=distance, own_allowed=allowed)
@@ -298,6 +305,9 @@ class _Ruler:
         if dtype in (DType.bool, DType.string):
             return 0.0
         if dtype.is_integer:
+            is_sum = bool(self._quantised.intersection(layer.sources))  # of codes that may be off by a step
+            if is_code or is_sum:
+                self._quantised.add(layer.value)
             step = 1 / distance.scale if is_code and distance.scale else 0.0
-            return max(step, coarsest * growth if coarsest >= CODE else 0.0)
+            return max(step, coarsest * growth if is_sum else 0.0)
         return self._coarseness[layer.value] * growth if self._tolerance is None else self._tolerance

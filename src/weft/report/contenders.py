@@ -13,7 +13,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from weft.backends.reference.wide import WideInterpreter, exact
-from weft.compiler import LoadOptions, Pipeline, load, open_pipeline
+from weft.compiler import LoadOptions, Pipeline, open_pipeline
 from weft.errors import WeftError
 from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
 from weft.opset.lower import run_eagerly
@@ -92,7 +92,6 @@ class OnDevice:
 
     def __init__(self, name: str, source: Any, device: str, inputs: Mapping[str, Any]) -> None:
         self.name = name
-        self._source = source
         self._options = LoadOptions(device=device, cache=False)  # parts of a model are not worth keeping
         self._inputs = inputs
         pipeline = open_pipeline(source, self._options)
@@ -102,7 +101,9 @@ class OnDevice:
         self._names = value_names(self._model.graph)
 
     def outputs(self) -> dict[str, Any]:
-        return load(self._source, device=self._device).run(self._inputs)
+        options = LoadOptions(device=self._device)
+        session = Pipeline(self._files, options, self._device, Stages("", show=False)).load()
+        return session.answer(session.request(self._inputs))
 
     def values(self, names: Sequence[str]) -> dict[str, Content]:
         def give(part: Sequence[str]) -> dict[str, Any]:

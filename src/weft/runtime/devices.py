@@ -7,12 +7,13 @@ with one of them shows as a device that is not available.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
-from weft.backends.device import Backend, Device, Driver
+from weft.backends.device import Backend, CompilingDriver, Device, Driver
+from weft.backends.mixed.driver import JOINED, MixedDriver
 from weft.errors import DeviceError, WeftError, shown
 from weft.runtime.available_memory import check_memory_to_import
 
@@ -22,6 +23,7 @@ _BUILT_IN = {  # the module with the DEVICE of each backend, best first
     "cpu": "weft.backends.cpu.device",
     "reference": "weft.backends.reference.device",
 }
+HOST = "cpu"  # the processor that this process runs on
 _PLANNED = (Device("cuda", False, "NVIDIA GPUs: not in this version of weft"),)
 
 
@@ -42,6 +44,8 @@ def choose(name: str) -> Device:
         raise DeviceError(f"there is no device {shown(name)}", hint=hint)
     if name == "auto":
         return next(automatic())
+    if JOINED in name:
+        return _together(name)
     found = _find(name)
     if found is None:
         names = ", ".join(dict.fromkeys(device.name for device in devices()))
@@ -53,12 +57,42 @@ def choose(name: str) -> Device:
 
 def driver(name: str) -> Driver:
     """What runs programs on a device that `choose` gave."""
+    if JOINED in name:
+        return together(name.split(JOINED))
     kind = name.partition(":")[0]
     if kind in _BUILT_IN:
         return _load_built_in(kind).driver(name)
     (backend,) = (_foreign_backend(entry) for entry in _entries() if entry.name == kind)
     assert isinstance(backend, Backend)
     return backend.driver(name)
+
+
+def together(names: Sequence[str]) -> MixedDriver:
+    """What runs programs in pieces on these devices; tensors are kept on the first."""
+    return MixedDriver([_compiling(name) for name in names])
+
+
+def helper(name: str) -> CompilingDriver | None:
+    """What can do what a device lacks: the host's processor, unless the device is that."""
+    return None if name == HOST else _compiling(HOST)
+
+
+def _compiling(name: str) -> CompilingDriver:
+    found = driver(name)
+    if not isinstance(found, CompilingDriver):
+        raise DeviceError(f"device {name!r} runs no pieces of programs", hint="join devices that compile")
+    return found
+
+
+def _together(name: str) -> Device:
+    """Several devices as one."""
+    parts = [choose(part) for part in name.split(JOINED)]
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise DeviceError(f"{name!r} names a device twice", hint="join different devices, as in 'webgpu+cpu'")
+    for part in names:
+        _compiling(part)
+    return Device(JOINED.join(names), True, "each part of a model where it is quickest: " + ", ".join(names))
 
 
 def automatic() -> Iterator[Device]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir.compiled import CompiledProgram
+from weft.ir.mixed import MixedProgram
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.work import HostSection, Section
 
@@ -24,8 +25,10 @@ class HostStep:
     by_nature: bool
 
 
-def explain(program: TensorProgram | CompiledProgram) -> tuple[HostStep, ...]:
+def explain(program: TensorProgram | CompiledProgram | MixedProgram) -> tuple[HostStep, ...]:
     """The steps that a prepared program runs in Python, in order, those inside of control flow too."""
+    if isinstance(program, MixedProgram):
+        return tuple(step for piece in program.pieces for step in _explain_sections(piece.program.sections))
     if isinstance(program, CompiledProgram):
         return tuple(_explain_sections(program.sections))
     return tuple(_explain_interpreted(program))

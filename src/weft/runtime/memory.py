@@ -51,7 +51,7 @@ def summarize(plan: ProgramPlan, sizes: Mapping[str, int], guessed: Sequence[str
         inputs=plan.inputs,
         outputs=plan.outputs,
         peak=plan.weights + plan.arena + plan.workspace + max(plan.beside, plan.outputs),
-        lower_bound=max((part.plan.lower_bound for part in plan.sections), default=0),
+        lower_bound=plan.lower_bound,
         without_reuse=sum(part.plan.sum_bytes for part in plan.sections),
         sizes=dict(sizes),
         guessed=tuple(guessed),

@@ -17,7 +17,6 @@ import numpy as np
 from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
 from weft.backends.reference.interpret import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
-from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import OnnxModel, find_outputs, value_names
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
@@ -113,13 +112,18 @@ class Session:
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
-        self.bind = InputBinder(signature.inputs, signature.defaults, self.file, self.device)
+        self.bind = InputBinder(signature.inputs, signature.defaults, self.file, compiler.driver.home)
         self.whole = whole
         self._compiler = compiler
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for
         self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
         self._lock = lock()
+
+    @property
+    def compiler(self) -> ModelCompiler:
+        """What makes more of the model."""
+        return self._compiler
 
     @property
     def driver(self) -> Driver:
@@ -232,7 +236,7 @@ class Session:
     def check_limit(self, limit: int) -> None:
         """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""
         program = self.whole.program
-        if not isinstance(program, CompiledProgram):
+        if isinstance(program, TensorProgram):
             hint = "choose a device that compiles: see weft.devices()"
             raise DeviceError(f"device {self.device!r} knows no memory_limit", file=self.file, hint=hint)
         weights = weight_bytes(program)

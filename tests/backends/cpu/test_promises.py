@@ -19,10 +19,10 @@ from frontend.samples import model, node, tensor, value
 from hypothesis import HealthCheck, given, settings
 from models.catalog import CatalogModel, load_catalog, random_inputs
 from passes.test_random_graphs import UNSTEADY, graphs
-from widen import widened, widened_inputs
 
 import weft
 from weft.cli import main
+from weft.report.contenders import InFloat64
 
 Array = np.ndarray[Any, Any]
 CATALOG = {entry.name: entry for entry in load_catalog()}
@@ -139,7 +139,8 @@ def test_models_alone_and_in_a_batch(name: str) -> None:
 def test_close_to_float64(name: str) -> None:
     entry = catalog_model(name)
     inputs = random_inputs(entry)
-    exact = weft.load(widened(entry.file), device="reference").run(widened_inputs(inputs))
+    graph = weft.load(entry.file, device="reference").source.graph
+    exact = InFloat64(graph, inputs).outputs()
     for precision, allowed in WITHIN.items():
         found = weft.load(entry.file, device="cpu", precision=precision).run(inputs)
         for output, expected in exact.items():

@@ -10,7 +10,7 @@ import numpy as np
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import CpuSection, CpuState
-from weft.backends.device import RunOptions
+from weft.backends.device import NO_SIZES, RunOptions
 from weft.backends.naming import kernel_names
 from weft.backends.reference import interpret
 from weft.backends.sections import Sections
@@ -53,9 +53,14 @@ class CpuExecutable:
     def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
         return CpuSection(section, constants, self._state)
 
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
+    def run(
+        self,
+        inputs: Sequence[Any],
+        keep: Sequence[int] = (),  # noqa: ARG002
+        sizes: Mapping[str, int] = NO_SIZES,
+    ) -> list[Any]:
         """The outputs for these inputs; GuardError where the program does not apply to their sizes."""
-        return self._whole.run_bound(inputs, *self._whole.bind(inputs, {}))
+        return self._whole.run_bound(inputs, *self._whole.bind(inputs, sizes))
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.backends.device import Array, Backend, Compiled, Device, Driver, Runner, RunOptions
+from weft.backends.device import NO_SIZES, Array, Backend, Compiled, Device, Driver, Runner, RunOptions
 from weft.backends.reference import interpret
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor, host_tensor
@@ -18,8 +18,13 @@ class InterpretedProgram:
 
     program: TensorProgram
 
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:  # noqa: ARG002
-        return interpret.run(self.program, [interpret.in_order(content) for content in inputs])
+    def run(
+        self,
+        inputs: Sequence[Any],
+        keep: Sequence[int] = (),  # noqa: ARG002
+        sizes: Mapping[str, int] = NO_SIZES,
+    ) -> list[Any]:
+        return interpret.run(self.program, [interpret.in_order(content) for content in inputs], sizes)
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None

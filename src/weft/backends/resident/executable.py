@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.backends.device import NO_SIZES
 from weft.backends.reference import interpret
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
@@ -48,14 +49,14 @@ class ResidentExecutable:
     ) -> ResidentSection:
         return ResidentSection(section, constants, self._state, stays)
 
-    def run(self, inputs: Sequence[Any], keep: Sequence[int] = ()) -> list[Any]:
+    def run(self, inputs: Sequence[Any], keep: Sequence[int] = (), sizes: Mapping[str, int] = NO_SIZES) -> list[Any]:
         """The outputs for these inputs, arrays or tensors of this device; GuardError where the program does not apply.
 
         Those whose numbers are in `keep` stay on the device, where they were computed there.
         """
-        sizes, pending = self._whole.bind(inputs, {})
+        bound, pending = self._whole.bind(inputs, sizes)
         kept = frozenset(self.program.outputs[number] for number in keep)
-        results = self._whole.run_bound(inputs, sizes, pending, kept)
+        results = self._whole.run_bound(inputs, bound, pending, kept)
         return [
             result if number in keep or not isinstance(result, ResidentTensor) else result.numpy()
             for number, result in enumerate(results)

@@ -1,9 +1,15 @@
-"""A program's constants on a device: in buffers of their own, uploaded once, piece by piece."""
+"""A program's constants on a device: in buffers of their own, uploaded once, piece by piece.
+
+Constants never change. So programs that have the very same array, as those of a model that was loaded twice or whose
+weights were set in part, share it on the device, for as long as one of them is there.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -14,28 +20,44 @@ from weft.ir.packing import forget_pages
 MOST_TOGETHER = 1 << 28  # bytes of constants that share a buffer; a larger one has its own
 
 
+@dataclass(frozen=True, eq=False)
+class UploadedArray:
+    """An array and where it lies on a device; as long as this is there, the array's address is its own."""
+
+    array: Array
+    place: BufferSlice
+
+
+_UPLOADED: WeakKeyDictionary[MemoryDevice, WeakValueDictionary[int, UploadedArray]] = WeakKeyDictionary()
+"""What programs have on devices, by the addresses of the arrays."""
+
+
 class ResidentWeights:
     """Where the arrays lie that plans name by their addresses; an array is uploaded when it is first added."""
 
     def __init__(self, device: MemoryDevice) -> None:
         self._device = device
-        self._arrays: dict[
-            int, tuple[Array, BufferSlice]
-        ] = {}  # by address; arrays are kept, so that addresses stay theirs
+        self._arrays: dict[int, UploadedArray] = {}  # by address
         self._empty: dict[int, BufferSlice] = {}
         self._starts: list[int] = []
-        self.bytes = 0  # taken on the device
 
     def add(self, arrays: Iterable[Array]) -> None:
         """Upload those that are not there yet."""
+        known = _UPLOADED.setdefault(self._device, WeakValueDictionary())
         fresh: dict[int, Array] = {}
         for array in arrays:
+            address = array.ctypes.data
             if not array.nbytes:
-                self._empty.setdefault(array.ctypes.data, BufferSlice(self._device.buffer(0), 0, 0))
-            elif array.ctypes.data not in self._arrays:
-                fresh[array.ctypes.data] = array
+                self._empty.setdefault(address, BufferSlice(self._device.buffer(0), 0, 0))
+            elif address not in self._arrays:
+                uploaded = known.get(address)
+                if uploaded is not None and uploaded.array.nbytes == array.nbytes:
+                    self._arrays[address] = uploaded
+                else:
+                    fresh[address] = array
         for together in _batches(fresh.values(), min(MOST_TOGETHER, self._device.largest_buffer)):
-            self._upload(together)
+            for uploaded in self._upload(together):
+                self._arrays[uploaded.array.ctypes.data] = known[uploaded.array.ctypes.data] = uploaded
         self._starts = sorted(self._arrays)
 
     def find(self, address: int) -> BufferSlice:
@@ -43,25 +65,27 @@ class ResidentWeights:
         number = bisect_right(self._starts, address) - 1
         if number >= 0:
             start = self._starts[number]
-            array, place = self._arrays[start]
-            if address - start < max(array.nbytes, 1):
-                return BufferSlice(place.buffer, place.offset + address - start, place.size - (address - start))
+            uploaded = self._arrays[start]
+            place, skipped = uploaded.place, address - start
+            if skipped < max(uploaded.array.nbytes, 1):
+                return BufferSlice(place.buffer, place.offset + skipped, place.size - skipped)
         if address in self._empty:
             return self._empty[address]
         raise InternalError("a constant that is not on the device")
 
-    def _upload(self, arrays: list[Array]) -> None:
+    def _upload(self, arrays: list[Array]) -> list[UploadedArray]:
         alignment = self._device.alignment
         offsets, size = [], 0
         for array in arrays:
             offsets.append(size)
             size += -(-array.nbytes // alignment) * alignment
         buffer = self._device.buffer(size, "weights")
+        found = []
         for array, offset in zip(arrays, offsets):
             self._device.write(buffer, offset, array.reshape(-1).view(np.uint8))
             forget_pages(array)
-            self._arrays[array.ctypes.data] = array, BufferSlice(buffer, offset, array.nbytes)
-        self.bytes += size
+            found.append(UploadedArray(array, BufferSlice(buffer, offset, array.nbytes)))
+        return found
 
 
 def _batches(arrays: Iterable[Array], most: int) -> list[list[Array]]:

@@ -1,0 +1,143 @@
+"""What is placed: the groups of a program, with what each would cost on each device and what passes between them.
+
+A unit is what fusion joins for the first device: no piece ends inside of one. Its costs are those of its group as
+each device would run it: by kernels, as a scan, or on the host, which then includes the way there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.cost.calibration import Calibration
+from weft.cost.effort import UnknownShapeError, effort
+from weft.cost.prediction import number_at, predict, workload
+from weft.fuse import join_steps, leave_to_host
+from weft.fuse.host import host_by_nature
+from weft.ir import dims
+from weft.ir.groups import FusedProgram, Group, HostGroup
+from weft.ir.program import TensorProgram, Value
+from weft.ir.target import Target
+from weft.ir.types import TensorType
+from weft.passes.drop import step_symbols
+from weft.placement.pieces import size_finders
+
+HOME = 0  # the candidate on which tensors are kept, and by whose rules steps are joined
+NUMPY_BYTES = 1e9  # a second, that a step which no kernel does is taken to read and write on the host
+NUMPY_FLOPS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A device that parts of a program could run on: its name, what kernels for it are built for, what it costs."""
+
+    name: str
+    target: Target
+    calibration: Calibration
+    has_memory: bool  # of its own, so that values have to be brought there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A group: the units that it needs something of, its seconds on each candidate, and on which ones kernels lack."""
+
+    group: Group
+    before: frozenset[int]
+    seconds: tuple[float, ...]
+    lacking: tuple[str | None, ...]  # why a candidate has no kernel for it, though it is no work for the host
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A value that units read: who makes it (None: the caller), who reads it, whether the caller does, its bytes."""
+
+    value: Value
+    maker: int | None
+    readers: tuple[int, ...]
+    is_output: bool
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """All that a placement is decided by. Units stand in an order that the data allows."""
+
+    program: TensorProgram  # with maps joined
+    candidates: tuple[Candidate, ...]
+    units: tuple[Unit, ...]
+    passing: tuple[Passing, ...]
+
+
+def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Problem:
+    """The units of a program and their costs at given sizes; the first candidate is the program's home."""
+    fewest = min(candidate.target.most_buffers for candidate in candidates)
+    joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
+    kinds = [leave_to_host(joined, candidate.target).groups for candidate in candidates]
+    makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
+    before = _needed(joined, makers)
+    units = []
+    for number, group in enumerate(joined.groups):
+        here = [groups[number] for groups in kinds]
+        seconds = [_seconds(joined, kind, candidate.calibration, sizes) for kind, candidate in zip(here, candidates)]
+        units.append(Unit(group, before[number], tuple(seconds), tuple(map(_lacking, here))))
+    return Problem(joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
+
+
+def _needed(joined: FusedProgram, makers: Mapping[Value, int]) -> list[frozenset[int]]:
+    """For each group, those that make what it reads, or find a size that it mentions."""
+    where = {id(step): number for number, group in enumerate(joined.groups) for step in group.steps}
+    finders = {name: where[id(finder.step)] for name, finder in size_finders(joined.program).items()}
+    needed = []
+    for number, group in enumerate(joined.groups):
+        found = {makers[value] for value in group.operands if value in makers}
+        if finders:
+            found |= {finders[name] for step in group.steps for name in step_symbols(step) if name in finders}
+        needed.append(frozenset(found - {number}))
+    return needed
+
+
+def _passing(joined: FusedProgram, makers: Mapping[Value, int], sizes: Mapping[str, int]) -> tuple[Passing, ...]:
+    program = joined.program
+    readers: dict[Value, dict[int, None]] = {value: {} for value in program.outputs}
+    for number, group in enumerate(joined.groups):
+        for value in group.operands:
+            if makers.get(value) != number:
+                readers.setdefault(value, {})[number] = None
+    return tuple(
+        Passing(value, makers.get(value), tuple(found), value in program.outputs, value_bytes(value, sizes))
+        for value, found in readers.items()
+        if value not in program.constants
+    )
+
+
+def value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
+    """Bytes of a tensor at given sizes; of what has no known shape, none."""
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return 0
+    return value.type.dtype.numpy.itemsize * number_at(dims.product(value.type.shape), sizes)
+
+
+# -- costs -----------------------------------------------------------------------------------------------------------
+
+
+def _seconds(joined: FusedProgram, group: Group, calibration: Calibration, sizes: Mapping[str, int]) -> float:
+    """How long a device takes for a group, as it would run it."""
+    work = replace(workload(replace(joined, groups=(group,))), up=(), down=())
+    total = predict(work, sizes, calibration).seconds - calibration.run_seconds
+    return total if _lacking(group) is None else total + _interpreted_seconds(group, sizes)
+
+
+def _lacking(group: Group) -> str | None:
+    """Why kernels for a group are missing, if they are and the group is not the host's by its nature."""
+    if not isinstance(group, HostGroup) or any(host_by_nature(step) is not None for step in group.steps):
+        return None
+    return group.reason
+
+
+def _interpreted_seconds(group: Group, sizes: Mapping[str, int]) -> float:
+    """How long numpy takes for what should be a kernel's work."""
+    try:
+        work = effort(group.steps, group.operands, group.results)
+    except UnknownShapeError:
+        return 0.0
+    return number_at(work.flops, sizes) / NUMPY_FLOPS + number_at(work.bytes, sizes) / NUMPY_BYTES

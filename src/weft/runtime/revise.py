@@ -1,0 +1,210 @@
+"""A compiled program with other weights, without compiling it again.
+
+What a program becomes depends on its weights: values are folded and embedded, tiles are transformed where values are
+of one size. So with new weights the model is traced, optimised and fused again, which is quick, and all decisions are
+made again. Only where everything but the contents of constants is then the same, to the last bit, does the compiled
+program stay: groups that read a constant of other content are built again, and if they have become the very same
+kernels, what was packed for them is replaced. Whoever sees None compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from weft.backends.naming import named
+from weft.ir.alike import alike
+from weft.ir.compiled import CompiledProgram
+from weft.ir.graph import Graph, weight_arrays
+from weft.ir.groups import FusedProgram, Group, HostGroup, KernelGroup, ReshapeGroup, ScanGroup, stretches
+from weft.ir.packing import array_of
+from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
+from weft.ir.target import Target
+from weft.ir.work import NativeSection, ScanTask, Section, Task, Work, all_works
+from weft.kernels.sections import group_section
+
+Array = np.ndarray[Any, Any]
+
+
+class UnlikeError(Exception):
+    """What was compiled is not for the new weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A constant without its elements; those of two that are alike may still differ.
+
+    A weight as the model has it is known by its array, which is kept anyway, and what was computed by a digest.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    weight: Array | None = field(compare=False)
+    digest: bytes = field(compare=False)
+
+    def is_same(self, other: Content) -> bool:
+        if self.weight is not None or other.weight is not None:
+            return self.weight is other.weight
+        return self.digest == other.digest
+
+
+def skeleton(graph: Graph, fused: FusedProgram) -> FusedProgram:
+    """The fused program of a graph without the elements of its constants, which are `Content`s instead."""
+    return _without_elements(fused, {id(array) for array in weight_arrays(graph).values()})
+
+
+def _without_elements(fused: FusedProgram, weights: set[int]) -> FusedProgram:
+    def program(inner: TensorProgram) -> TensorProgram:
+        contents = {value: _content(array, weights) for value, array in inner.constants.items()}
+        return replace(inner, constants=contents, steps=tuple(map(step, inner.steps)))
+
+    def step(each: Step) -> Step:
+        return replace(each, primitive=with_bodies(each.primitive, program)) if bodies(each.primitive) else each
+
+    def group(each: Group) -> Group:
+        match each:
+            case ScanGroup(steps=(scan,)):
+                return replace(each, steps=(step(scan),), body=_without_elements(each.body, weights))
+            case HostGroup():
+                inside = tuple(_without_elements(body, weights) for body in each.bodies)
+                return replace(each, steps=tuple(map(step, each.steps)), bodies=inside)
+            case _:
+                return each
+
+    return replace(fused, program=program(fused.program), groups=tuple(map(group, fused.groups)))
+
+
+def _content(constant: Any, weights: set[int]) -> Any:
+    if not isinstance(constant, np.ndarray) or constant.dtype == object:
+        return constant  # to be compared as it is
+    if id(constant) in weights:
+        return Content(str(constant.dtype), constant.shape, constant, b"")
+    once = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]  # if it is repeated
+    digest = sha256(repr(once.shape).encode())
+    digest.update(np.ascontiguousarray(once).reshape(-1).view(np.uint8).data)
+    return Content(str(constant.dtype), constant.shape, None, digest.digest())
+
+
+def revise(
+    compiled: CompiledProgram, before: FusedProgram, after: FusedProgram, fused: FusedProgram, target: Target
+) -> CompiledProgram | None:
+    """What was compiled from the program whose skeleton is `before`, with the constants of one that is alike.
+
+    `after` is the skeleton of that one.
+    """
+    if not alike(before, after):
+        return None
+    try:
+        sections, constants = _revise_level(Level(before, after, fused, target), compiled.sections, compiled.constants)
+    except UnlikeError:
+        return None
+    return replace(compiled, sections=sections, constants=constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A program, or the body of a scan inside it: its skeletons with the old and new constants, and the new one."""
+
+    before: FusedProgram
+    after: FusedProgram
+    fused: FusedProgram
+    target: Target
+
+    def changed(self) -> set[Value]:
+        """The constants whose elements are others now."""
+        old, new = self.before.program.constants, self.after.program.constants
+        return {value for value in new if isinstance(new[value], Content) and not new[value].is_same(old[value])}
+
+
+def _revise_level(
+    level: Level, sections: Sequence[Section], constants: Mapping[Value, Any]
+) -> tuple[tuple[Section, ...], dict[Value, Any]]:
+    """Sections and constants that were compiled from the old program, for the new one."""
+    changed, contents = level.changed(), level.fused.program.constants
+    found = {value: contents[value] if value in changed else content for value, content in constants.items()}
+    groups = [list(zip(*same)) for same in zip(*map(_stretches, (level.before, level.after, level.fused)))]
+    if len(groups) != len(sections):
+        raise UnlikeError
+    made: list[Section] = []
+    for members, section in zip(groups, sections):
+        if isinstance(section, NativeSection):
+            section = _revise_native(level, members, section, changed)
+        elif any(_differ_inside(old, new) for old, new, _ in members):
+            raise UnlikeError
+        made.append(section)
+    return tuple(made), found
+
+
+def _stretches(fused: FusedProgram) -> list[tuple[Group, ...]]:
+    return [groups for _, groups in stretches(fused.groups)]
+
+
+def _revise_native(
+    level: Level, members: Sequence[tuple[Group, Group, Group]], section: NativeSection, changed: set[Value]
+) -> NativeSection:
+    tasks = list(section.tasks)
+    places = {task.results: number for number, task in enumerate(tasks)}
+    for old, new, group in members:
+        if isinstance(group, ReshapeGroup):
+            continue
+        place = places.get(group.results)
+        if place is None:
+            raise UnlikeError
+        if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
+            inside = Level(old.body, new.body, group.body, level.target)
+            tasks[place] = _revise_scan(inside, tasks[place])
+        elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
+            works = _named_works(group, level)
+            first = place + 1 - len(works)
+            tasks[first : place + 1] = map(_revise_task, tasks[first : place + 1], works)
+    return replace(section, tasks=tuple(tasks))
+
+
+def _revise_scan(inside: Level, task: Task | ScanTask) -> ScanTask:
+    if not isinstance(task, ScanTask):
+        raise UnlikeError
+    (body,), constants = _revise_level(inside, (task.body,), task.program.constants)
+    assert isinstance(body, NativeSection)
+    return replace(task, body=body, program=replace(task.program, constants=constants))
+
+
+def _reads(group: KernelGroup, changed: set[Value]) -> bool:
+    inside = (value for step in group.steps for value in step.operands)
+    return any(value in changed for value in (*group.operands, *group.inputs, *inside))
+
+
+def _named_works(group: KernelGroup, level: Level) -> list[Work]:
+    (section,) = named((group_section(group, level.fused, level.target),))
+    assert isinstance(section, NativeSection)
+    return list(all_works(section))
+
+
+def _revise_task(task: Task | ScanTask, work: Work) -> Task:
+    """A task with the constants of work that is otherwise the same."""
+    if not isinstance(task, Task) or not alike(_outline(task.work), _outline(work)):
+        raise UnlikeError
+    return replace(task, work=replace(task.work, constants=tuple(map(array_of, work.constants))))
+
+
+def _outline(work: Work) -> tuple[Any, ...]:
+    """All of a work but the elements of its constants; kernels are known by their names."""
+    launches = [(launch.kernel.name, launch.blocks, launch.parameters, launch.buffers) for launch in work.launches]
+    constants = [(str(constant.dtype), constant.shape) for constant in work.constants]
+    return launches, constants, work.workspaces, work.overwritable, work.copies
+
+
+def _differ_inside(old: Group, new: Group) -> bool:
+    """Whether programs inside of the host's steps have other constants."""
+    return any(not a.is_same(b) for a, b in zip(_contents(old), _contents(new), strict=True))
+
+
+def _contents(group: Group) -> Iterator[Content]:
+    programs = [body for step in group.steps for body in bodies(step.primitive)]
+    while programs:
+        program = programs.pop()
+        yield from (content for content in program.constants.values() if isinstance(content, Content))
+        programs += [body for step in program.steps for body in bodies(step.primitive)]
