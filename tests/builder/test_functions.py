@@ -271,8 +271,15 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda _: ops.relu(3.0), "which graph this is for"),
         (lambda _: ops.random_normal(shape=(2,)), "with graph:"),
         (lambda x: ops.relu(weft.Graph().input("x", ())) + x, "of another graph"),
-        (lambda x: ops.bitwise_and(x, 1), r"BitwiseAnd\(a: float32\[2, 3\], b: float32\[\]\): it does not take"),
-        (lambda x: ops.add(x, x.astype("int64")), "mixed types: float32, int64.*\n.*astype"),
+        (lambda x: ops.bitwise_and(x, 1), "input 'a' of BitwiseAnd cannot be float32\n.*one of int16, int32"),
+        (lambda x: ops.if_(x.sum(), lambda: x, lambda: x), "input 'condition' of If cannot be float32\n.*one of bool"),
+        (lambda x: ops.add(x, x.astype("int64")), "float32 and input 'b' of Add int64, but both must be.*\n.*astype"),
+        (lambda x: ops.microsoft.bias_gelu(x, x[0].astype("float64")), "it does not take these types"),
+        (lambda x: ops.add(x, [x.sum(), 1.0]), "but a list with sizes or tensors in it holds integers\n.*concat"),
+        (lambda x: x.reshape([x.astype("int64").max(), 0.5]), "holds integers, not 0.5"),
+        (lambda x: ops.relu([[x, 1.0], [2.0, 3.0]]), "which graph this is for|has no elements before a run"),
+        (lambda x: np.asarray(x), "has no elements before a run"),
+        (lambda x: np.tanh(np.array([x])), "has no elements before a run"),
         (lambda x: ops.split(x), "either the sizes of the parts or their number"),
         (lambda x: ops.layer_normalization(x, X[0], outputs=4), "has 3 outputs, not 4"),
         (lambda x: ops.relu(x, name=""), "a name must be a text that is not empty"),
@@ -290,12 +297,13 @@ def test_wrong_calls(wrong: Any, said: str) -> None:
 def test_a_call_that_failed_leaves_nothing_behind() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
-    for _ in range(2):
+    rows = graph.input("rows", ("n", 7)).shape[0]
+    for wrong in (np.ones((7, 7)), [rows, rows * 2, 3, 4, 5]):
         with pytest.raises(weft.InvalidModelError):
-            ops.add(x, np.ones((7, 7)), name="total")
+            ops.add(x.astype("int64"), wrong, name="total")
     graph.output(ops.add(x, 1, name="total"))
     written = graph.to_onnx()
-    assert [node.name for node in written.graph.node] == ["total"]
+    assert [node.op_type for node in written.graph.node] == ["Cast", "Cast", "Add"]
     assert len(written.graph.initializer) == 1
 
 

@@ -87,13 +87,15 @@ def test_inputs_of_other_types() -> None:
 @pytest.mark.parametrize("dtype", [str(dtype) for dtype in DType if dtype is not DType.string])
 def test_parameters_of_every_dtype_are_in_the_file(dtype: str) -> None:
     values = np.arange(5).astype(DType(dtype).numpy)
-    graph = weft.Graph()
-    graph.output(ops.identity(graph.parameter("w", values)), "y")
+    is_new = dtype.startswith("float6")  # Cast alone takes it, and onnx's own package reads it as bits
+    graph = weft.Graph(opset=28 if is_new else None)
+    w = graph.parameter("w", values)
+    graph.output(w.astype("float32") if is_new else ops.identity(w), "y")
     (stored,) = graph.to_onnx().graph.initializer
     assert stored.data_type == DType(dtype).number
-    results = graph.compile(device="reference").run({})
-    np.testing.assert_array_equal(results["y"].view(np.uint8), values.view(np.uint8))
-    if dtype not in ("float6e2m3", "float6e3m2"):
+    result = graph.compile(device="reference").run({})["y"]
+    np.testing.assert_array_equal(result.astype(np.complex128), values.astype(np.complex128))
+    if not is_new:
         theirs = onnx.numpy_helper.to_array(stored)
         np.testing.assert_array_equal(theirs.astype(np.complex128), values.astype(np.complex128))
 

@@ -15,7 +15,7 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.sizes import as_tensor, has_sizes
-from weft.errors import GraphError, UnsupportedModelError, shown
+from weft.errors import GraphError, InvalidModelError, UnsupportedModelError, shown
 from weft.frontend.schemas import InputRule, input_rules
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_number, from_numpy
@@ -76,6 +76,7 @@ def as_inputs(draft: Draft, definition: Definition, given: Sequence[Any]) -> lis
         else:
             content = converted(array, dtype, _label(definition, number))
             inputs.append(draft.initializer(draft.fresh_name("constant"), content))
+    _check_types(definition, rules, inputs)
     return inputs
 
 
@@ -114,6 +115,22 @@ def _element(kind: type, given: Any, definition: Definition, parameter: Attribut
     raise GraphError(
         f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, but it has {shown(given)}"
     )
+
+
+def _check_types(definition: Definition, rules: Sequence[InputRule], inputs: Sequence[Handle | None]) -> None:
+    """That the schema, without which there is no valid file, allows the types of these inputs."""
+    bound: dict[str, tuple[DType, str]] = {}
+    for number, dtype in enumerate(map(_dtype, inputs)):
+        if dtype is None or not rules:
+            continue
+        rule, label = rules[min(number, len(rules) - 1)], _label(definition, number)
+        if rule.dtypes and dtype not in rule.dtypes:
+            allowed = ", ".join(sorted(rule.dtypes))
+            raise InvalidModelError(f"{label} cannot be {dtype}", hint=f"tensor.astype(...) makes it one of {allowed}")
+        first, at = bound.setdefault(rule.variable or label, (dtype, label))
+        if dtype is not first:
+            hint = "tensor.astype(...) makes another type of one"
+            raise InvalidModelError(f"{at} is {first} and {label} {dtype}, but both must be of one type", hint=hint)
 
 
 def _content(given: Any, label: str) -> Array | None:

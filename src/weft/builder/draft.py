@@ -184,10 +184,12 @@ class Draft:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Gives what takes back the names and constants that were made meanwhile; an error does so, too."""
+        """Gives what takes back the names, constants and nodes that were made meanwhile; an error does so, too."""
+        level, nodes = self.level, len(self.level.nodes)
         names, initializers = len(self._names), len(self.initializers)
 
         def take_back() -> None:
+            del level.nodes[nodes:]
             for made, count in ((self._names, names), (self.initializers, initializers)):
                 while len(made) > count:
                     made.popitem()

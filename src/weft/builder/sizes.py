@@ -10,12 +10,14 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.errors import GraphError
+from weft.errors import GraphError, shown
 from weft.ir import dims
 from weft.ir.dims import Axis, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute
 from weft.ir.types import TensorType
+
+_HOW_TO_JOIN = "weft.ops.concat joins tensors of any type"
 
 SizeLike = Union[int, Expr, Handle]
 
@@ -47,8 +49,14 @@ class _Writer:
     def vector(self, given: SizeLike) -> Handle:
         if isinstance(given, Handle):
             return self._from_tensor(given)
-        computed = dims.fold(given, self._leaf, self._functions()) if isinstance(given, Expr) else given
-        return computed.handle if isinstance(computed, _Size) else self.constant([int(computed)])
+        if isinstance(given, Expr):
+            computed = dims.fold(given, self._leaf, self._functions())
+            return computed.handle if isinstance(computed, _Size) else self.constant([computed])
+        if not isinstance(given, (int, np.integer)):
+            raise GraphError(
+                f"a list with sizes or tensors in it holds integers, not {shown(given)}", hint=_HOW_TO_JOIN
+            )
+        return self.constant([int(given)])
 
     def node(self, name: str, *inputs: Handle, **attributes: Attribute) -> Handle:
         definition = self.draft.definition("", names_of("")[name])
@@ -60,6 +68,9 @@ class _Writer:
     def _from_tensor(self, given: Handle) -> Handle:
         """A tensor of one integer among sizes."""
         self.draft.check(given)
+        if not isinstance(given.type, TensorType) or not given.type.dtype.is_integer:
+            problem = f"{given.name!r} is {given.type}, but a list with sizes or tensors in it holds integers"
+            raise GraphError(problem, hint=_HOW_TO_JOIN)
         shaped = self.node("reshape", given, self.constant([1]))
         return self.node("cast", shaped, to=DType.int64.number)
 
