@@ -223,6 +223,16 @@ def test_layers_know_what_shapes_alone_decide() -> None:
     assert [len(batch) for batch in batches(found, X.nbytes)] == [1, 1, 1]
 
 
+def test_values_that_nothing_reads_are_no_layers() -> None:
+    built = model(
+        [node("Dropout", ["x"], ["kept", "mask"]), node("Neg", ["kept"], ["y"])],
+        [value("x", [4, 6])],
+        [value("y", None)],
+    )
+    found = layers(weft.load(built, device="reference").source.graph, {"x": X})
+    assert [layer.value for layer in found] == ["kept", "y"]
+
+
 def quantised() -> Any:
     return model(
         [
