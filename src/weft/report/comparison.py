@@ -46,8 +46,9 @@ TOLERANCES = {
     DType.float4e2m1: 0.51,
 }
 """By type, for one layer, relative to the largest magnitude of a value; they grow with the root of the depth."""
-ALONE = 3
-"""How many times as much a node on its own may be off: long sums are further off than most layers."""
+ALONE = 10
+"""How many times as much a node on its own may be off: long sums, and convolutions on transformed tiles (Winograd), are
+further off than most layers."""
 CODE = 1 / 127
 """The tolerance after integers of up to 8 bits: one step of quantisation."""
 
