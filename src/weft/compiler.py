@@ -63,6 +63,7 @@ from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
 from weft.runtime.revise import revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
+from weft.runtime.warming import soonest, warm_in_background
 from weft.threads import lock
 
 PRECISIONS = ("float32", "strict")
@@ -79,6 +80,11 @@ class LoadOptions:
         one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
         says what was tried.
     strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
+    warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
+        the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
+        when it is ready and faster. Results keep their bits per device; `model.report()` says which served.
+    sample: inputs like those to come, by name: what their sizes cost decides where the model runs, and benchmarks run
+        on them. None makes some up.
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
@@ -96,6 +102,8 @@ class LoadOptions:
 
     device: DeviceOption = "auto"
     strict: bool = False
+    warm: str | None = None
+    sample: Mapping[str, Any] | None = None
     threads: int | None = None
     precision: str = "float32"
     memory_limit: int | str | None = None
@@ -108,6 +116,10 @@ class LoadOptions:
         in_force(self.device)
         if not isinstance(self.strict, bool):
             raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
+        if self.warm is not None and not (isinstance(self.warm, str) and self.warm == "background"):
+            raise DeviceError(f"warm must be None or 'background', not {shown(self.warm)}")
+        if self.sample is not None and not isinstance(self.sample, Mapping):
+            raise InputError(f"sample must be a dict of arrays by name, not a {type(self.sample).__name__}")
         if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
             raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
@@ -169,23 +181,32 @@ def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
-        opener = ModelOpener(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
-        if options.strict and way.absent:
-            raise DeviceFallbackError(way.absent, file=opener.file)
-        return Model(Deployment(opener, way.absent), way, options.strict)
+        return _served(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
 
 
 def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
     """A model that was pickled."""
-    way = route(options.device)
     with stages("loading") as progress:
         progress.stage("reading")
         files = reopened(source, _read, *_folders(options))
-        opener = ModelOpener(files.with_weights(weights) if weights else files, options, progress)
-        return Model(Deployment(opener, way.absent), way, options.strict)
+        return _served(files.with_weights(weights) if weights else files, options, progress)
+
+
+def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
+    """A model on the first of its devices that works, or on the one that is ready first."""
+    way = route(options.device)
+    if options.strict and way.absent:
+        raise DeviceFallbackError(way.absent, file=files.file)
+    opener = ModelOpener(files, options, progress)
+    deployment = Deployment(opener, way.absent)
+    if options.warm is None:
+        return Model(deployment, way, options.strict)
+    soon, better = soonest(way, opener.is_ready)
+    model = Model(deployment, soon, options.strict)
+    warm_in_background(model, better, options.sample)
+    return model
 
 
 def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
@@ -203,12 +224,16 @@ class ModelOpener:
         self.options = options
         self._progress = progress
 
-    def open(self, device: str) -> Session:
+    def open(self, device: str, progress: Stages | None = None) -> Session:
         """The model on a device, ready to run."""
         with self._within_memory():
             if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()
-            return Pipeline(self.files, self.options, device, self._progress).load()
+            return Pipeline(self.files, self.options, device, progress or self._progress).load()
+
+    def is_ready(self, device: str) -> bool:
+        """Whether the model can be opened there without a compilation."""
+        return Pipeline(self.files, self.options, device, self._progress).is_ready()
 
     def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
         """The same model with some other weights."""
@@ -421,10 +446,7 @@ class Pipeline:
 
         Models whose weights were set are not kept: there would be one for each set of them.
         """
-        use_cache = self.options.cache and self.options.dump is None and not self.files.changed
-        other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
-        identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
-        entry = CacheEntry(self.files, identity, self.precision, *self._part()) if use_cache else None
+        entry = self._entry(device)
         cached = None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
@@ -432,6 +454,21 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         return cached.signature, cached.program
+
+    def is_ready(self) -> bool:
+        """Whether it takes no compilation to load the model."""
+        if not isinstance(self.driver, KeepingDriver):
+            return True
+        entry = self._entry(self.driver)
+        return entry is not None and entry.get() is not None
+
+    def _entry(self, device: KeepingDriver) -> CacheEntry | None:
+        """The model's place in the cache, if it may have one."""
+        if not self.options.cache or self.options.dump is not None or self.files.changed:
+            return None
+        other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
+        identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
+        return CacheEntry(self.files, identity, self.precision, *self._part())
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""

@@ -77,10 +77,8 @@ def forced(
     return compile_pieces(found, made, {}, lambda name, program: compile_on(by_name[name], program))
 
 
-def started(
-    program: MixedProgram, drivers: Sequence[CompilingDriver], options: RunOptions | None = None
-) -> MixedRunner:
-    """What runs the pieces."""
-    runner = MixedDriver(drivers).start(program, options or RunOptions())
+def started(program: MixedProgram, drivers: Sequence[CompilingDriver], limit: int | None = None) -> MixedRunner:
+    """What runs the pieces, in so many bytes of memory at most."""
+    runner = MixedDriver(drivers).start(program, RunOptions(memory_limit=limit))
     assert isinstance(runner, MixedRunner)
     return runner

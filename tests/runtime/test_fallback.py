@@ -192,8 +192,8 @@ def test_warming(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     model = weft.load(affine(), device="reference")
     opened = []
-    real = model._deployment.opener.open
-    monkeypatch.setattr(model._deployment.opener, "open", lambda device: opened.append(device) or real(device))
+    real = model.deployment.opener.open
+    monkeypatch.setattr(model.deployment.opener, "open", lambda device, *_: opened.append(device) or real(device))
     there = model.on("cpu")
     threads = [threading.Thread(target=there.run, args=({"x": X},)) for _ in range(4)]
     for thread in threads:

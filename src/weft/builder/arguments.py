@@ -49,13 +49,11 @@ def as_array(given: Any, what: str) -> Array:
         array = np.array(given)
     except ValueError as error:
         raise GraphError(f"{what} is no array: {error}") from None
-    if array.dtype == np.float64 and not _has_dtype(given):
-        array = array.astype(np.float32)
-    if array.dtype.kind in "USO":
-        if not all(isinstance(each, (str, bytes)) for each in array.reshape(-1).tolist()):
-            raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
-        array = array.astype(object)
-    from_numpy(array.dtype)
+    if not _has_dtype(given):
+        array = array.astype({"f": np.float32, "i": np.int64}.get(array.dtype.kind, array.dtype))
+    if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
+        raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
+    array = array.astype(from_numpy(array.dtype).numpy, copy=False)
     array.flags.writeable = False
     return array
 

@@ -9,17 +9,17 @@ from weft.builder.handle import Handle
 from weft.builder.naming import names_of
 from weft.builder.recording import Recording
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
-from weft.ir.types import AnyType, Type
+from weft.ir.types import Type
 
 
-def finished(recording: Recording, outputs: Mapping[str, tuple[Handle, Type | None]], kept: set[str]) -> Graph:
-    """The graph as a model has it; values in `kept` keep their names, and types that outputs declare help out."""
+def finished(recording: Recording, outputs: Mapping[str, tuple[Handle, Type]], kept: set[str]) -> Graph:
+    """The graph as a model has it, for outputs by their names, with their types; values in `kept` keep their names."""
     made = {name for node in recording.top.nodes for name in node.outputs}
     renamed: dict[str, str] = {}
     copies: list[Node] = []
     values: list[GraphValue] = []
     for name, (handle, declared) in outputs.items():
-        values.append(GraphValue(name, declared if isinstance(handle.type, AnyType) else handle.type))
+        values.append(GraphValue(name, declared))
         if handle.name == name and name in made:
             continue
         if handle.name in made - kept and handle.name not in renamed and handle.name not in outputs:

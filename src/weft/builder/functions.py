@@ -65,24 +65,26 @@ def function(domain: str, op: str) -> OpFunction:
 def add(recording: Recording, call: Call) -> list[Handle]:
     """Add the node that a call asks for."""
     definition = call.definition
-    inputs = as_inputs(recording, definition, call.inputs)
-    base = python_name(definition.name).strip("_")
-    if call.name is None:
-        name = recording.fresh_name(base)
-    else:
-        name = recording.take_name(call.name)
-        recording.user_named.add(name)
-    attributes = {
-        key: WrittenBody(recording, f"{name}_{key}", value) if callable(value) else value
-        for key, value in call.attributes.items()
-    }
     with recording.attempt():
+        inputs = as_inputs(recording, definition, call.inputs)
+        name = _name(recording, call)
+        attributes = {
+            key: WrittenBody(recording, f"{name}_{key}", value) if callable(value) else value
+            for key, value in call.attributes.items()
+        }
         try:
             return recording.add(definition, inputs, attributes, call.outputs, name)
         except WeftError as error:
             if error.file is None:  # else it comes from the body of this node, and tells enough
                 error.problem = f"{definition.name}({_told(definition, inputs)}): {error.problem}"
             raise error.at(node=call.name) from error.__cause__
+
+
+def _name(recording: Recording, call: Call) -> str:
+    if call.name is None:
+        return recording.fresh_name(python_name(call.definition.name).strip("_"))
+    recording.user_named.add(recording.take_name(call.name))
+    return call.name
 
 
 def blaming_the_caller(function: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -25,7 +25,7 @@ from weft.builder.finish import finished
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.recording import Recording
-from weft.builder.tensor import GraphTensor
+from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
 from weft.compiler import load
 from weft.errors import GraphError, shown
 from weft.frontend.schemas import newest_opsets
@@ -34,7 +34,7 @@ from weft.frontend.write import MOST_BYTES, ModelProto, save_model, write_model
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Shape, TensorType, Type
 from weft.runtime.model import Model
 
 Size = Union[int, str, None]
@@ -74,14 +74,13 @@ class GraphBuilder:
         asked[""] = asked.pop("ai.onnx", asked.get("", newest_opsets()[""]))
         self._recording = Recording(name, {**newest_opsets(), **asked}, Interpreter(), GraphTensor)
         self._named: set[str] = set()  # values whose names are the user's
-        self._outputs: dict[str, tuple[GraphTensor, Type | None]] = {}
+        self._outputs: dict[str, tuple[GraphTensor, Type]] = {}
         self._entered: list[ExitStack] = []
 
     @blaming_the_caller
-    def input(self, name: str, shape: Sequence[Size] | None, dtype: Any = "float32") -> GraphTensor:
-        """A new input. A size is an int, a name, or None for any; a shape of None leaves even the rank open."""
-        sizes = None if shape is None else tuple(_size(name, at, size) for at, size in enumerate(shape))
-        return self.input_of(name, TensorType(as_dtype(dtype), sizes))
+    def input(self, name: str, shape: Sequence[Size], dtype: DTypeLike = "float32") -> GraphTensor:
+        """A new input. A size is an int, a name, or None for any."""
+        return self.input_of(name, TensorType(as_dtype(dtype), _shape(name, shape)))
 
     @blaming_the_caller
     def input_of(self, name: str, type: Type) -> GraphTensor:
@@ -91,13 +90,13 @@ class GraphBuilder:
         return self._tensor(self._recording.input(self._take(name), type))
 
     @blaming_the_caller
-    def parameter(self, name: str, array: Any) -> GraphTensor:
+    def parameter(self, name: str, array: ArrayLike) -> GraphTensor:
         """A weight: an initializer of this name, with a copy of the array."""
         content = as_array(array, f"parameter {name!r}")
         return self._tensor(self._recording.initializer(self._take(name), content))
 
     @blaming_the_caller
-    def constant(self, value: Any, dtype: Any = None) -> GraphTensor:
+    def constant(self, value: ArrayLike, dtype: DTypeLike | None = None) -> GraphTensor:
         """A constant without a name; Python floats are float32 and ints int64 unless a dtype is given."""
         content = as_array(value, "the constant")
         if dtype is not None:
@@ -111,7 +110,7 @@ class GraphBuilder:
         name: str | None = None,
         *,
         shape: Sequence[Size] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         """Make a tensor an output, by default under the name that it has.
 
@@ -127,8 +126,7 @@ class GraphBuilder:
             raise GraphError(f"there is an output {name!r} already")
         if name != tensor.name:
             self._take(name)
-        sizes = None if shape is None else tuple(_size(name, at, size) for at, size in enumerate(shape))
-        self._outputs[name] = (tensor, None if dtype is None else TensorType(as_dtype(dtype), sizes))
+        self._outputs[name] = (tensor, self._declared(tensor, name, shape, dtype))
 
     @blaming_the_caller
     def outputs(self, *tensors: GraphTensor, **named: GraphTensor) -> None:
@@ -167,6 +165,17 @@ class GraphBuilder:
         counts = f"{len(self._recording.top.nodes)} nodes, {len(self._outputs)} outputs"
         return f"Graph({self.name!r}: {counts})"
 
+    def _declared(self, tensor: Handle, name: str, shape: Sequence[Size] | None, dtype: DTypeLike | None) -> Type:
+        """The type of an output: what is known, and what the user says of the rest."""
+        known = tensor.type
+        if isinstance(known, TensorType) and known.shape is not None:
+            return known
+        if dtype is None and isinstance(known, TensorType):
+            dtype = known.dtype
+        if dtype is None:
+            return known
+        return TensorType(as_dtype(dtype), None if shape is None else _shape(name, shape))
+
     def _take(self, name: str) -> str:
         self._named.add(self._recording.take_name(name))
         return name
@@ -174,6 +183,13 @@ class GraphBuilder:
     def _tensor(self, handle: Handle) -> GraphTensor:
         assert isinstance(handle, GraphTensor)
         return handle
+
+
+def _shape(name: str, given: Sequence[Size]) -> Shape:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        hint = 'for instance ("batch", 3, 224, 224), and () for a scalar'
+        raise GraphError(f"{name!r}: a shape is a list of sizes, not {shown(given)}", hint=hint)
+    return tuple(_size(name, at, size) for at, size in enumerate(given))
 
 
 def _size(name: str, at: int, given: Size) -> Dim:

@@ -12,17 +12,16 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """One value. `traced` is the symbolic tensor that the op's definition gave, in the trace of `level`."""
+    """One value. `traced` is the symbolic tensor that the op's definition gave, in the trace of `level`.
 
-    __slots__ = ("level", "name", "recording", "traced")
+    `type` is what is known of it: for a tensor its dtype and symbolic shape.
+    """
 
-    def __init__(self, recording: Recording, level: Level, name: str, traced: Tensor) -> None:
+    __slots__ = ("level", "name", "recording", "traced", "type")
+
+    def __init__(self, recording: Recording, level: Level, name: str, traced: Tensor, type: Type | None = None) -> None:
         self.recording = recording
         self.level = level
         self.name = name
         self.traced = traced
-
-    @property
-    def type(self) -> Type:
-        """What is known of it: for a tensor its dtype and symbolic shape."""
-        return self.traced.type
+        self.type = traced.type if type is None else type

@@ -125,7 +125,7 @@ def _gathered(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
     for part in parts[1:]:
         total = total + part  # whose shape is that of all of them broadcast
     zero = total - total
-    columns = [ops.unsqueeze(zero + part, [-1]) for part in parts]
+    columns = [ops.unsqueeze(zero + part, axes=[-1]) for part in parts]
     result = ops.gather_nd(ops.transpose(x, perm=[*chosen, *rest]), ops.concat(*columns, axis=-1))
     side_by_side = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     if not side_by_side or chosen[0] == 0:
@@ -146,7 +146,7 @@ def _as_indices(x: GraphTensor, axis: int, item: Any) -> GraphTensor:
 def _with_new_axes(x: GraphTensor, sizes: Sequence[int]) -> GraphTensor:
     """New axes where `sizes`, which tells how many axes each index left, is 0."""
     new = [sum(max(size, 1) if size != 0 else 1 for size in sizes[:at]) for at, size in enumerate(sizes) if size == 0]
-    return ops.unsqueeze(x, new) if new else x
+    return ops.unsqueeze(x, axes=new) if new else x
 
 
 def _position(x: GraphTensor, axis: int, number: Any) -> Any:

@@ -18,8 +18,10 @@ import numpy as np
 
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError
+from weft.frontend.schemas import output_dtypes
+from weft.ir.dtypes import from_number
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
-from weft.ir.types import Type
+from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
 from weft.opset.lower import Enclosing, Subgraph
 from weft.opset.registry import Definition
@@ -144,6 +146,7 @@ class Recording:
         traced = [None if handle is None else handle.traced for handle in inputs]
         enclosing = Enclosing(level.graph((), {}), level.values) if definition.sees_graph else None
         level.trace.origin = name
+        level.trace.is_void = False  # what an earlier node made of sizes says nothing of this one
         with level.trace.active():
             try:
                 found = registry.call(definition, traced, given, output_count, version, enclosing)
@@ -163,7 +166,8 @@ class Recording:
         )
         self.used_domains.add(definition.domain)
         level.nodes.append(node)
-        return [self._hand_out(level, name, tensor) for name, tensor in zip(names, results)]
+        types = self._types(definition, inputs, attributes, results)
+        return [self._hand_out(level, *each) for each in zip(names, results, types, strict=True)]
 
     # -- bodies ------------------------------------------------------------------------------------------------------
 
@@ -209,9 +213,33 @@ class Recording:
             return Subgraph(value, self.level.values)
         return value
 
-    def _hand_out(self, level: Level, name: str, traced: Tensor) -> Handle:
+    def _types(
+        self,
+        definition: Definition,
+        inputs: Sequence[Handle | None],
+        attributes: Mapping[str, Attribute],
+        results: Sequence[Tensor],
+    ) -> list[Type]:
+        """The types of results. Of an op that is put off to the run, onnx's schema still tells the dtypes."""
+        if not any(isinstance(tensor.type, AnyType) for tensor in results):
+            return [tensor.type for tensor in results]
+        given = [
+            handle.type.dtype if handle is not None and isinstance(handle.type, TensorType) else None
+            for handle in inputs
+        ]
+        named = {each.name for each in definition.attributes if each.annotation == "ElementType"}
+        numbers = [value for key, value in attributes.items() if key in named and isinstance(value, int) and value]
+        said = from_number(numbers[0]) if numbers else None
+        version = self.version(definition.domain)
+        dtypes = output_dtypes(definition.domain, definition.name, version, tuple(given), said)
+        return [
+            TensorType(dtypes[number], None) if number in dtypes and isinstance(tensor.type, AnyType) else tensor.type
+            for number, tensor in enumerate(results)
+        ]
+
+    def _hand_out(self, level: Level, name: str, traced: Tensor, type: Type | None = None) -> Handle:
         level.values[name] = traced
-        return self._handle(self, level, name, traced)
+        return self._handle(self, level, name, traced, type)
 
 
 def _there(tensor: Tensor | None, number: int) -> Tensor:

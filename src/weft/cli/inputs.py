@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
-from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
-from weft.runtime.available_memory import memory_left
+from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
 
 Array = np.ndarray[Any, Any]
 
 MOST_DIGITS = 18  # of a size
-FILLS = ("@random", "@zeros", "@ones")
+FILLS = tuple(f"@{fill}" for fill in (RANDOM, ZEROS, ONES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,48 +161,11 @@ def _learn_sizes(spec: TensorSpec, array: Array, sizes: dict[str, int]) -> None:
 def _make(spec: TensorSpec, source: str, sizes: dict[str, int], random: np.random.Generator) -> Array:
     if source not in FILLS:
         raise InputError(f"--input {spec.name}={source}: not a way to make data", hint=f"use {', '.join(FILLS)}")
-    shape = spec.shape
-    dtype = spec.dtype
-    if dtype is None or shape is None:
-        raise InputError(
-            f"input {spec.name!r} has no fixed rank or is not a tensor, so no data can be made up for it",
-            hint=f"give a file: --input {spec.name}=file.npy",
-        )
-    extents = tuple(dim if isinstance(dim, int) else sizes.setdefault(dim, 1) for dim in shape)
+    for dim in spec.shape or ():
+        if isinstance(dim, str):
+            sizes.setdefault(dim, 1)
     try:
-        if math.prod(extents) * max(dtype.numpy.itemsize, 4) > _room():
-            raise MemoryError
-        if source == "@random":
-            return _random(dtype, extents, random)
-        if dtype is DType.string:
-            return np.full(extents, "" if source == "@zeros" else "one", object)
-        return np.full(extents, source == "@ones").astype(dtype.numpy)
-    except (MemoryError, ValueError, OverflowError) as error:
-        sizes_text = ", ".join(map(str, extents))
-        raise InputError(
-            f"input {spec.name!r}: there is no room for made-up data of shape ({sizes_text})",
-            hint="give smaller sizes with --shape",
-        ) from error
-
-
-def _room() -> float:
-    """Bytes that made-up data may take: asking for more could end this process, or another."""
-    left = memory_left()
-    if left is None and hasattr(os, "sysconf"):
-        with suppress(OSError, ValueError):
-            left = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return math.inf if left is None else left
-
-
-def _random(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Standard normal floats; 8-bit integers over their range; other integers 0 or 1, which are safe as indices."""
-    if dtype is DType.string:
-        return np.asarray(random.choice(["a", "b", "c"], shape), object)
-    if dtype.is_complex:
-        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype.numpy)
-    if dtype in (DType.int8, DType.uint8):
-        limits = np.iinfo(dtype.numpy)
-        return random.integers(limits.min, limits.max + 1, shape).astype(dtype.numpy)
-    if dtype.is_float:
-        return np.asarray(random.standard_normal(shape, np.float32)).astype(dtype.numpy)
-    return np.asarray(random.integers(0, 2, shape)).astype(dtype.numpy)
+        return made_up(spec, sizes, random, source[1:])
+    except InputError as error:
+        hint = "give smaller sizes with --shape" if spec.shape else f"give a file: --input {spec.name}=file.npy"
+        raise InputError(error.problem, hint=hint) from error.__cause__

@@ -44,6 +44,34 @@ def input_rules(domain: str, op: str, version: int) -> tuple[InputRule, ...]:
     )
 
 
+def output_dtypes(
+    domain: str, op: str, version: int, inputs: tuple[DType | None, ...], said: DType | None
+) -> dict[int, DType]:
+    """The element types of an op's outputs, by position, where the schema tells them from those of its inputs.
+
+    `said` is a type that an attribute names: that of outputs which have none of an input's.
+    """
+    if not onnx.defs.has(op, version, domain):
+        return {}
+    schema = onnx.defs.get_schema(op, version, domain)
+    allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    bound = {each.type_str: dtype for each, dtype in zip(schema.inputs, inputs) if dtype is not None}
+    taken = {each.type_str for each in schema.inputs}
+    found: dict[int, DType] = {}
+    for number, each in enumerate(schema.outputs):
+        names = allowed.get(each.type_str, [each.type_str])
+        dtypes = _dtypes(names)
+        if not all(name in _BY_NAME for name in names):
+            continue  # it may be no tensor
+        if each.type_str in bound:
+            found[number] = bound[each.type_str]
+        elif said is not None and each.type_str not in taken:
+            found[number] = said
+        elif len(dtypes) == 1:
+            found[number] = next(iter(dtypes))
+    return found
+
+
 def newest_opsets() -> dict[str, int]:
     """The versions that a new model imports."""
     newest = onnx.defs.onnx_opset_version()

@@ -6,6 +6,7 @@ tell are left to onnx's own inference.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ import onnx.helper
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, ModelError, UnsupportedModelError
-from weft.frontend.tensors import ELEMENT_TYPES
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_numpy
@@ -27,8 +27,6 @@ MOST_BYTES = 2**31 - 2**20  # what protobuf takes as one message, with room for 
 
 ModelProto = onnx.ModelProto
 
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
-
 
 def write_model(model: OnnxModel) -> onnx.ModelProto:
     """The model as protobuf."""
@@ -37,7 +35,7 @@ def write_model(model: OnnxModel) -> onnx.ModelProto:
     proto.opset_import.extend(imports)
     for key, value in model.metadata.items():
         proto.metadata_props.add(key=key, value=value)
-    proto.graph.CopyFrom(_write_graph(model.graph, dim_names(model.graph)))
+    _write_graph(proto.graph, model.graph, dim_names(model.graph))
     _infer_open_outputs(proto)
     return proto
 
@@ -71,30 +69,34 @@ def _ir_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
 
 
 def _infer_open_outputs(proto: onnx.ModelProto) -> None:
-    """Give a type to outputs that have none, if onnx can tell it: a file needs one."""
-    unknown = {value.name for value in proto.graph.output if not value.HasField("type")}
+    """Complete the types of outputs of which weft knows no rank, if onnx can tell: a file should have it."""
+    unknown = {value.name for value in proto.graph.output if not _is_complete(value.type)}
     if not unknown:
         return
-    inferred = onnx.shape_inference.infer_shapes(proto)
-    types = {value.name: value.type for value in inferred.graph.output if value.HasField("type")}
+    inferred = {value.name: value.type for value in onnx.shape_inference.infer_shapes(proto).graph.output}
     for value in proto.graph.output:
         if value.name in unknown:
-            if value.name not in types:
-                raise InvalidModelError(
-                    "the type of this output is known only at run time, but a file must declare it",
-                    hint="declare it: graph.output(tensor, name, dtype=..., shape=...)",
-                    value=value.name,
-                )
-            value.type.CopyFrom(types[value.name])
+            value.type.CopyFrom(inferred[value.name])
+        if value.type.WhichOneof("value") is None:
+            raise InvalidModelError(
+                "the type of this output is known only at run time, but a file must declare it",
+                hint="declare it: graph.output(tensor, name, dtype=..., shape=...)",
+                value=value.name,
+            )
 
 
-def _write_graph(graph: Graph, names: frozenset[str]) -> onnx.GraphProto:
-    proto = onnx.GraphProto(name=graph.name)
-    proto.initializer.extend(write_tensor(array, name) for name, array in graph.initializers.items())
+def _is_complete(proto: onnx.TypeProto) -> bool:
+    kind = proto.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or bool(proto.tensor_type.HasField("shape")))
+
+
+def _write_graph(proto: onnx.GraphProto, graph: Graph, names: frozenset[str]) -> None:
+    proto.name = graph.name
+    for name, array in graph.initializers.items():
+        _write_tensor(proto.initializer.add(), array, name)
     proto.input.extend(_write_value(value, names) for value in (*graph.inputs, *graph.defaults))
     proto.output.extend(_write_value(value, names) for value in graph.outputs)
     proto.node.extend(_write_node(node, names) for node in graph.nodes)
-    return proto
 
 
 def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
@@ -109,9 +111,13 @@ def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
 def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx.AttributeProto:
     match value:
         case Graph():
-            return onnx.helper.make_attribute(name, _write_graph(value, names))
+            holds_graph = onnx.AttributeProto(name=name, type=onnx.AttributeProto.GRAPH)
+            _write_graph(holds_graph.g, value, names)
+            return holds_graph
         case np.ndarray():
-            return onnx.helper.make_attribute(name, write_tensor(value, name))
+            holds_tensor = onnx.AttributeProto(name=name, type=onnx.AttributeProto.TENSOR)
+            _write_tensor(holds_tensor.t, value, name)
+            return holds_tensor
         case TensorType() | SequenceType() | OptionalType() | MapType() | AnyType():
             return onnx.helper.make_attribute(name, _write_type(value, names))
         case str():
@@ -127,22 +133,21 @@ def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx
     return onnx.helper.make_attribute(name, value)
 
 
-def write_tensor(array: np.ndarray[Any, Any], name: str) -> onnx.TensorProto:
-    """An array as a tensor of this name."""
+def _write_tensor(proto: onnx.TensorProto, array: np.ndarray[Any, Any], name: str) -> None:
     dtype = from_numpy(array.dtype)
-    proto = onnx.TensorProto(name=name, data_type=_NUMBERS[dtype], dims=array.shape)
+    proto.name, proto.data_type = name, dtype.number
+    proto.dims.extend(array.shape)
     if dtype is DType.string:
         proto.string_data.extend(str(text).encode("utf-8", "surrogateescape") for text in array.reshape(-1))
     else:
         proto.raw_data = _packed(array, dtype)
-    return proto
 
 
 def _packed(array: np.ndarray[Any, Any], dtype: DType) -> bytes:
     """The elements as bytes, small ones packed from the low bits up."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype.bits >= 8:
-        return flat.astype(flat.dtype.newbyteorder("<")).tobytes() if flat.dtype.isnative else flat.tobytes()
+        return (flat if sys.byteorder == "little" else flat.byteswap()).tobytes()
     numbers = flat.view(np.uint8) & np.uint8((1 << dtype.bits) - 1)
     bits = np.unpackbits(numbers[:, None], axis=1, bitorder="little")[:, : dtype.bits]
     return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
@@ -159,7 +164,7 @@ def _write_type(type: Type, names: frozenset[str]) -> onnx.TypeProto:
     proto = onnx.TypeProto()
     match type:
         case TensorType(dtype, shape):
-            proto.tensor_type.elem_type = _NUMBERS[dtype]
+            proto.tensor_type.elem_type = dtype.number
             if shape is not None:
                 proto.tensor_type.shape.SetInParent()
                 for size in shape:
@@ -169,7 +174,7 @@ def _write_type(type: Type, names: frozenset[str]) -> onnx.TypeProto:
         case OptionalType(element):
             proto.optional_type.elem_type.CopyFrom(_write_type(element, names))
         case MapType(key, value):
-            proto.map_type.key_type = _NUMBERS[key]
+            proto.map_type.key_type = key.number
             proto.map_type.value_type.CopyFrom(_write_type(value, names))
     return proto
 

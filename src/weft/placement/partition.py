@@ -2,7 +2,8 @@
 
 The cut is exact for what units and transfers cost; that every piece is a run of its own, and that pieces on two devices
 overlap, shows only in the schedule. So cuts are made with several prices for a value that crosses, pieces that do not
-pay go back to the other device one by one, and the assignment whose schedule is the shortest is taken.
+pay go back to the other device, units where pieces meet go where they do better, and the assignment whose schedule is
+the shortest is taken.
 
 Predictions are not exact: whatever leaves the primary device is taken to cost more than predicted there (CAUTION), and
 a placement must promise to save a good part of the time (MARGIN).
@@ -14,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import inf
 
-from weft.cost.calibration import transfer_seconds
+from weft.cost.calibration import Direction, transfer_seconds
 from weft.placement.cuts import SINK, SOURCE, Network
 from weft.placement.schedule import PIECE_SECONDS, Assignment, Rules, Schedule, schedule
 from weft.placement.units import HOME, Candidate, Passing, Problem
 
 CAUTION = 1.5  # what leaves the primary device is taken to cost so many times what was predicted
 MARGIN = 0.9  # part of the time on the best single device that a placement may take at most
-PRICES = (0.0, 0.5, 2.0)  # of a value that crosses, in runs of both devices, that cuts are made with
-MOST_MOVES = 64  # of parts, one after the other, and parts that are tried for each
+PRICES = (0.0, 0.3, 1.0, 2.0)  # of a value that crosses, beside its bytes: in runs and transfers of nothing
+MOST_MOVES = 64  # one after the other, and so many that are tried for each
 
 
 def best_single(problem: Problem) -> Schedule:
@@ -87,23 +88,28 @@ def _least_cut(problem: Problem, other: int, rules: Rules, price: float) -> Assi
         network.edge(node, SINK, unit.seconds[rules.primary])
         network.edge(SOURCE, node, rules.caution * unit.seconds[other] if number in rules.movable else inf)
     host = SOURCE if not first.has_memory else SINK if not second.has_memory else None
-    extra = price * (first.calibration.run_seconds + second.calibration.run_seconds + 2 * PIECE_SECONDS)
+    ends = price * sum(one.calibration.run_seconds + PIECE_SECONDS for one in (first, second))
     for passing in problem.passing:
         maker = host if passing.maker is None else nodes[passing.maker]
         readers = [nodes[reader] for reader in passing.readers]
         readers += [host] if passing.is_output and host is not None else []
         if maker is not None:
-            there = rules.caution * _way_seconds(first, second, passing) + extra
-            back = rules.caution * _way_seconds(second, first, passing) + extra
+            there = rules.caution * _way_seconds(first, second, passing, price) + ends
+            back = rules.caution * _way_seconds(second, first, passing, price) + ends
             _join(network, maker, readers, there, back)
     side = network.first_side()
     return tuple(rules.primary if node in side else other for node in nodes)
 
 
-def _way_seconds(source: Candidate, target: Candidate, passing: Passing) -> float:
-    """Seconds from the memory of one candidate to that of another, over the host's."""
-    down = transfer_seconds(passing.bytes, source.calibration, "down") if source.has_memory else 0.0
-    return down + (transfer_seconds(passing.bytes, target.calibration, "up") if target.has_memory else 0.0)
+def _way_seconds(source: Candidate, target: Candidate, passing: Passing, price: float) -> float:
+    """Seconds from the memory of one candidate to that of another, over the host's; `price` of what beginning takes."""
+    ways: list[tuple[Candidate, Direction]] = [(source, "down"), (target, "up")]
+    total = 0.0
+    for candidate, direction in ways:
+        if candidate.has_memory:
+            nothing = transfer_seconds(0, candidate.calibration, direction)
+            total += transfer_seconds(passing.bytes, candidate.calibration, direction) - (1 - price) * nothing
+    return total
 
 
 def _join(network: Network, maker: int, readers: Sequence[int], there: float, back: float) -> None:
@@ -120,22 +126,47 @@ def _join(network: Network, maker: int, readers: Sequence[int], there: float, ba
 
 
 def _with_fewer_parts(problem: Problem, rules: Rules, found: Schedule) -> Schedule:
-    """The schedule after all moves of a whole part to another candidate that make it shorter, the best move first."""
+    """The schedule after all moves to another candidate that make it shorter, the best move first: of whole parts, and
+    once there are none of single units where parts meet.
+    """
     for _ in range(MOST_MOVES):
-        others = [schedule(problem, assignment, rules) for assignment in _moves(problem, rules, found)]
-        best = min(others, key=lambda one: one.seconds, default=found)
-        if best.seconds >= found.seconds:
+        for members in (_parts(found), _edges(problem, found)):
+            moves = _moves(problem, rules, found, members)
+            others = [schedule(problem, assignment, rules) for assignment in moves]
+            best = min(others, key=lambda one: one.seconds, default=found)
+            if best.seconds < found.seconds:
+                found = best
+                break
+        else:
             return found
-        found = best
     return found
 
 
-def _moves(problem: Problem, rules: Rules, found: Schedule) -> Iterator[Assignment]:
-    for part in found.parts[:MOST_MOVES]:
+def _parts(found: Schedule) -> list[tuple[int, ...]]:
+    return [part.units for part in found.parts[:MOST_MOVES]]
+
+
+def _edges(problem: Problem, found: Schedule) -> list[tuple[int, ...]]:
+    """Units, one by one, that pass something on to another candidate or get it from there."""
+    where = found.assignment
+    crossing = {
+        end
+        for number, unit in enumerate(problem.units)
+        for other in unit.before
+        if where[other] != where[number]
+        for end in (number, other)
+    }
+    return [(unit,) for unit in sorted(crossing)[:MOST_MOVES]]
+
+
+def _moves(
+    problem: Problem, rules: Rules, found: Schedule, together: Sequence[tuple[int, ...]]
+) -> Iterator[Assignment]:
+    for units in together:
         for device in range(len(problem.candidates)):
-            may = device == rules.primary or rules.movable.issuperset(part.units)
-            if device != part.device and may:
+            may = device == rules.primary or rules.movable.issuperset(units)
+            if device != found.assignment[units[0]] and may:
                 moved = list(found.assignment)
-                for unit in part.units:
+                for unit in units:
                     moved[unit] = device
                 yield tuple(moved)

@@ -1,7 +1,8 @@
 """A program cut into pieces: each a program of its own, whose inputs come from outside and whose outputs others need.
 
-Guards stay with the whole; those about sizes that a piece's own host steps find are checked in the piece as well,
-before it goes on. Such sizes, where another piece needs them and no output shows them, are put into one output more.
+The guards are all pieces': what is planned for one, and what it does once its host steps have found a size, holds for
+sizes that the whole is for. Sizes that a piece finds, where another needs them and no output shows them, are put into
+one output more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import count
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Dims, Guard, Observe, Step, TensorProgram, Value
+from weft.ir.program import Dims, Observe, Step, TensorProgram, Value
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 from weft.passes.drop import bound_symbols, guard_symbols, step_symbols, type_symbols
@@ -70,7 +71,7 @@ def cut(program: TensorProgram, parts: Sequence[Part]) -> tuple[Piece, ...]:
             tuple(outputs),
             steps,
             {value: program.constants[value] for value in read if value in program.constants},
-            tuple(guard for guard in program.guards if _is_found_in(guard, number, owners)),
+            program.guards,
         )
         verify(piece)
         before = {makers[value] for value in read if value in makers}
@@ -123,10 +124,6 @@ def _wanted_sizes(program: TensorProgram, mentioned: Sequence[set[str]], owners:
         found = guard_symbols(guard) & owners.keys()
         wanted |= found if len({owners[name] for name in found}) > 1 else set()
     return wanted
-
-
-def _is_found_in(guard: Guard, part: int, owners: Mapping[str, int]) -> bool:
-    return any(owners.get(name) == part for name in guard_symbols(guard))
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

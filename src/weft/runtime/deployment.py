@@ -14,6 +14,7 @@ from weft.ir.specs import Signature
 from weft.runtime.attempts import History
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.policy import DeviceOption
+from weft.runtime.progress import Stages
 from weft.runtime.session import Session
 from weft.runtime.weights import Array, checked_weights
 from weft.threads import lock, reentrant_lock
@@ -32,7 +33,7 @@ class Opener(Protocol):
         """What it is read from, and its weights."""
         ...
 
-    def open(self, device: str) -> Session:
+    def open(self, device: str, progress: Stages | None = None) -> Session:
         """The model there, ready to run."""
         ...
 
@@ -60,7 +61,7 @@ class Deployment:
         self._lock = lock()  # of the opener together with its sessions
         self._setting = reentrant_lock()  # of whoever sets weights
 
-    def session(self, device: str) -> Session:
+    def session(self, device: str, progress: Stages | None = None) -> Session:
         """The model on a device; threads that want the same one wait for its compilation."""
         session = self.sessions.get(device)
         if session is not None:
@@ -70,7 +71,7 @@ class Deployment:
         with opening:  # type: ignore[attr-defined]
             while (session := self.sessions.get(device)) is None:
                 opener = self.opener
-                made = opener.open(device)
+                made = opener.open(device, progress)
                 with self._lock:
                     if self.opener is opener:  # else weights were set meanwhile
                         self.sessions[device] = made

@@ -37,7 +37,7 @@ class Model:
         """
         self.file = deployment.opener.file
         self.device = way.devices[0]
-        self._deployment = deployment
+        self.deployment = deployment
         self._sessions = deployment.sessions
         self._route = way
         self._following = () if strict else way.devices[1:]
@@ -138,7 +138,7 @@ class Model:
         """The same model on another device (or chain of them): graph and weights are shared, and it is compiled there
         with its first use.
         """
-        return Model(self._deployment, route(device), self._strict, self._signature)
+        return Model(self.deployment, route(device), self._strict, self._signature)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -153,12 +153,12 @@ class Model:
         ready = []
         for device in dict.fromkeys((self.device, *self._following, *self._route.devices, *self._sessions)):
             try:
-                self._deployment.session(device)
+                self.deployment.session(device)
                 ready.append(device)
             except Exception as error:
                 if not is_the_devices(error):
                     raise
-                self._deployment.history.failed(device, "loading", error)
+                self.deployment.history.failed(device, "loading", error)
         return tuple(ready)
 
     def invalidate(self, device: str | None = None) -> None:
@@ -167,18 +167,18 @@ class Model:
         Runs that are under way end as they would.
         """
         for name in self.devices if device is None else route(device).devices:
-            self._deployment.drop(name)
+            self.deployment.drop(name)
 
     def report(self) -> DeviceReport:
         """Where the model runs and why: devices, what was tried and failed, what each of them does."""
-        return describe_devices(self.file, self.device, self._route, self._deployment)
+        return describe_devices(self.file, self.device, self._route, self.deployment)
 
     def session(self) -> Session:
         """The model on its device, compiled now if it was not; where that fails, on the next one."""
         while True:
             device = self.device
             try:
-                return self._deployment.session(device)
+                return self.deployment.session(device)
             except Exception as error:
                 if not self._leaves(device, "loading", error):
                     raise
@@ -192,29 +192,35 @@ class Model:
                 return True
             if len(self._route.devices) == 1 and not self._route.absent:
                 return False
-            history = self._deployment.history
+            history = self.deployment.history
             history.failed(device, stage, error)
             if self._strict:
                 return False
             if not self._following:
                 raise DeviceFallbackError(history.attempts, file=self.file) from error
-            self._deployment.drop(device)
+            self.deployment.drop(device)
             self._following, following = self._following[1:], self._following[0]
             self._moves_to(following, f"{device} failed")
             history.warn(following, history.attempts[-1:])
             return True
 
+    def move_to(self, device: str, reason: str) -> None:
+        """Have another device serve, and the present one follow it."""
+        with self._lock:
+            self._following = (self.device, *(name for name in self._following if name != device))
+            self._moves_to(device, reason)
+
     def _moves_to(self, device: str, reason: str) -> None:
         self._left |= {self.device}
         self.device = device
-        self._deployment.history.serves(device, reason)
+        self.deployment.history.serves(device, reason)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     @property
     def weights(self) -> Weights:
         """The weights by name, as they are now: initializers, and constants among the nodes of the main graph."""
-        return Weights(lambda: self._deployment.opener.files)
+        return Weights(lambda: self.deployment.opener.files)
 
     def set_weight(self, name: str, array: Any) -> None:
         """Change a weight, on every device that the model is compiled for and in compilations to come.
@@ -222,11 +228,11 @@ class Model:
         dtype and shape stay as they are. Results are then those of the file that `save` writes, to the bit. Runs that
         are under way end with the old weights, each later one has the new ones.
         """
-        self._deployment.set_weights({name: array})
+        self.deployment.set_weights({name: array})
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Change several weights at once: no run sees some of the old ones and some of the new."""
-        self._deployment.set_weights(weights)
+        self.deployment.set_weights(weights)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model as an ONNX file, with the weights that were set; all else is as it was.
@@ -237,15 +243,15 @@ class Model:
             target = Path(path)
         except TypeError as error:
             raise InputError(f"a path to save to, not a {type(path).__name__}", file=self.file) from error
-        self._deployment.opener.files.save(target)
+        self.deployment.opener.files.save(target)
 
     def __copy__(self) -> Model:
         """The same model: whoever sets weights sets them for both."""
-        return self._copied(self._deployment)
+        return self._copied(self.deployment)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         """A model with the same weights, which can be set without those of this one."""
-        return self._copied(self._deployment.copy())
+        return self._copied(self.deployment.copy())
 
     def _copied(self, deployment: Deployment) -> Model:
         other = Model(deployment, self._route, self._strict, self._signature)
@@ -255,7 +261,7 @@ class Model:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Source, options and weights that were set; what is compiled comes from the cache where it is loaded."""
-        return self._deployment.opener.portable(self._route.settings.option)
+        return self.deployment.opener.portable(self._route.settings.option)
 
     # -- what is told of it ------------------------------------------------------------------------------------------
 

@@ -115,6 +115,7 @@ class Route:
     runs: int
     absent: tuple[Attempt, ...]
     settings: Settings
+    said: str = ""  # why the first device is the first, where that is not plain from the rest
 
     @property
     def is_detour(self) -> bool:
@@ -125,6 +126,8 @@ class Route:
     @property
     def reason(self) -> str:
         """Why the first device is the first."""
+        if self.said:
+            return self.said
         if self.pick == "named":
             return f"named by {self.settings.device.origin}"
         if self.pick == "chain":

@@ -1,0 +1,68 @@
+"""Inputs that are made up to fit a model: what is run where nobody gives data, and only the time matters."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.ir.dtypes import DType
+from weft.ir.specs import TensorSpec
+from weft.ir.types import OptionalType
+from weft.runtime.available_memory import memory_left
+
+Array = np.ndarray[Any, Any]
+RANDOM, ZEROS, ONES = "random", "zeros", "ones"
+
+
+def generate_inputs(specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+    """Random arrays for all inputs that are not optional; dims without a size are 1. InputError where none fits."""
+    random = np.random.default_rng(seed)
+    return {spec.name: made_up(spec, sizes, random) for spec in specs if not isinstance(spec.type, OptionalType)}
+
+
+def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Generator, fill: str = RANDOM) -> Array:
+    """An array for an input: random, or of zeros or ones."""
+    if spec.dtype is None or spec.shape is None:
+        problem = f"input {spec.name!r} has no fixed rank or is not a tensor, so no data can be made up for it"
+        raise InputError(problem, hint="give data for it")
+    extents = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in spec.shape)
+    try:
+        if math.prod(extents) * max(spec.dtype.numpy.itemsize, 4) > _room():
+            raise MemoryError
+        if fill == RANDOM:
+            return _random(spec.dtype, extents, random)
+        if spec.dtype is DType.string:
+            return np.full(extents, "" if fill == ZEROS else "one", object)
+        return np.full(extents, fill == ONES).astype(spec.dtype.numpy)
+    except (MemoryError, ValueError, OverflowError) as error:
+        problem = f"input {spec.name!r}: there is no room for made-up data of shape ({', '.join(map(str, extents))})"
+        raise InputError(problem, hint="give smaller sizes") from error
+
+
+def _room() -> float:
+    """Bytes that made-up data may take: asking for more could end this process, or another."""
+    left = memory_left()
+    if left is None and hasattr(os, "sysconf"):
+        with suppress(OSError, ValueError):
+            left = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf if left is None else left
+
+
+def _random(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Standard normal floats; 8-bit integers over their range; other integers 0 or 1, which are safe as indices."""
+    if dtype is DType.string:
+        return np.asarray(random.choice(["a", "b", "c"], shape), object)
+    if dtype.is_complex:
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype.numpy)
+    if dtype in (DType.int8, DType.uint8):
+        limits = np.iinfo(dtype.numpy)
+        return random.integers(limits.min, limits.max + 1, shape).astype(dtype.numpy)
+    if dtype.is_float:
+        return np.asarray(random.standard_normal(shape, np.float32)).astype(dtype.numpy)
+    return np.asarray(random.integers(0, 2, shape)).astype(dtype.numpy)

@@ -1,0 +1,123 @@
+"""One device serves while others get ready: compiled in the background, timed, and taken if they are faster.
+
+The thread ends with its work, with the model, or with the process, at the next step of a compilation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from weakref import ReferenceType, ref
+
+from weft.errors import WeftError
+from weft.runtime.attempts import logger
+from weft.runtime.choice import by_benchmark
+from weft.runtime.devices import driver
+from weft.runtime.generated_inputs import generate_inputs
+from weft.runtime.model import Model
+from weft.runtime.policy import Route
+from weft.runtime.progress import Stages
+from weft.runtime.session import Session
+
+
+class EndedError(Exception):
+    """Nobody waits any more for what a background thread does."""
+
+
+class BackgroundStages(Stages):
+    """Progress that nobody sees, and which ends the work when the model or the process does."""
+
+    def __init__(self, model: ReferenceType[Model]) -> None:
+        super().__init__("warming", show=False)
+        self._model = model
+
+    def update(self, fraction: float) -> None:  # noqa: ARG002
+        if self._model() is None or not threading.main_thread().is_alive():
+            raise EndedError
+
+
+def soonest(way: Route, is_ready: Callable[[str], bool]) -> tuple[Route, tuple[str, ...]]:
+    """The way with the device first that can serve soonest, and the devices that would be better, were they ready.
+
+    That is the best one for which nothing is to be compiled, or one that works on the host's memory.
+    """
+    ready = next((device for device in way.devices if is_ready(device)), None)
+    host = next((device for device in way.devices if not driver(device).has_memory), way.devices[0])
+    first = ready or host
+    better = way.devices[: way.devices.index(first)]
+    if not better:
+        return way, ()
+    rest = tuple(device for device in way.devices if device != first)
+    what = "compiled already" if ready else "on the host"
+    return replace(way, devices=(first, *rest), said=f"{what}, while {', '.join(better)} gets ready"), better
+
+
+def warm_in_background(
+    model: Model, devices: Sequence[str], sample: Mapping[str, Any] | None
+) -> threading.Thread | None:
+    """Bring a model to other devices, one after the other; it moves to each that is faster than where it is.
+
+    Runs are timed on the sample, or on inputs that are made up. None where there is nothing to do, or the system gives
+    no thread for it: then the model stays where it is.
+    """
+    if not devices:
+        return None
+    thread = threading.Thread(target=_warm, args=(ref(model), tuple(devices), sample), name="weft-warming")
+    try:
+        thread.start()
+    except RuntimeError:
+        logger.warning("%s: there is no thread to be had for compiling in the background", model.file)
+        return None
+    return thread
+
+
+def _warm(model: ReferenceType[Model], devices: Sequence[str], sample: Mapping[str, Any] | None) -> None:
+    progress = BackgroundStages(model)
+    with suppress(EndedError):
+        for device in devices:
+            progress.update(0.0)
+            _try(model, device, sample, progress)
+
+
+def _try(found: ReferenceType[Model], device: str, sample: Mapping[str, Any] | None, progress: Stages) -> None:
+    """Compile a model for one more device, and have it move there if that is faster."""
+    model = found()
+    if model is None:
+        return
+    deployment, serving = model.deployment, model.device
+    del model  # whoever drops it meanwhile ends this
+    try:
+        deployment.session(device, progress)
+        inputs = _inputs(deployment.session(serving)) if sample is None else sample
+    except EndedError:
+        raise
+    except Exception as error:
+        deployment.history.failed(device, "loading", error)
+        return
+
+    def ready(name: str) -> Callable[[], object]:
+        session = deployment.session(name)
+        request = session.request(inputs)
+
+        def run() -> object:
+            progress.update(0.0)
+            return session.answer(request)
+
+        return run
+
+    ranking = by_benchmark((serving, device), ready)
+    model = found()
+    if model is not None and model.device == serving and ranking.best == device:
+        reason = ", ".join(f"{entry.device}: {entry.reason}" for entry in ranking.entries)
+        model.move_to(device, f"it is ready, and faster ({reason})")
+
+
+def _inputs(session: Session) -> dict[str, Any]:
+    """Made-up inputs of usual sizes."""
+    sizes: Mapping[str, int] = {}
+    with suppress(WeftError):
+        sizes = session.plan()[1]
+    return dict(generate_inputs(session.inputs, sizes))
