@@ -72,14 +72,18 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
     """The units of a program and their costs at given sizes; the first candidate is the program's home."""
     fewest = min(candidate.target.most_buffers for candidate in candidates)
     joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
-    kinds = [leave_to_host(joined, candidate.target).groups for candidate in candidates]
+    there = [leave_to_host(joined, candidate.target) for candidate in candidates]
+    weights = [workload(fused).weights for fused in there]
     makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
     before = _needed(joined, makers)
     units = []
     for number, group in enumerate(joined.groups):
-        here = [groups[number] for groups in kinds]
-        seconds = [_seconds(joined, kind, candidate.calibration, sizes) for kind, candidate in zip(here, candidates)]
-        units.append(Unit(group, before[number], tuple(seconds), tuple(map(_lacking, here))))
+        seconds = tuple(
+            _seconds(replace(fused, groups=(fused.groups[number],)), total, candidate.calibration, sizes)
+            for fused, total, candidate in zip(there, weights, candidates)
+        )
+        lacking = tuple(_lacking(fused.groups[number]) for fused in there)
+        units.append(Unit(group, before[number], seconds, lacking))
     return Problem(joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
 
 
@@ -120,10 +124,11 @@ def value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
 # -- costs -----------------------------------------------------------------------------------------------------------
 
 
-def _seconds(joined: FusedProgram, group: Group, calibration: Calibration, sizes: Mapping[str, int]) -> float:
-    """How long a device takes for a group, as it would run it."""
-    work = replace(workload(replace(joined, groups=(group,))), up=(), down=())
+def _seconds(alone: FusedProgram, weights: int, calibration: Calibration, sizes: Mapping[str, int]) -> float:
+    """How long a device takes for the only group of a program, which is a part of one with so many bytes of weights."""
+    work = replace(workload(alone), weights=weights, up=(), down=())
     total = predict(work, sizes, calibration).seconds - calibration.run_seconds
+    (group,) = alone.groups
     return total if _lacking(group) is None else total + _interpreted_seconds(group, sizes)
 
 
