@@ -13,7 +13,8 @@ from weft.cost.calibration import Calibration
 from weft.cost.effort import UnknownShapeError, effort
 from weft.cost.prediction import number_at, predict, workload
 from weft.fuse import join_steps, leave_to_host
-from weft.fuse.host import host_by_nature
+from weft.fuse.grouping import single_group
+from weft.fuse.host import host_by_nature, host_group
 from weft.ir import dims
 from weft.ir.groups import FusedProgram, Group, HostGroup
 from weft.ir.program import TensorProgram, Value
@@ -72,6 +73,7 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
     """The units of a program and their costs at given sizes; the first candidate is the program's home."""
     fewest = min(candidate.target.most_buffers for candidate in candidates)
     joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
+    joined = _without_lacking_parts(joined, candidates)
     there = [leave_to_host(joined, candidate.target) for candidate in candidates]
     weights = [workload(fused).weights for fused in there]
     makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
@@ -85,6 +87,15 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
         lacking = tuple(_lacking(fused.groups[number]) for fused in there)
         units.append(Unit(group, before[number], seconds, lacking))
     return Problem(joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
+
+
+def _without_lacking_parts(joined: FusedProgram, candidates: Sequence[Candidate]) -> FusedProgram:
+    """Groups that a candidate has no kernels for as single steps: it may have some for most of them."""
+    groups: list[Group] = []
+    for group in joined.groups:
+        lacks = len(group.steps) > 1 and any(host_group(group, one.target) is not None for one in candidates)
+        groups += map(single_group, group.steps) if lacks else (group,)
+    return replace(joined, groups=tuple(groups))
 
 
 def _needed(joined: FusedProgram, makers: Mapping[Value, int]) -> list[frozenset[int]]:
