@@ -7,9 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 import weft
 from weft.cli import output
+from weft.ir.mixed import PlacementRecord
 from weft.runtime.device_report import DeviceReport
 
 
@@ -41,12 +43,44 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(report: DeviceReport, console: Console) -> None:
-    console.print(f"{report.file} runs on [bold]{report.device}[/bold]", highlight=False)
+    console.print(Text.assemble(f"{report.file} runs on ", (report.device, "bold")))
     rows = [(service.device, "serves", service.reason) for service in report.services]
     rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in report.attempts]
     console.print(output.table("what happened", ("device", "what", "why"), rows))
-    shares = [(share.device, str(share.kernels), str(len(share.host_steps))) for share in report.shares]
-    console.print(output.table("what each device does", ("device", "kernels", "steps left to the host"), shares))
-    moved = [(share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps]
+    shares = [(share.device, share.kernels, len(share.host_steps)) for share in report.shares]
+    columns = ("compiled for", "kernels", "steps left to the host")
+    console.print(output.table("what each does", columns, shares, right=columns[1:]))
+    left = [(share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps]
+    if left:
+        console.print(output.table("steps left to the host", ("device", "node", "step", "why"), left))
+    for share in report.shares:
+        if share.placement is not None:
+            _print_placement(share.placement, console)
+
+
+def _print_placement(placement: PlacementRecord, console: Console) -> None:
+    """The pieces of a model that several devices share."""
+    pieces = [(piece.device, piece.steps, piece.kernels, _milliseconds(piece.seconds)) for piece in placement.pieces]
+    columns = ("device", "steps", "kernels", "ms, about")
+    console.print(output.table("its pieces, in order", columns, pieces, right=columns[1:]))
+    moved = [
+        (step.node or step.step, step.device, *map(_milliseconds, (step.seconds, step.primary_seconds)), step.reason)
+        for step in placement.moved
+    ]
     if moved:
-        console.print(output.table("steps left to the host", ("device", "node", "step", "why"), moved))
+        here = f"ms on {placement.primary}"
+        titles = ("node", "moved to", "ms there", here, "why")
+        console.print(output.table("steps moved", titles, moved, right=("ms there", here)))
+    crossings = [
+        (value.value, value.source or "host", value.device or "host", output.format_bytes(value.bytes))
+        for value in placement.crossings
+    ]
+    if crossings:
+        what = ("value", "from", "to", "bytes")
+        console.print(output.table("transfers in every run", what, crossings, right=("bytes",)))
+    alone = ", ".join(f"{_milliseconds(seconds)} on {device} alone" for device, seconds in placement.alone)
+    console.print(f"expected: {_milliseconds(placement.seconds)} ms; {alone}", highlight=False)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

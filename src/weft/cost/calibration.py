@@ -18,6 +18,7 @@ from typing import Any, Literal
 from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
 
+REACHED_ARITHMETIC = 0.65  # of what kernels do with even sizes, about what they do with those of models
 REACHED_BANDWIDTH = 0.7  # of what a loop that only reads is measured to do, about what kernels reach
 Direction = Literal["up", "down"]  # from the host to the device, and back
 
@@ -45,7 +46,8 @@ class WorkKind(str, Enum):
 class Amount:
     """One group's work: operations of a type, bytes read and written, and launches that wait for each other.
 
-    `far` are those of the bytes that no cache can have: weights of a model that is larger than it.
+    `far` are those of the bytes that no cache can have: weights of a model that is larger than it. `serial` is how many
+    elements a lane adds up one after the other, where lanes do not share them.
     """
 
     kind: WorkKind
@@ -54,6 +56,7 @@ class Amount:
     bytes: float
     launches: float = 1
     far: float = 0.0
+    serial: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ class Transfer:
 class Calibration:
     """Of one device, with all its threads. `identity` names what it holds for: hardware, driver, threads, weft.
 
-    `products` are the operations a second that products of a type reach, `reached` what part of that (float32's, if a
-    type has none) other kinds of work do. `grain` is the time of one unit below which work is not divided among them.
+    `products` are the operations a second that large products of a type reach, `reached` what part of that (float32's,
+    if a type has none) other kinds of work do. Work of fewer operations than `saturation` is slower by that part of it,
+    to the power of `falloff`: it leaves some of a GPU idle. Work that takes one unit longer than `grain` is divided
+    among all `units`, which takes `share_seconds`: so it is with the threads of a CPU.
     """
 
     device: str
@@ -98,9 +103,13 @@ class Calibration:
     peak: Peak
     products: tuple[tuple[DType, float], ...]
     reached: tuple[tuple[WorkKind, float], ...] = ()
-    units: float = 1.0  # that work is divided among
+    saturation: float = 0.0
+    falloff: float = 0.0
+    units: float = 1.0
     grain: float = 0.0
+    share_seconds: float = 0.0
     launch_seconds: float  # of a launch after another in the same run
+    serial_seconds: float = 0.0  # of an element that a lane adds to those before it
     iteration_seconds: float  # of a launch in a scan, which does the same over and over
     run_seconds: float  # of a run that does next to nothing: submission, waiting, the way through Python
     host_step_seconds: float  # of interrupting the device for a step on the host, the step itself left out
@@ -123,13 +132,15 @@ def work_seconds(amount: Amount, calibration: Calibration, *, iterated: bool = F
     """How long a device takes for one group's work; `iterated`: as a part of a scan's body."""
     each = calibration.iteration_seconds if iterated else calibration.launch_seconds
     launches = amount.launches * each
-    arithmetic = _divided(amount.flops / calibration.flops(amount.kind, amount.dtype), calibration)
+    rate = REACHED_ARITHMETIC * calibration.flops(amount.kind, amount.dtype) * occupied(amount.flops, calibration)
+    arithmetic = max(amount.flops / rate, amount.serial * calibration.serial_seconds)
     near = amount.bytes - amount.far
     moved = near / calibration.bandwidth(near) + amount.far / calibration.peak.bandwidth
-    memory = _divided(moved / REACHED_BANDWIDTH, calibration)
+    memory = moved / REACHED_BANDWIDTH
+    taken = _divided(max(arithmetic, memory), calibration)
     if arithmetic >= memory:
-        return Seconds(arithmetic=arithmetic, launches=launches)
-    return Seconds(memory=memory, launches=launches)
+        return Seconds(arithmetic=taken, launches=launches)
+    return Seconds(memory=taken, launches=launches)
 
 
 def transfer_seconds(bytes: float, calibration: Calibration, direction: Direction) -> float:
@@ -138,9 +149,17 @@ def transfer_seconds(bytes: float, calibration: Calibration, direction: Directio
     return transfer.seconds + bytes / transfer.bandwidth
 
 
+def occupied(flops: float, calibration: Calibration) -> float:
+    """Which part of the device so much work keeps busy."""
+    if not 0 < flops < calibration.saturation:
+        return 1.0
+    return float((flops / calibration.saturation) ** calibration.falloff)
+
+
 def _divided(seconds: float, calibration: Calibration) -> float:
-    """The time of work that would take so long if all units shared it evenly, and is not divided below the grain."""
-    return max(seconds, min(seconds * calibration.units, calibration.grain))
+    """The time of work that takes all units so long if they share it evenly; little of it is left to one of them."""
+    alone = seconds * calibration.units
+    return alone if alone <= calibration.grain else max(seconds, calibration.grain) + calibration.share_seconds
 
 
 # -- as a record on disk ---------------------------------------------------------------------------------------------
@@ -174,8 +193,8 @@ def from_record(record: Any) -> Calibration:
 
 
 _PLAIN = (
-    "units", "grain", "launch_seconds", "iteration_seconds", "run_seconds",
-    "host_step_seconds",
+    "saturation", "falloff", "units", "grain", "share_seconds", "launch_seconds", "serial_seconds",
+    "iteration_seconds", "run_seconds", "host_step_seconds",
 )  # fmt: skip
 
 

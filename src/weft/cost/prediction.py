@@ -32,14 +32,15 @@ from weft.ir.groups import (
     ScanGroup,
 )
 from weft.ir.program import (
+    ArgReduce,
     Branch,
-    Concat,
     Contract,
     Convolve,
     Cumulate,
     Loop,
     Map,
     Pool,
+    Reduce,
     Scan,
     Scatter,
     Sort,
@@ -52,7 +53,17 @@ from weft.ir.types import TensorType
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
 STEPS_OF_A_GROUP = 3  # about
 SORT_OPERATIONS = 64  # of an element that is sorted
-LAUNCHES = {WorkKind.SORT: 8, WorkKind.CUMULATE: 3, WorkKind.SCATTER: 2}  # of kinds that need more than one
+USUAL_LAUNCHES = 2  # of a group, in the time of the shortest: kernels that do something, and copies for other layouts
+LAUNCHES = {  # of kinds that need more, for partial sums or pass after pass
+    WorkKind.PRODUCT: 4,
+    WorkKind.CONVOLUTION: 4,
+    WorkKind.TRANSFORMED: 4,
+    WorkKind.ATTENTION: 4,
+    WorkKind.DEPTHWISE: 3,
+    WorkKind.SCATTER: 4,
+    WorkKind.CUMULATE: 6,
+    WorkKind.SORT: 16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +76,16 @@ class Portion:
     bytes: Dim
     weights: int = 0  # those of the bytes that are constants
     launches: int = 1
+    serial: Dim = 0  # elements that a lane adds up one after the other
     times: Dim = 1
     iterated: bool = False
     origin: str = ""
 
     def amount(self, sizes: Mapping[str, int], *, cached: bool = True) -> Amount:
         """The work at given sizes, once; `cached`: whether weights can be in a cache."""
-        flops, moved = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes))
+        flops, moved, serial = (float(number_at(dim, sizes)) for dim in (self.flops, self.bytes, self.serial))
         far = 0.0 if cached else min(float(self.weights), moved)
-        return Amount(self.kind, self.dtype, flops, moved, self.launches, far)
+        return Amount(self.kind, self.dtype, flops, moved, self.launches, far, serial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +178,8 @@ def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
         moved = effort(group.steps, group.operands, group.results).bytes
     except UnknownShapeError:
         flops, moved = 0, 0
-    launches = len(heavy.operands) if isinstance(heavy.primitive, Concat) else LAUNCHES.get(kind, 1)
-    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, origin=heavy.origin)
+    launches = LAUNCHES.get(kind, USUAL_LAUNCHES)
+    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, _serial(group), origin=heavy.origin)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
@@ -194,7 +206,7 @@ def _scanned(group: ScanGroup) -> Iterator[Portion]:
     primitive = group.steps[0].primitive
     assert isinstance(primitive, Scan)
     for inner in _inside(group.body)[0]:
-        yield replace(inner, times=inner.times * primitive.length, iterated=True)
+        yield replace(inner, times=inner.times * primitive.length, launches=1, iterated=True)
 
 
 def _on_host(group: HostGroup) -> tuple[list[Portion], list[Interruption]]:
@@ -248,6 +260,18 @@ def _kind(group: KernelGroup, heavy: Step) -> WorkKind:
         case _, Scatter():
             return WorkKind.SCATTER
     return WorkKind.MAP
+
+
+def _serial(group: KernelGroup) -> Dim:
+    """How many elements lanes add up one by one: all that are reduced, unless neighbours in memory are among them."""
+    for step in group.steps:
+        shape = step.operands[0].type.shape if isinstance(step.operands[0].type, TensorType) else None
+        match step.primitive:
+            case Reduce(_, axes) if shape is not None and len(shape) - 1 not in axes:
+                return dims.product(shape[axis] for axis in axes)
+            case ArgReduce(_, axis) if shape is not None and len(shape) - 1 != axis:
+                return shape[axis]
+    return 0
 
 
 def _is_depthwise(step: Step) -> bool:

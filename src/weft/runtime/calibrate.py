@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass, field, replace
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ from weft.backends.device import CompilingDriver, Runner, RunOptions
 from weft.cache.digests import key_of, package_digest
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.blocks import BLOCK_SECONDS
-from weft.cost.calibration import Calibration, Transfer, WorkKind, from_record, to_record
-from weft.cost.prediction import workload
-from weft.cost.roofline import Peak
+from weft.cost.calibration import Calibration, Transfer, WorkKind, from_record, occupied, to_record
 from weft.errors import DeviceError, WeftError
 from weft.fuse import fuse
 from weft.ir.dtypes import DType
@@ -37,6 +35,30 @@ ENOUGH = 2e-2  # seconds that the runs of a probe take together, unless the firs
 FEWEST_RUNS, MOST_RUNS = 2, 50
 BUDGET = 1.6  # seconds after which types that are left are taken for as fast as float32
 LEAST = 1e-8  # seconds that anything takes
+SHARED_PART, OCCUPYING_PART = (
+    0.5,
+    0.25,
+)  # of the sides of a large product, those of one that is small for vectors, threads
+VECTORS_REACH = {  # of the speed of products, about, where lanes are elements of vectors
+    WorkKind.ATTENTION: 0.8,
+    WorkKind.ROWS: 0.4,
+    WorkKind.MAP: 0.4,
+    WorkKind.REDUCE: 0.4,
+    WorkKind.POOL: 0.2,
+    WorkKind.CUMULATE: 0.05,
+    WorkKind.SORT: 0.05,
+    WorkKind.SCATTER: 0.05,
+}
+THREADS_REACH = {  # and where they are threads
+    WorkKind.ATTENTION: 0.6,
+    WorkKind.ROWS: 0.1,
+    WorkKind.MAP: 0.1,
+    WorkKind.REDUCE: 0.1,
+    WorkKind.POOL: 0.1,
+    WorkKind.CUMULATE: 0.05,
+    WorkKind.SORT: 0.05,
+    WorkKind.SCATTER: 0.05,
+}
 Progress = Callable[[str], None]
 
 _known: dict[str, Calibration] = {}
@@ -69,7 +91,7 @@ def calibration_identity(device: str, threads: int | None) -> str:
     if not isinstance(opened, CompilingDriver):
         raise DeviceError(f"device {device!r} cannot be measured: it compiles nothing", hint="choose another device")
     what = (found.name, found.description, found.kind, found.driver, opened.identity())
-    return key_of("calibration 1", *what, str(usable_cores()), str(threads), package_digest() or "")
+    return key_of("calibration 2", *what, str(usable_cores()), str(threads), package_digest() or "")
 
 
 def _measured(device: str, threads: int | None, identity: str, progress: Progress) -> Calibration:
@@ -106,87 +128,107 @@ class _Measurement:
     opened: CompilingDriver
     threads: int | None
     progress: Progress
+    smallest: float = 0.0  # seconds of a run that does next to nothing
     began: float = field(default_factory=time.perf_counter)
 
     def calibration(self, identity: str) -> Calibration:
+        """All of it; what comes first is what later numbers are made with."""
         opened = self.opened
         target = opened.target("float32")
+        is_threads = isinstance(target, ThreadTarget)
         self.progress("arithmetic and memory")
         peak = opened.calibrate(self.threads or usable_cores())
         self.progress("runs and launches")
-        smallest, _ = self._time(probes.smallest())
-        chained, launches = self._time(probes.chain())
-        iterated, iterations = self._time(probes.iterations())
-        interrupted, _ = self._time(probes.host_step())
-        launch = max((chained - smallest) / (launches - 1), LEAST)
-        upload, download = self._transfers(smallest, launch) if opened.has_memory else (Transfer(), Transfer())
+        self.smallest = self._time(probes.smallest())
+        launch = self._above(probes.chain()) / (probes.CHAIN - 1)
+        iteration = self._above(probes.iterations()) / probes.ITERATIONS
+        column = self._time(probes.column_sums(), placed=True) - self.smallest
+        interruption = self._above(probes.host_step())
+        upload, download = self._transfers(launch) if opened.has_memory else (Transfer(), Transfer())
         moved = upload.seconds + download.seconds
-        products, reached = self._rates(peak, smallest, target)
-        is_threads = isinstance(target, ThreadTarget)
-        return Calibration(
+        self.progress("products of float32")
+        large = probes.products(DType.float32, peak)
+        small = probes.products(DType.float32, peak, OCCUPYING_PART if is_threads else SHARED_PART)
+        rate = large.flops / self._above(large)
+        found = Calibration(
             device=opened.name,
             identity=identity,
             peak=peak,
-            products=tuple(products.items()),
-            reached=tuple(reached.items()),
-            units=target.rates.compute_units if is_threads else min(self.threads or inf, usable_cores()),
+            products=((DType.float32, rate),),
+            reached=tuple((THREADS_REACH if is_threads else VECTORS_REACH).items()),
+            units=1.0 if is_threads else min(self.threads or inf, usable_cores()),
             grain=0.0 if is_threads else BLOCK_SECONDS,
             launch_seconds=launch,
-            iteration_seconds=max((iterated - smallest) / iterations, LEAST),
-            run_seconds=max(smallest - moved, LEAST),
-            host_step_seconds=max(interrupted - smallest - moved, LEAST),
+            serial_seconds=max(column / probes.COLUMN, 0.0),
+            iteration_seconds=iteration,
+            run_seconds=max(self.smallest - moved, LEAST),
+            host_step_seconds=max(interruption - moved, LEAST),
             upload=upload,
             download=download,
         )
+        each = max(self._above(small) / probes.LAYERS - launch, LEAST)
+        few = small.flops / probes.LAYERS
+        if is_threads:
+            saturation = large.flops / probes.LAYERS
+            slower = max(log(rate * each / few), 0.0)
+            found = replace(found, saturation=saturation, falloff=min(slower / log(saturation / few), 1.0))
+        else:
+            found = replace(found, share_seconds=max(each - few / rate, 0.0))
+        found = replace(found, reached=tuple({**dict(found.reached), **self._convolutions(found)}.items()))
+        return replace(found, products=(*found.products, *self._other_types(found, target)))
 
-    def _transfers(self, smallest: float, launch: float) -> tuple[Transfer, Transfer]:
+    def _transfers(self, launch: float) -> tuple[Transfer, Transfer]:
         """What it costs to bring tensors there and back."""
         self.progress("transfers")
         several = probes.MANY - 1
-        inputs = (self._time(probes.many_inputs())[0] - smallest) / several
-        outputs = (self._time(probes.many_outputs())[0] - smallest) / several - launch
-        up, down = (self._time(probe)[0] - smallest for probe in (probes.large_input(), probes.large_output()))
-        rates = [probes.LARGE_BYTES / max(seconds, LEAST) for seconds in (up, down)]
-        return Transfer(max(inputs, 0.0), rates[0]), Transfer(max(outputs, 0.0), rates[1])
+        inputs = self._above(probes.many_inputs()) / several
+        outputs = self._above(probes.many_outputs()) / several - launch
+        up, down = (probes.LARGE_BYTES / self._above(probe) for probe in (probes.large_input(), probes.large_output()))
+        return Transfer(max(inputs, 0.0), up), Transfer(max(outputs, 0.0), down)
 
-    def _rates(self, peak: Peak, smallest: float, target: Target) -> tuple[dict[DType, float], dict[WorkKind, float]]:
-        """Operations a second of products by type, and what part of float32's convolutions reach."""
-
-        def rate(probe: Probe) -> float:
-            return probe.flops / max(self._time(probe, placed=True)[0] - smallest, LEAST)
-
-        self.progress("products of float32")
-        products = {DType.float32: rate(probes.products(DType.float32, peak))}
+    def _convolutions(self, known: Calibration) -> dict[WorkKind, float]:
+        """What part of the speed of products convolutions reach."""
         self.progress("convolutions")
         convolutions = {
-            WorkKind.CONVOLUTION: probes.convolutions(peak, stride=2),
-            WorkKind.TRANSFORMED: probes.convolutions(peak),
-            WorkKind.DEPTHWISE: probes.depthwise_convolutions(peak),
+            WorkKind.CONVOLUTION: probes.convolutions(known.peak, stride=2),
+            WorkKind.TRANSFORMED: probes.convolutions(known.peak),
+            WorkKind.DEPTHWISE: probes.depthwise_convolutions(known.peak),
         }
-        reached = {kind: rate(probe) / products[DType.float32] for kind, probe in convolutions.items()}
+        product = dict(known.products)[DType.float32]
+        return {
+            kind: probe.flops / self._above(probe) / product / occupied(probe.flops, known)
+            for kind, probe in convolutions.items()
+        }
+
+    def _other_types(self, known: Calibration, target: Target) -> Iterator[tuple[DType, float]]:
+        """Operations a second of products of types other than float32, as far as there is time."""
+        peak = known.peak
         others: Mapping[DType, Callable[[], Probe]] = {
             DType.float16: lambda: probes.products(DType.float16, peak),
             DType.int8: lambda: probes.byte_products(peak),
             DType.bfloat16: lambda: probes.products(DType.bfloat16, peak, 0.5),
             DType.float64: lambda: probes.products(DType.float64, peak, 0.5),
         }
-        for dtype, probe in others.items():
+        for dtype, make in others.items():
             if dtype not in target.missing_types and time.perf_counter() - self.began < BUDGET:
                 self.progress(f"products of {dtype}")
                 with suppress(WeftError):
-                    products[dtype] = rate(probe())
-        return products, reached
+                    probe = make()
+                    count = 1 if dtype is DType.int8 else probes.LAYERS
+                    yield dtype, probe.flops / self._above(probe) / occupied(probe.flops / count, known)
 
-    def _time(self, probe: Probe, *, placed: bool = False) -> tuple[float, float]:
-        """The seconds of a run, and how many launches it has; `placed`: on inputs that are on the device already."""
+    def _above(self, probe: Probe) -> float:
+        """Seconds of a run beyond those of one that does nothing; arithmetic is timed on what is there already."""
+        return max(self._time(probe, placed=probe.flops > 0) - self.smallest, LEAST)
+
+    def _time(self, probe: Probe, *, placed: bool = False) -> float:
+        """The seconds of a run; `placed`: on inputs that are on the device already."""
         target = self.opened.target("float32")
-        fused = fuse(probe.program, target)
-        compiled = self.opened.compile(probe.program, build_sections(fused, target), True, lambda *_: None)
+        sections = build_sections(fuse(probe.program, target), target)
+        compiled = self.opened.compile(probe.program, sections, True, lambda *_: None)
         runner = self.opened.start(compiled, RunOptions(self.threads))
-        portions = workload(fused).portions
-        launches = sum(portion.launches * int(str(portion.times)) for portion in portions)
         there = placed and self.opened.has_memory
-        return _quickest(runner, list(map(self.opened.place, probe.inputs)) if there else probe.inputs), launches
+        return _quickest(runner, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
 
 
 def _quickest(runner: Runner, inputs: Sequence[Any]) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
+from weft.ir.mixed import MixedProgram, PlacementRecord
 from weft.ir.work import NativeSection, Section, all_works
 from weft.runtime.attempts import Service
 from weft.runtime.deployment import Deployment
@@ -16,11 +17,15 @@ from weft.runtime.policy import Route, Setting
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a device does of a model that was compiled for it."""
+    """What is compiled for a device, or for several that share a model (then `placement` says what each of them does).
+
+    `kernels` are those that a run launches, bodies of control flow counted once; `host_steps` are left to Python.
+    """
 
     device: str
-    kernels: int  # that are launched in a run
-    host_steps: tuple[HostStep, ...]  # what it leaves to Python, and why
+    kernels: int
+    host_steps: tuple[HostStep, ...]
+    placement: PlacementRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class DeviceReport:
         for share in self.shares:
             lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps]
+            lines += [f"    {line}" for line in _placement_lines(share.placement)]
         return "\n".join(lines)
 
 
@@ -50,9 +56,14 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
     """The report on a model that is on these devices."""
     shares = []
     for name, session in list(deployment.sessions.items()):
-        program = session.whole.program
-        kernels = _kernels(program.sections) if isinstance(program, CompiledProgram) else 0
-        shares.append(DeviceShare(name, kernels, session.explain()))
+        match session.whole.program:
+            case CompiledProgram(sections=sections):
+                shares.append(DeviceShare(name, _kernels(sections), session.explain()))
+            case MixedProgram(placement=placement):
+                kernels = sum(piece.kernels for piece in placement.pieces)
+                shares.append(DeviceShare(name, kernels, session.explain(), placement))
+            case _:
+                shares.append(DeviceShare(name, 0, session.explain()))
     history = deployment.history
     return DeviceReport(
         file,
@@ -64,6 +75,18 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
         tuple(shares),
         tuple(way.settings),
     )
+
+
+def _placement_lines(placement: PlacementRecord | None) -> Iterator[str]:
+    if placement is None:
+        return
+    for piece in placement.pieces:
+        yield f"{piece.device}: {piece.steps} steps in {piece.kernels} kernels, about {piece.seconds * 1e3:.3g} ms"
+    for step in placement.moved:
+        yield f"{step.node or step.step} moved to {step.device}: {step.reason}"
+    for value in placement.crossings:
+        source, target = value.source or "the host", value.device or "the host"
+        yield f"{value.value} goes from {source} to {target}: {value.bytes:,} bytes"
 
 
 def _kernels(sections: Sequence[Section]) -> int:

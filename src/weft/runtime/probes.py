@@ -29,9 +29,10 @@ Array = np.ndarray[Any, Any]
 SMALL = 16  # elements of what takes no time
 CHAIN = 32  # launches that wait for each other
 ITERATIONS = 32
+COLUMN = 512  # elements of one that is added up
 LAYERS = 4  # products or convolutions in a row
 MANY = 5  # tensors that come in or go out
-PRODUCT_SECONDS = 2e-4  # that one should take at the peak, about
+PRODUCT_SECONDS = 1.5e-4  # that one should take at the peak, about
 SMALLEST_SIDE, LARGEST_SIDE = 128, 2048  # of a product
 SMALLEST_IMAGE, LARGEST_IMAGE = 16, 112  # rows and columns of what is convolved
 DEPTHWISE_CHANNELS = 128
@@ -77,8 +78,9 @@ def chain() -> Probe:
     """Small launches that wait for each other."""
 
     def layers(x: Tensor) -> list[Tensor]:
+        weights = _weights(SMALL, SMALL)
         for _ in range(CHAIN):
-            x = language.matmul(x, _weights(SMALL, SMALL))
+            x = language.matmul(x, weights)
         return [x]
 
     return _probe([_zeros(1, SMALL)], layers)
@@ -93,6 +95,11 @@ def iterations() -> Probe:
     return _probe([_zeros(1, SMALL)], lambda x: scan(body, [x], [], ITERATIONS)[0])
 
 
+def column_sums() -> Probe:
+    """Sums along an axis that is not the last: where lanes are threads, each has some to itself."""
+    return _probe([_zeros(COLUMN, SMALL * SMALL)], lambda x: [language.reduce("sum", x, [0])])
+
+
 def host_step() -> Probe:
     """A step for the host between two for the device."""
 
@@ -105,11 +112,12 @@ def host_step() -> Probe:
 
 def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
     """Products with weights, in a row; sides are `part` of those that take the device a while."""
-    side = _power_of_two((PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3) * part)
+    side = int(_product_side(peak) * part)
 
     def layers(x: Tensor) -> list[Tensor]:
+        weights = _weights(side, side, dtype=dtype)
         for _ in range(LAYERS):
-            x = language.matmul(x, _weights(side, side, dtype=dtype))
+            x = language.matmul(x, weights)
         return [language.reduce("maximum", x, [0])]
 
     return _probe([_zeros(side, side, dtype=dtype)], layers, LAYERS * 2.0 * side**3)
@@ -117,7 +125,7 @@ def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
 
 def byte_products(peak: Peak) -> Probe:
     """A product of bytes, added up in 32 bits."""
-    side = _power_of_two((PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3))
+    side = _product_side(peak)
 
     def layer(x: Tensor) -> list[Tensor]:
         operands = [x, _weights(side, side, dtype=DType.int8)]
@@ -187,8 +195,9 @@ def _sum(inputs: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _power_of_two(side: float) -> int:
-    return int(min(max(2 ** round(np.log2(max(side, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
+def _product_side(peak: Peak) -> int:
+    wanted = (PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3)
+    return int(min(max(2 ** int(np.log2(max(wanted, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
 
 
 def _image_side(points: float) -> int:
