@@ -16,7 +16,7 @@ from math import inf, log
 from pathlib import Path
 from typing import Any
 
-from weft.backends.device import CompilingDriver, Runner, RunOptions
+from weft.backends.device import CompilingDriver, KeepingDriver, Runner, RunOptions
 from weft.cache.digests import key_of, package_digest
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.blocks import BLOCK_SECONDS
@@ -67,37 +67,44 @@ _measuring = lock()
 
 def calibrated(device: str, threads: int | None = None) -> Calibration:
     """A device's calibration as it was measured before, or now; DeviceError where it cannot be measured."""
-    identity = calibration_identity(device, threads)
     with _measuring:
-        if identity not in _known:
-            path = _path(identity)
-            kept = None if path is None else _read(path, identity)
-            _known[identity] = kept or _measured(device, threads, identity, lambda _: None)
-        return _known[identity]
+        found = known_calibration(device, threads)
+        return _measured(device, threads, lambda _: None) if found is None else found
 
 
 def recalibrated(device: str, threads: int | None = None, progress: Progress = lambda _: None) -> Calibration:
     """The same, measured again; `progress` hears what is being measured."""
-    identity = calibration_identity(device, threads)
     with _measuring:
-        _known[identity] = _measured(device, threads, identity, progress)
-        return _known[identity]
+        return _measured(device, threads, progress)
 
 
-def calibration_identity(device: str, threads: int | None) -> str:
-    """What a calibration holds for: hardware and driver, threads, and weft."""
+def known_calibration(device: str, threads: int | None) -> Calibration | None:
+    """A device's calibration, if it was measured before."""
+    identity = device_identity(device, threads)
+    if identity not in _known:
+        path = _path(identity)
+        kept = None if path is None else _read(path, identity)
+        if kept is None:
+            return None
+        _known[identity] = kept
+    return _known[identity]
+
+
+def device_identity(device: str, threads: int | None) -> str:
+    """What measurements hold for: hardware and driver, threads, and weft."""
     found = choose(device)
     opened = driver(found.name)
+    what = (found.name, found.description, found.kind, found.driver)
+    code = opened.identity() if isinstance(opened, KeepingDriver) else ""
+    return key_of("calibration 2", *what, code, str(usable_cores()), str(threads), package_digest() or "")
+
+
+def _measured(device: str, threads: int | None, progress: Progress) -> Calibration:
+    opened = driver(choose(device).name)
     if not isinstance(opened, CompilingDriver):
         raise DeviceError(f"device {device!r} cannot be measured: it compiles nothing", hint="choose another device")
-    what = (found.name, found.description, found.kind, found.driver, opened.identity())
-    return key_of("calibration 2", *what, str(usable_cores()), str(threads), package_digest() or "")
-
-
-def _measured(device: str, threads: int | None, identity: str, progress: Progress) -> Calibration:
-    opened = driver(choose(device).name)
-    assert isinstance(opened, CompilingDriver)
-    found = _Measurement(opened, threads, progress).calibration(identity)
+    identity = device_identity(device, threads)
+    found = _known[identity] = _Measurement(opened, threads, progress).calibration(identity)
     path = _path(identity)
     if path is not None and package_digest() is not None:
         with suppress(OSError):
