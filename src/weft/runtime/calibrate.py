@@ -39,6 +39,7 @@ SHARED_PART, OCCUPYING_PART = (
     0.5,
     0.25,
 )  # of the sides of a large product, those of one that is small for vectors, threads
+TRANSFORMED_GAIN = 2.2  # of convolutions on transformed tiles, about
 VECTORS_REACH = {  # of the speed of products, about, where lanes are elements of vectors
     WorkKind.ATTENTION: 0.8,
     WorkKind.ROWS: 0.4,
@@ -197,15 +198,15 @@ class _Measurement:
         """What part of the speed of products convolutions reach."""
         self.progress("convolutions")
         convolutions = {
-            WorkKind.CONVOLUTION: probes.convolutions(known.peak, stride=2),
-            WorkKind.TRANSFORMED: probes.convolutions(known.peak),
-            WorkKind.DEPTHWISE: probes.depthwise_convolutions(known.peak),
+            WorkKind.CONVOLUTION: probes.convolution(known.peak),
+            WorkKind.DEPTHWISE: probes.depthwise_convolution(known.peak),
         }
         product = dict(known.products)[DType.float32]
-        return {
+        found = {
             kind: probe.flops / self._above(probe) / product / occupied(probe.flops, known)
             for kind, probe in convolutions.items()
         }
+        return {**found, WorkKind.TRANSFORMED: TRANSFORMED_GAIN * found[WorkKind.CONVOLUTION]}
 
     def _other_types(self, known: Calibration, target: Target) -> Iterator[tuple[DType, float]]:
         """Operations a second of products of types other than float32, as far as there is time."""
