@@ -50,7 +50,6 @@ from weft.opset.foreign import foreign_digest
 from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
-from weft.placement.compile import compile_pieces
 from weft.plan.texts import plan_text
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
@@ -58,7 +57,7 @@ from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver, helper, together
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
-from weft.runtime.mixing import Mix, helped_mix, lacking_steps, quickest_mix, refused
+from weft.runtime.mixing import Mixer, MixOptions
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.picking import picked
@@ -312,6 +311,7 @@ class Pipeline:
         self.driver = driver(device)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
+        self._decided: MixedProgram | None = None  # what runs on which of several devices
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
@@ -372,11 +372,11 @@ class Pipeline:
         """
         match self.driver:
             case MixedDriver(drivers=drivers):
-                return self._in_pieces(quickest_mix(program, drivers, self.precision, self.options.threads))
+                return self._mixer().quickest(program, drivers)
             case CompilingDriver():
-                fused = self.fuse(program) if fused is None else fused
-                mix = self._helped(program, fused, self.driver)
-                return self._generate(program, fused, self.driver) if mix is None else self._in_pieces(mix)
+                fused, other = self.fuse(program) if fused is None else fused, helper(self.driver.name)
+                pieces = None if other is None else self._mixer().helped(program, fused, (self.driver, other))
+                return self._generate(program, fused, self.driver) if pieces is None else pieces
             case _:
                 return program
 
@@ -386,36 +386,17 @@ class Pipeline:
         runner = device.start(program, self.options.run_options)
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
 
-    # -- several devices ---------------------------------------------------------------------------------------------
-
-    def _helped(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> Mix | None:
-        """What another device does of a program that this one lacks kernels for; None where it does all, or alone."""
-        other = helper(device.name)
-        lacking = lacking_steps(fused) if other is not None else []
-        if other is None or not lacking:
-            return None
-        if self.options.strict:
-            raise refused(device.name, lacking).at(file=self.file)
-        mix = helped_mix(program, device, other, self.precision)
-        return mix if mix.is_divided else None
-
-    def _in_pieces(self, mix: Mix) -> MixedProgram:
-        """The pieces of a program, each taken through the stages for its device."""
-
-        def compile_piece(name: str, program: TensorProgram) -> CompiledProgram:
-            self.dump.stage(f"piece-{name}", lambda: program)
-            device = driver(name)
-            assert isinstance(device, CompilingDriver)
-            return self._generate(program, self.fuse(program, device), device)
-
-        made = compile_pieces(mix.problem, mix.schedule, mix.sizes, compile_piece)
-        if self.options.strict and made.placement.moved:
-            steps = [(moved.node or moved.step, moved.reason) for moved in made.placement.moved]
-            raise refused(made.placement.primary, steps).at(file=self.file)
-        return made
+    def _mixer(self) -> Mixer:
+        options = self.options
+        terms = MixOptions(self.precision, options.strict, options.sample, options.run_options)
+        return Mixer(self.file, terms, self._compile_piece, self._decided)
 
     def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
         return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
+
+    def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
+        self.dump.stage(f"piece-{device.name}", lambda: program)
+        return self._generate(program, self.fuse(program, device), device)
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
@@ -499,6 +480,7 @@ class Pipeline:
             made = self._make()
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
+        self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         return cached.signature, cached.program
 
     def is_ready(self) -> bool:
@@ -523,7 +505,10 @@ class Pipeline:
     def _make(self) -> CachedModel:
         program, fused = self.prospect or (self._any_shapes(), None)
         self.prospect = None
-        compiled = self.compile(program, fused)
+        if isinstance(self.driver, MixedDriver):
+            compiled: Compiled = self._mixer().measured(program, self.driver.drivers)
+        else:
+            compiled = self.compile(program, fused)
         assert not isinstance(compiled, TensorProgram)
         return CachedModel(signature(self.read().graph, program), compiled)
 
