@@ -63,7 +63,7 @@ from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.picking import picked
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
-from weft.runtime.revise import revise, skeleton
+from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
 from weft.runtime.warming import soonest, warm_in_background
 from weft.threads import lock
@@ -316,6 +316,7 @@ class Pipeline:
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
+        self._known: KnownWorks | None = None
         self._lock = lock()  # of the program and the skeleton
         self.prospect: tuple[TensorProgram, FusedProgram | None] | None = None  # what was made of the model already
 
@@ -422,26 +423,31 @@ class Pipeline:
         return session
 
     def renew(self, session: Session) -> Session:
-        """The model on the device of a session with other weights; where it can be, with what was compiled for that."""
+        """The model on the device of a session with other weights; where it can be, with what was compiled for that.
+
+        Code that is new is not kept on disk.
+        """
         former, program = session.compiler, session.whole.program
         is_plain = self.options.bytes_limit is None and self.options.dump is None
-        if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
-            return self.load()
-        revised = self._revised(former, program)
+        with keeping_nothing():
+            if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
+                return self.load()
+            revised = self._revised(former, program)
         for copy in self.files.views():
             release_pages(copy)
         return Session(session.signature, self.start(revised), self)
 
     def _revised(self, former: Pipeline, before: CompiledProgram) -> Compiled:
-        """The program of a pipeline with other weights, with these; code that is new is not kept on disk."""
+        """The program of a pipeline with other weights, with these."""
         program = self._any_shapes()
         fused = self.fuse(program)
         self._skeleton = skeleton(self.read().graph, fused)
-        known = revise(before, former.skeleton(), self._skeleton, fused, self._compiler(None).target(self.precision))
-        if known is not None:
-            return known
-        with keeping_nothing():
-            return self.compile(program)
+        self._known = former._known or KnownWorks(self._compiler(None).target(self.precision))
+        revised = revise(before, former.skeleton(), self._skeleton, fused, self._known)
+        if revised is not None:
+            return revised
+        self._known = None
+        return self.compile(program)
 
     def skeleton(self) -> FusedProgram:
         """What the model was compiled from, without the elements of constants."""

@@ -1,8 +1,8 @@
 """The nodes of a graph in the making, and what is known of their values.
 
-A recording has a level for the graph and one for each body of control flow that is being written. Every node's
+A draft has a level for the graph and one for each body of control flow that is being written. Every node's
 definition runs as the node is added, on the symbolic tensors of the trace of its level: that gives the types of its
-results, or the error. Names are unique in the whole recording, whatever level they are of.
+results, or the error. Names are unique in the whole draft, whatever level they are of.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
 
 Values = MutableMapping[str, "Tensor | None"]
-current_recording: ContextVar[Recording | None] = ContextVar("current_recording", default=None)
+current_draft: ContextVar[Draft | None] = ContextVar("current_draft", default=None)
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +56,7 @@ class Level:
         return Graph(self.name, tuple(self.nodes), tuple(self.inputs), tuple(outputs), initializers)
 
 
-class Recording:
+class Draft:
     """All that is known of a graph in the making."""
 
     def __init__(self, name: str, opsets: Mapping[str, int], evaluator: Evaluator, handle: type[Handle]) -> None:
@@ -100,7 +100,7 @@ class Recording:
 
     def check(self, handle: Handle) -> Handle:
         """A value that is used here, if it may be."""
-        if handle.recording is not self:
+        if handle.draft is not self:
             raise GraphError(f"{handle.name!r} is a tensor of another graph", hint="build both parts in one graph")
         if not self.level.sees(handle.level):
             raise GraphError(
@@ -184,10 +184,12 @@ class Recording:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Gives what takes back the names and constants that were made meanwhile; an error does so, too."""
+        """Gives what takes back the names, constants and nodes that were made meanwhile; an error does so, too."""
+        level, nodes = self.level, len(self.level.nodes)
         names, initializers = len(self._names), len(self.initializers)
 
         def take_back() -> None:
+            del level.nodes[nodes:]
             for made, count in ((self._names, names), (self.initializers, initializers)):
                 while len(made) > count:
                     made.popitem()
@@ -201,11 +203,11 @@ class Recording:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Makes it the one that functions without tensors among their inputs write to."""
-        token = current_recording.set(self)
+        token = current_draft.set(self)
         try:
             yield
         finally:
-            current_recording.reset(token)
+            current_draft.reset(token)
 
     def _as_given(self, value: Any) -> Any:
         """An attribute as definitions take it: graphs are functions of tensors."""
