@@ -24,11 +24,14 @@ _PLAIN = (str, bytes, int, NoneType, Enum, Expr, Value)  # whose == is exact, be
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two values are the same, wherever they are kept."""
-    return _alike(one, other, set())
+    return _alike(one, other, {})
 
 
-def _alike(one: Any, other: Any, known: set[tuple[int, int]]) -> bool:
-    """`known` are ids of pairs that were found to be alike: parts are often shared."""
+Known = dict[tuple[int, int], tuple[Any, Any]]
+"""Pairs that were found to be alike, since parts are often shared; they are kept, so that their ids stay theirs."""
+
+
+def _alike(one: Any, other: Any, known: Known) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
@@ -41,11 +44,11 @@ def _alike(one: Any, other: Any, known: set[tuple[int, int]]) -> bool:
         return True
     if not _same_parts(one, other, known):
         return False
-    known.add((id(one), id(other)))
+    known[id(one), id(other)] = one, other
     return True
 
 
-def _same_parts(one: Any, other: Any, known: set[tuple[int, int]]) -> bool:
+def _same_parts(one: Any, other: Any, known: Known) -> bool:
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(_alike(*pair, known) for pair in zip(one, other))
     if isinstance(one, frozenset):

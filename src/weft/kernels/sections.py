@@ -30,7 +30,7 @@ from weft.ir.program import Scan, TensorProgram, Value, join_origins
 from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.barriers import sections_with_barriers
 from weft.kernels.lower.memoize import memoizing
@@ -157,12 +157,15 @@ class _Builder:
         self.tasks.append(Task(work, (source,), (result,), "copy", copy_effort(source), "copy", reason))
 
 
-def group_section(group: KernelGroup, fused: FusedProgram, target: Target) -> NativeSection:
-    """What one group of a program becomes in its sections: tasks that follow each other there, here without values."""
+def group_works(group: KernelGroup, fused: FusedProgram, target: Target) -> tuple[Work, ...]:
+    """What one group of a program becomes: the works of tasks that follow each other in its section."""
     with memoizing():
-        parts = choose(_request(group, fused, target)).parts
-    tasks = tuple(Task(part.work, (), (), "") for part in parts)
-    (section,) = _finished((NativeSection(tasks, {}, (), ()),), target)
+        return tuple(part.work for part in choose(_request(group, fused, target)).parts)
+
+
+def works_section(works: Sequence[Work], target: Target) -> NativeSection:
+    """Works as they are in a section, in tasks without values."""
+    (section,) = _finished((NativeSection(tuple(Task(work, (), (), "") for work in works), {}, (), ()),), target)
     assert isinstance(section, NativeSection)
     return section
 

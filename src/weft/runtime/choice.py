@@ -22,17 +22,19 @@ from weft.backends.device import CompilingDriver
 from weft.backends.reference.interpret import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.cost.calibration import Calibration, Seconds, to_record
-from weft.cost.prediction import Prediction, predict, quick_prediction, workload
+from weft.cost.calibration import Calibration, Seconds
+from weft.cost.prediction import Known, Prediction, likely_quickest, predict, workload
 from weft.errors import DeviceError, WeftError
 from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
 from weft.plan.usual_sizes import usual_sizes
+from weft.runtime.attempts import is_the_devices
 from weft.runtime.calibrate import calibrated
 from weft.runtime.devices import driver
 
 Run = Callable[[], object]
+Shapes = Mapping[str, tuple[int, ...]]
 
 BENCHMARK_SECONDS = 2.0  # of timed runs, for all devices together
 TURN_SECONDS = 5e-3  # of one device, before the next one has its turn
@@ -91,12 +93,11 @@ def by_cost(
     known = [device for device in devices if device in calibrations]
     found: dict[str, Prediction] = {}
     if known:
-        program = source.program()
-        rough = {device: quick_prediction(program, sizes, calibrations[device]) for device in known}
-        likely = min(known, key=lambda device: rough[device])
+        likely = likely_quickest(source.program(), sizes, {device: calibrations[device] for device in known})
         groups = source.fused(likely)
+        portions: Known = {}
         for device in known:
-            work = workload(groups if device == likely else _for_device(groups, device))
+            work = workload(groups if device == likely else _for_device(groups, device), portions)
             found[device] = predict(work, sizes, calibrations[device])
     entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
@@ -164,8 +165,8 @@ def by_benchmark(
             run = ready(device)
             run()
             racing[device], times[device] = run, [[_timed(run, clock)]]
-        except (WeftError, MemoryError) as error:
-            failed.append(Ranked(device, None, _problem(error)))
+        except Exception as error:
+            failed.append(_failed(device, error))
     turns = {device: list(turn) for device, turn in times.items()}
     left = seconds
     for number in range(MOST_TURNS):
@@ -174,8 +175,8 @@ def by_benchmark(
         for device in sorted(turns, reverse=number % 2 == 1):
             try:
                 turn = _turn(racing[device], runs, clock)
-            except (WeftError, MemoryError) as error:
-                failed.append(Ranked(device, None, _problem(error)))
+            except Exception as error:
+                failed.append(_failed(device, error))
                 del turns[device], times[device]
                 continue
             times[device] = [*(times[device] if number else []), turn]  # the first run warmed up, and counts no more
@@ -223,46 +224,46 @@ def _measured(device: str, turns: Sequence[Sequence[float]]) -> Ranked:
     return Ranked(device, found, f"{found * 1e3:.3g} ms, the median of {count} run{'s' if count > 1 else ''}")
 
 
-def _problem(error: BaseException) -> str:
-    return error.problem if isinstance(error, WeftError) else f"it failed: {type(error).__name__}"
+def _failed(device: str, error: Exception) -> Ranked:
+    """A device that is out; an error that another one would have too is raised."""
+    if not is_the_devices(error):
+        raise error
+    return Ranked(device, None, error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}")
 
 
 # -- remembered ------------------------------------------------------------------------------------------------------
 
 
 class RememberedRankings:
-    """Rankings on disk. `model` names the model's content; without one nothing is remembered."""
+    """Rankings on disk. `model` names the model's content; without one nothing is remembered.
+
+    What a ranking depends on beside that: the devices, the shapes of the sample, and what is `known` of the devices.
+    """
 
     def __init__(self, model: str | None) -> None:
         folder = cache_folder()
         self._folder = None if folder is None or model is None else folder / "choices"
         self._model = model or ""
 
-    def get(
-        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> Ranking | None:
+    def get(self, by: str, devices: Sequence[str], shapes: Shapes | None, known: str) -> Ranking | None:
         """The ranking of these devices that was found before, under the same circumstances."""
-        path = self._path(by, devices, sizes, calibrations)
+        path = self._path(by, devices, shapes, known)
         if path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 return _from_record(json.loads(read_file(path)), by, devices)
         return None
 
-    def put(
-        self, ranking: Ranking, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> None:
-        path = self._path(ranking.by, devices, sizes, calibrations)
+    def put(self, ranking: Ranking, devices: Sequence[str], shapes: Shapes | None, known: str) -> None:
+        path = self._path(ranking.by, devices, shapes, known)
         if path is not None:
             with suppress(OSError):
                 write_file(path, json.dumps(_to_record(ranking)).encode())
 
-    def _path(
-        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> Path | None:
+    def _path(self, by: str, devices: Sequence[str], shapes: Shapes | None, known: str) -> Path | None:
         if self._folder is None:
             return None
-        known = json.dumps({device: to_record(found) for device, found in calibrations.items()}, sort_keys=True)
-        return self._folder / f"{key_of('choice 1', self._model, by, repr(tuple(devices)), repr(sizes), known)}.json"
+        taken = None if shapes is None else sorted(shapes.items())
+        return self._folder / f"{key_of('choice 1', self._model, by, repr(tuple(devices)), repr(taken), known)}.json"
 
 
 def _to_record(ranking: Ranking) -> list[Any]:

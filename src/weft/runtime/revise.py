@@ -5,6 +5,8 @@ of one size. So with new weights the model is traced, optimised and fused again,
 made again. Only where everything but the contents of constants is then the same, to the last bit, does the compiled
 program stay: groups that read a constant of other content are built again, and if they have become the very same
 kernels, what was packed for them is replaced. Whoever sees None compiles.
+
+Kernels that were built before are remembered, so that building a group again comes to looking at its values.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from weft.ir.packing import array_of
 from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
 from weft.ir.target import Target
 from weft.ir.work import NativeSection, ScanTask, Section, Task, Work, all_works
-from weft.kernels.sections import group_section
+from weft.kernels.lower.memoize import memoizing
+from weft.kernels.sections import group_works, works_section
 
 Array = np.ndarray[Any, Any]
 
@@ -89,8 +92,17 @@ def _content(constant: Any, weights: set[int]) -> Any:
     return Content(str(constant.dtype), constant.shape, None, digest.digest())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownWorks:
+    """What groups of a compiled program were built to, for whoever builds them again with other constants."""
+
+    target: Target
+    kernels: dict[Any, Any] = field(default_factory=dict)  # what builders remember
+    outlines: dict[tuple[Value, ...], Any] = field(default_factory=dict)  # of works that were compiled, by results
+
+
 def revise(
-    compiled: CompiledProgram, before: FusedProgram, after: FusedProgram, fused: FusedProgram, target: Target
+    compiled: CompiledProgram, before: FusedProgram, after: FusedProgram, fused: FusedProgram, known: KnownWorks
 ) -> CompiledProgram | None:
     """What was compiled from the program whose skeleton is `before`, with the constants of one that is alike.
 
@@ -99,7 +111,9 @@ def revise(
     if not alike(before, after):
         return None
     try:
-        sections, constants = _revise_level(Level(before, after, fused, target), compiled.sections, compiled.constants)
+        with memoizing(known.kernels):
+            level = Level(before, after, fused, known)
+            sections, constants = _revise_level(level, compiled.sections, compiled.constants)
     except UnlikeError:
         return None
     return replace(compiled, sections=sections, constants=constants)
@@ -112,7 +126,7 @@ class Level:
     before: FusedProgram
     after: FusedProgram
     fused: FusedProgram
-    target: Target
+    known: KnownWorks
 
     def changed(self) -> set[Value]:
         """The constants whose elements are others now."""
@@ -155,12 +169,13 @@ def _revise_native(
         if place is None:
             raise UnlikeError
         if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
-            inside = Level(old.body, new.body, group.body, level.target)
+            inside = Level(old.body, new.body, group.body, level.known)
             tasks[place] = _revise_scan(inside, tasks[place])
         elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
-            works = _named_works(group, level)
-            first = place + 1 - len(works)
-            tasks[first : place + 1] = map(_revise_task, tasks[first : place + 1], works)
+            works = group_works(group, level.fused, level.known.target)
+            those = slice(place + 1 - len(works), place + 1)
+            _check_same(works, tasks[those], group.results, level.known)
+            tasks[those] = map(_revise_task, tasks[those], works)
     return replace(section, tasks=tuple(tasks))
 
 
@@ -177,22 +192,35 @@ def _reads(group: KernelGroup, changed: set[Value]) -> bool:
     return any(value in changed for value in (*group.operands, *group.inputs, *inside))
 
 
-def _named_works(group: KernelGroup, level: Level) -> list[Work]:
-    (section,) = named((group_section(group, level.fused, level.target),))
+def _check_same(
+    works: Sequence[Work], tasks: Sequence[Task | ScanTask], results: tuple[Value, ...], known: KnownWorks
+) -> None:
+    """Raise UnlikeError unless works are those that tasks were compiled from, but for the elements of constants."""
+    outline = [_outline(work) for work in works]
+    if results in known.outlines:
+        if not alike(known.outlines[results], outline):
+            raise UnlikeError
+        return
+    (section,) = named((works_section(works, known.target),))
     assert isinstance(section, NativeSection)
-    return list(all_works(section))
+    compiled = [_outline(task.work, by_name=True) for task in tasks if isinstance(task, Task)]
+    if not alike(compiled, [_outline(work, by_name=True) for work in all_works(section)]):
+        raise UnlikeError
+    known.outlines[results] = outline
 
 
 def _revise_task(task: Task | ScanTask, work: Work) -> Task:
     """A task with the constants of work that is otherwise the same."""
-    if not isinstance(task, Task) or not alike(_outline(task.work), _outline(work)):
-        raise UnlikeError
+    assert isinstance(task, Task)
     return replace(task, work=replace(task.work, constants=tuple(map(array_of, work.constants))))
 
 
-def _outline(work: Work) -> tuple[Any, ...]:
-    """All of a work but the elements of its constants; kernels are known by their names."""
-    launches = [(launch.kernel.name, launch.blocks, launch.parameters, launch.buffers) for launch in work.launches]
+def _outline(work: Work, by_name: bool = False) -> tuple[Any, ...]:
+    """All of a work but the elements of its constants; kernels that have names of their own are known by those."""
+    launches = [
+        (launch.kernel.name if by_name else launch.kernel, launch.blocks, launch.parameters, launch.buffers)
+        for launch in work.launches
+    ]
     constants = [(str(constant.dtype), constant.shape) for constant in work.constants]
     return launches, constants, work.workspaces, work.overwritable, work.copies
 

@@ -31,12 +31,12 @@ def memoized(build: Callable[..., Made]) -> Callable[..., Made]:
 
 
 @contextmanager
-def memoizing() -> Iterator[None]:
-    """Remember until the outermost of these is left."""
+def memoizing(memory: dict[Any, Any] | None = None) -> Iterator[None]:
+    """Remember until the outermost of these is left; what is in `memory` was made before."""
     if _memory.get() is not None:
         yield
         return
-    token = _memory.set({})
+    token = _memory.set({} if memory is None else memory)
     try:
         yield
     finally:

