@@ -19,6 +19,7 @@ from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
 from weft.cache.code import keeping_nothing
+from weft.cache.digests import key_of
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.cache.models import shared_models
 from weft.errors import (
@@ -45,20 +46,21 @@ from weft.ir.verify import verify
 from weft.ir.work import Section
 from weft.kernels.sections import build_sections
 from weft.opset import registry
+from weft.opset.foreign import foreign_digest
 from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
-from weft.placement.compile import compile_pieces
 from weft.plan.texts import plan_text
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
 from weft.runtime.deployment import Deployment
-from weft.runtime.devices import driver, helper, together
+from weft.runtime.devices import HOST, driver, helper, together
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
-from weft.runtime.mixing import Mix, helped_mix, lacking_steps, quickest_mix, refused
+from weft.runtime.mixing import Mixer, MixOptions
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
+from weft.runtime.picking import picked
 from weft.runtime.policy import DeviceOption, in_force, route
 from weft.runtime.progress import Stages, stages
 from weft.runtime.revise import KnownWorks, revise, skeleton
@@ -201,6 +203,7 @@ def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
         raise DeviceFallbackError(way.absent, file=files.file)
     opener = ModelOpener(files, options, progress)
     deployment = Deployment(opener, way.absent)
+    way = picked(way, deployment, at_once=options.warm is not None)
     if options.warm is None:
         return Model(deployment, way, options.strict)
     soon, better = soonest(way, opener.is_ready)
@@ -222,14 +225,50 @@ class ModelOpener:
         self.files = files
         self.file = files.file
         self.options = options
+        self.sample = options.sample
+        self.strict = options.strict
+        self.threads = options.threads
         self._progress = progress
+        self._program: TensorProgram | None = None  # held from the choice of a device until it is opened
+        self._groups: dict[str, FusedProgram] = {}
 
     def open(self, device: str, progress: Stages | None = None) -> Session:
         """The model on a device, ready to run."""
         with self._within_memory():
             if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()
-            return Pipeline(self.files, self.options, device, progress or self._progress).load()
+            pipeline = Pipeline(self.files, self.options, device, progress or self._progress)
+            program, self._program = self._program, None
+            groups, self._groups = self._groups, {}
+            if program is not None and self.options.dump is None:
+                pipeline.prospect = (program, groups.get(device))
+            del program, groups
+            return pipeline.load()
+
+    def content(self) -> str | None:
+        """What names the model for those who remember what was chosen for it."""
+        definitions = foreign_digest()
+        if not self.options.cache or self.options.dump is not None or definitions is None:
+            return None
+        return key_of(self.files.name(), definitions, self.options.precision, repr(self.options.outputs))
+
+    def program(self) -> TensorProgram:
+        """The optimised program, traced for whichever device is chosen."""
+        found = self._program
+        if found is None:
+            found = self._program = self._prospective(HOST).program()
+        return found
+
+    def fused(self, device: str) -> FusedProgram:
+        """Its groups for a device."""
+        found = self._groups.get(device)
+        if found is None:
+            found = self._groups[device] = self._prospective(device).fuse(self.program())
+        return found
+
+    def _prospective(self, device: str) -> Pipeline:
+        """The way to a device that may not be taken to its end, and writes nothing down."""
+        return Pipeline(self.files, replace(self.options, dump=None), device, self._progress)
 
     def is_ready(self, device: str) -> bool:
         """Whether the model can be opened there without a compilation."""
@@ -273,11 +312,13 @@ class Pipeline:
         self.driver = driver(device)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
+        self._decided: MixedProgram | None = None  # what runs on which of several devices
         self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
         self._known: KnownWorks | None = None
         self._lock = lock()  # of the program and the skeleton
+        self.prospect: tuple[TensorProgram, FusedProgram | None] | None = None  # what was made of the model already
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
@@ -326,17 +367,17 @@ class Pipeline:
         self._dump_kernels(sections, compiler)
         return sections
 
-    def compile(self, program: TensorProgram) -> Compiled:
+    def compile(self, program: TensorProgram, fused: FusedProgram | None = None) -> Compiled:
         """The program with its kernels' code, in pieces where several devices share it; for a device that runs programs
-        as they are, the program.
+        as they are, the program. `fused` are its groups, where they are known.
         """
         match self.driver:
             case MixedDriver(drivers=drivers):
-                return self._in_pieces(quickest_mix(program, drivers, self.precision, self.options.threads))
+                return self._mixer().quickest(program, drivers)
             case CompilingDriver():
-                fused = self.fuse(program)
-                mix = self._helped(program, fused, self.driver)
-                return self._generate(program, fused, self.driver) if mix is None else self._in_pieces(mix)
+                fused, other = self.fuse(program) if fused is None else fused, helper(self.driver.name)
+                pieces = None if other is None else self._mixer().helped(program, fused, (self.driver, other))
+                return self._generate(program, fused, self.driver) if pieces is None else pieces
             case _:
                 return program
 
@@ -346,36 +387,17 @@ class Pipeline:
         runner = device.start(program, self.options.run_options)
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
 
-    # -- several devices ---------------------------------------------------------------------------------------------
-
-    def _helped(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> Mix | None:
-        """What another device does of a program that this one lacks kernels for; None where it does all, or alone."""
-        other = helper(device.name)
-        lacking = lacking_steps(fused) if other is not None else []
-        if other is None or not lacking:
-            return None
-        if self.options.strict:
-            raise refused(device.name, lacking).at(file=self.file)
-        mix = helped_mix(program, device, other, self.precision)
-        return mix if mix.is_divided else None
-
-    def _in_pieces(self, mix: Mix) -> MixedProgram:
-        """The pieces of a program, each taken through the stages for its device."""
-
-        def compile_piece(name: str, program: TensorProgram) -> CompiledProgram:
-            self.dump.stage(f"piece-{name}", lambda: program)
-            device = driver(name)
-            assert isinstance(device, CompilingDriver)
-            return self._generate(program, self.fuse(program, device), device)
-
-        made = compile_pieces(mix.problem, mix.schedule, mix.sizes, compile_piece)
-        if self.options.strict and made.placement.moved:
-            steps = [(moved.node or moved.step, moved.reason) for moved in made.placement.moved]
-            raise refused(made.placement.primary, steps).at(file=self.file)
-        return made
+    def _mixer(self) -> Mixer:
+        options = self.options
+        terms = MixOptions(self.precision, options.strict, options.sample, options.run_options)
+        return Mixer(self.file, terms, self._compile_piece, self._decided)
 
     def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
         return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
+
+    def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
+        self.dump.stage(f"piece-{device.name}", lambda: program)
+        return self._generate(program, self.fuse(program, device), device)
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
@@ -456,6 +478,7 @@ class Pipeline:
             made = self._make()
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
+        self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         return cached.signature, cached.program
 
     def _changed(self, device: KeepingDriver) -> CachedModel | None:
@@ -492,8 +515,12 @@ class Pipeline:
         return () if self.options.outputs is None else ("outputs", *self.options.outputs)
 
     def _make(self) -> CachedModel:
-        program = self._any_shapes()
-        compiled = self.compile(program)
+        program, fused = self.prospect or (self._any_shapes(), None)
+        self.prospect = None
+        if isinstance(self.driver, MixedDriver):
+            compiled: Compiled = self._mixer().measured(program, self.driver.drivers)
+        else:
+            compiled = self.compile(program, fused)
         assert not isinstance(compiled, TensorProgram)
         return CachedModel(signature(self.read().graph, program), compiled)
 

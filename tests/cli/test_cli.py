@@ -336,6 +336,19 @@ def test_run_on_an_archive(name: str, linear: Path, tmp_path: Path, capsys: Capt
     assert record["inputs"][0]["shape"] == [2, 64]
 
 
+def test_names_of_arrays_may_have_colons(tmp_path: Path, capsys: Capture) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x:0"], ["y"])],
+        "colons",
+        [helper.make_tensor_value_info("x:0", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "colons.onnx")
+    np.savez(tmp_path / "data.npz", **{"x:0": np.array([1, 2], np.float32)})
+    record = run_json(capsys, "run", tmp_path / "colons.onnx", "--input", tmp_path / "data.npz")
+    assert record["outputs"][0]["first"] == [-1, -2]
+
+
 def test_run_makes_up_what_is_not_given(mixed: Path, tmp_path: Path, capsys: Capture) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 7), np.float32))
     options = ["--input", f"x={tmp_path / 'x.npy'}", "--input", "keep=@ones", "--output", tmp_path]

@@ -49,7 +49,17 @@ def changed(entry: CatalogModel, path: Path) -> onnx.NodeProto:
     return readers[weight.name][0]
 
 
-@pytest.mark.parametrize("name", ["reachy-mini__fknetwork", "g2p-id__bert_pron"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reachy-mini__fknetwork",
+        "g2p-id__bert_pron",
+        *(
+            pytest.param(name, marks=pytest.mark.slow(reason="a larger model"))
+            for name in ("magika__standard_v3_3_model", "openwakeword__embedding_model", "mobilenet_v3_large")
+        ),
+    ],
+)
 def test_a_changed_weight_is_found_in_its_layer(
     name: str, tmp_path: Path, capsys: Capture, record_property: Any
 ) -> None:

@@ -175,6 +175,15 @@ def test_what_only_the_unchanged_model_shows_is_found_one_layer_at_a_time() -> N
     assert (findings.hidden.first, findings.hidden.cure) == (2, None)
 
 
+def test_what_departs_anyway_does_not_hide_it() -> None:
+    """b is always off, but not for long; the fault in d shows in the output of the unchanged model alone."""
+    faults = {"b": lambda _: 1.0, "c": lambda _: -2.0, "d": lambda asked: float("d" not in asked)}
+    (findings,) = compared(Chain(faults=faults)).findings
+    assert (findings.first, findings.wrong) == (1, (1, 2))
+    assert findings.hidden is not None
+    assert findings.hidden.cure == 3
+
+
 def test_a_value_that_cures_the_model_when_it_is_asked_for_is_named() -> None:
     """A kernel that computes d as a part of something larger is wrong; when d is asked for, there is another."""
     (findings,) = compared(Chain(faults={"d": lambda asked: float("d" not in asked)})).findings
@@ -212,6 +221,16 @@ def test_layers_know_what_shapes_alone_decide() -> None:
     ]  # fmt: skip
     assert found[1].bytes == X.nbytes
     assert [len(batch) for batch in batches(found, X.nbytes)] == [1, 1, 1]
+
+
+def test_values_that_nothing_reads_are_no_layers() -> None:
+    built = model(
+        [node("Dropout", ["x"], ["kept", "mask"]), node("Neg", ["kept"], ["y"])],
+        [value("x", [4, 6])],
+        [value("y", None)],
+    )
+    found = layers(weft.load(built, device="reference").source.graph, {"x": X})
+    assert [layer.value for layer in found] == ["kept", "y"]
 
 
 def quantised() -> Any:

@@ -163,3 +163,12 @@ def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any)
     wanted = InOnnxruntime("onnxruntime", str(entry.path), inputs).values(names)
     errors = {each: difference(wanted[each], found[each]).error for each in names}
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
+
+
+def test_weights_that_are_changed_show_in_inner_values() -> None:
+    whole, part = weft.load(network(), device="cpu"), weft.load(network(), device="cpu", outputs=["positive"])
+    before = whole.run({"x": X}, outputs=["positive"])["positive"]
+    for loaded in (whole, part):
+        loaded.set_weight("a", 2 * np.asarray(loaded.weights["a"]))
+        after = loaded.run({"x": X}, outputs=["positive"])["positive"]
+        np.testing.assert_allclose(after, 2 * before, rtol=1e-5)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.builder.draft import Draft
 from weft.builder.handle import Handle
-from weft.builder.recording import Recording
 from weft.builder.sizes import as_tensor, has_sizes
-from weft.errors import GraphError, UnsupportedModelError, shown
+from weft.errors import GraphError, InvalidModelError, UnsupportedModelError, WeftError, shown
 from weft.frontend.schemas import InputRule, input_rules
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_number, from_numpy
@@ -25,12 +25,14 @@ from weft.opset.registry import AttributeParameter, Definition
 
 Array = np.ndarray[Any, Any]
 
-_PREFERRED = (DType.float32, DType.int64, DType.bool, DType.string, DType.int32, DType.float64, DType.float16)
+_PREFERRED = tuple(sorted(DType, key=lambda dtype: dtype not in (DType.float32, DType.int64, DType.int32)))
 
 
 def as_dtype(given: Any) -> DType:
     """The element type that a name, a numpy dtype, a Python type or an ONNX number means."""
     try:
+        if given is None:
+            raise TypeError("numpy would take it for float64")
         if isinstance(given, DType):
             return given
         if isinstance(given, int) and not isinstance(given, bool):
@@ -43,27 +45,36 @@ def as_dtype(given: Any) -> DType:
         raise GraphError(f"{shown(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
 
 
-def as_array(given: Any, what: str) -> Array:
-    """A private copy of an array that ONNX can hold; Python floats become float32."""
+def as_array(given: Any, what: str, dtype: DType | None = None) -> Array:
+    """A private copy as an array of some dtype; without one, Python's floats become float32 and ints int64."""
+    array = _exact_array(given, what)
+    return converted(array, _own_dtype(given, array) if dtype is None else dtype, what)
+
+
+def _exact_array(given: Any, what: str) -> Array:
+    """A private copy as an array that holds numbers as they are; Python's floats have 64 bits."""
     try:
         array = np.array(given)
-    except ValueError as error:
+    except WeftError:
+        raise
+    except Exception as error:  # whatever comes of a class of someone else's
         raise GraphError(f"{what} is no array: {error}") from None
-    if not _has_dtype(given):
-        array = array.astype({"f": np.float32, "i": np.int64}.get(array.dtype.kind, array.dtype))
     if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
         raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
-    array = array.astype(from_numpy(array.dtype).numpy, copy=False)
-    array.flags.writeable = False
-    return array
+    return array.astype(from_numpy(array.dtype).numpy, copy=False)
 
 
-def as_inputs(recording: Recording, definition: Definition, given: Sequence[Any]) -> list[Handle | None]:
+def _own_dtype(given: Any, array: Array) -> DType:
+    """The dtype that something has where nothing else decides it."""
+    if not _has_dtype(given):
+        return {"f": DType.float32, "i": DType.int64}.get(array.dtype.kind, from_numpy(array.dtype))
+    return from_numpy(array.dtype)
+
+
+def as_inputs(draft: Draft, definition: Definition, given: Sequence[Any]) -> list[Handle | None]:
     """The inputs of a node as tensors; what is none yet becomes a constant, a size that only a run knows some nodes."""
-    rules = input_rules(definition.domain, definition.name, recording.version(definition.domain))
-    given = [
-        as_tensor(recording, each) if isinstance(each, (list, tuple)) and has_sizes(each) else each for each in given
-    ]
+    rules = input_rules(definition.domain, definition.name, draft.version(definition.domain))
+    given = [as_tensor(draft, each) if isinstance(each, (list, tuple)) and has_sizes(each) else each for each in given]
     arrays = [_content(each, _label(definition, number)) for number, each in enumerate(given)]
     inputs: list[Handle | None] = []
     for number, (each, array) in enumerate(zip(given, arrays)):
@@ -72,10 +83,11 @@ def as_inputs(recording: Recording, definition: Definition, given: Sequence[Any]
             continue
         dtype = _wanted(rules, given, arrays, number)
         if isinstance(each, Expr):
-            inputs.append(as_tensor(recording, each, dtype))
+            inputs.append(as_tensor(draft, each, dtype))
         else:
-            content = converted(array, dtype, _label(definition, number))
-            inputs.append(recording.initializer(recording.fresh_name("constant"), content))
+            content = _operand(array, dtype, _label(definition, number))
+            inputs.append(draft.initializer(draft.fresh_name("constant"), content))
+    _check_types(definition, rules, inputs)
     return inputs
 
 
@@ -116,34 +128,54 @@ def _element(kind: type, given: Any, definition: Definition, parameter: Attribut
     )
 
 
+def _check_types(definition: Definition, rules: Sequence[InputRule], inputs: Sequence[Handle | None]) -> None:
+    """That the schema, without which there is no valid file, allows the types of these inputs."""
+    bound: dict[str, tuple[DType, str]] = {}
+    for number, dtype in enumerate(map(_dtype, inputs)):
+        if dtype is None or not rules:
+            continue
+        rule, label = rules[min(number, len(rules) - 1)], _label(definition, number)
+        if rule.dtypes and dtype not in rule.dtypes:
+            allowed = ", ".join(sorted(rule.dtypes))
+            raise InvalidModelError(f"{label} cannot be {dtype}", hint=f"tensor.astype(...) makes it one of {allowed}")
+        first, at = bound.setdefault(rule.variable or label, (dtype, label))
+        if dtype is not first:
+            hint = "tensor.astype(...) makes another type of one"
+            raise InvalidModelError(f"{at} is {first} and {label} {dtype}, but both must be of one type", hint=hint)
+
+
 def _content(given: Any, label: str) -> Array | None:
     """What becomes a constant; any integer stands for a size."""
     if given is None or isinstance(given, Handle):
         return None
-    return np.zeros((), np.int64) if isinstance(given, Expr) else as_array(given, label)
+    return np.zeros((), np.int64) if isinstance(given, Expr) else _exact_array(given, label)
 
 
 def _wanted(rules: Sequence[InputRule], given: Sequence[Any], arrays: Sequence[Array | None], number: int) -> DType:
     """The dtype that the constant at `number` should have."""
     array = arrays[number]
     assert array is not None
-    own = from_numpy(array.dtype)
     if not rules:
-        floats = [dtype for dtype in map(_dtype, given) if dtype is not None and dtype.is_float]
-        return floats[0] if floats and own.is_float and not _has_narrow_dtype(given[number]) else own
+        return _wanted_without_rules(_own_dtype(given[number], array), given, number)
     rule = rules[min(number, len(rules) - 1)]
     peers = [position for position in range(len(given)) if _same_type(rules, position, number)]
-    for dtype in (_dtype(given[position]) for position in peers):
-        if dtype is not None:
-            return dtype
-    constants = [(given[position], arrays[position]) for position in peers]
-    explicit = [content.dtype for each, content in constants if content is not None and _has_dtype(each)]
-    plain = [content.dtype for _, content in constants if content is not None]
-    own = from_numpy(explicit[0] if explicit else np.result_type(*plain))
+    for known in (_dtype(given[position]) for position in peers):
+        if known is not None:
+            return known
+    constants = [(given[at], content) for at in peers if (content := arrays[at]) is not None]
+    explicit = [_own_dtype(*each) for each in constants if _has_dtype(each[0])]
+    plain = [_own_dtype(*each) for each in constants]
+    own = (explicit or [dtype for dtype in plain if dtype.is_float] or plain)[0]
     if own in rule.dtypes or not rule.dtypes:
         return own
-    fitting = [dtype for dtype in (*_PREFERRED, *DType) if dtype in rule.dtypes and dtype.is_float == own.is_float]
-    return fitting[0] if fitting else own
+    same_kind = ((dtype.is_float, dtype.is_integer) == (own.is_float, own.is_integer) for dtype in _PREFERRED)
+    return next((dtype for dtype, fits in zip(_PREFERRED, same_kind) if fits and dtype in rule.dtypes), own)
+
+
+def _wanted_without_rules(own: DType, given: Sequence[Any], number: int) -> DType:
+    """What no schema tells of: numbers of no dtype in particular take that of the first tensor of floats."""
+    floats = [dtype for dtype in map(_dtype, given) if dtype is not None and dtype.is_float]
+    return floats[0] if floats and own.is_float and not _has_narrow_dtype(given[number]) else own
 
 
 def _same_type(rules: Sequence[InputRule], position: int, number: int) -> bool:
@@ -154,16 +186,27 @@ def _same_type(rules: Sequence[InputRule], position: int, number: int) -> bool:
 
 def converted(array: Array, dtype: DType, label: str) -> Array:
     """The array as another dtype, if that can hold what it holds."""
-    if from_numpy(array.dtype) is dtype:
-        return array
-    if array.dtype.kind == "b" or dtype in (DType.bool, DType.string) or array.dtype == object:
-        raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}", hint="cast one of them")
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype.numpy)
-    if dtype.is_integer and not np.array_equal(converted.astype(array.dtype), array):
-        raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
-    converted.flags.writeable = False
-    return converted
+    if from_numpy(array.dtype) is not dtype:
+        if DType.string in (dtype, from_numpy(array.dtype)):
+            raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}")
+        with np.errstate(all="ignore"):
+            result = array.astype(dtype.numpy)
+            kept = (
+                result.astype(array.dtype) == array if not dtype.is_float else np.isfinite(result) | ~np.isfinite(array)
+            )
+        if not np.all(kept):
+            raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
+        array = result
+    array.flags.writeable = False
+    return array
+
+
+def _operand(array: Array, dtype: DType, label: str) -> Array:
+    """A constant for an op that wants this dtype: flags are no numbers to it."""
+    own = from_numpy(array.dtype)
+    if (own is DType.bool) != (dtype is DType.bool):
+        raise GraphError(f"{label} should be {dtype}, not {own}", hint="cast one of them")
+    return converted(array, dtype, label)
 
 
 def _dtype(given: Any) -> DType | None:

@@ -6,15 +6,17 @@ its shape. It may use tensors from outside of it; what it returns are the node's
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weft.builder.arguments import as_inputs
 from weft.builder.bodies import write_body
-from weft.builder.functions import Call, add, blaming_the_caller, recording_of
+from weft.builder.draft import Draft
+from weft.builder.functions import NodeCall, add, blaming_the_caller, draft_of
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.recording import Recording
 from weft.errors import GraphError, shown
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -23,17 +25,36 @@ from weft.ir.types import AnyType, SequenceType, TensorType, Type
 from weft.opset.flow import join_types
 from weft.opset.registry import Definition
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
-@blaming_the_caller
-def if_(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None) -> Any:
+
+def control_flow(function: Callable[Concatenate[Draft, Given], Result]) -> Callable[Given, Result]:
+    """The public form of a function that takes the draft first; where it fails, it leaves nothing behind."""
+
+    @blaming_the_caller
+    @wraps(function)
+    def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+        draft = draft_of((*arguments, *keywords.values()))
+        with draft.attempt():
+            return function(draft, *arguments, **keywords)
+
+    whole = inspect.signature(function)
+    call.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+    return call
+
+
+@control_flow
+def if_(
+    draft: Draft, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None
+) -> Any:
     """Run one of two functions without arguments, as `condition` says.
 
     Both must return the same number of tensors, of the same dtypes; shapes may differ. The result is a tensor if both
     return one that is not in a list, else a tuple.
     """
-    recording = recording_of((condition,))
-    definition = _definition(recording, "if_")
-    first, second = (write_body(recording, key, (), _function(each, key))
+    definition = _definition(draft, "if_")
+    first, second = (write_body(draft, key, (), _function(each, key))
                      for key, each in (("then", then), ("otherwise", otherwise)))  # fmt: skip
     if len(first.types) != len(second.types):
         raise GraphError(
@@ -44,13 +65,19 @@ def if_(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *
         if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is not b.dtype:
             raise GraphError(f"if_: result {number} is {a} in one branch and {b} in the other", hint="cast one of them")
     branches: dict[str, Attribute] = {"then_branch": first.graph, "else_branch": second.graph}
-    results = add(recording, Call(definition, (condition,), branches, len(first.types), name))
+    results = add(draft, NodeCall(definition, (condition,), branches, len(first.types), name))
     return results[0] if first.single and second.single else tuple(results)
 
 
-@blaming_the_caller
+@control_flow
 def loop(
-    trip_count: Any, condition: Any, states: Sequence[Any], body: Callable[..., Any], *, name: str | None = None
+    draft: Draft,
+    trip_count: Any,
+    condition: Any,
+    states: Sequence[Any],
+    body: Callable[..., Any],
+    *,
+    name: str | None = None,
 ) -> tuple[Any, ...]:
     """Run `body(iteration, *states)` again and again, and give the last states and what was collected.
 
@@ -59,11 +86,9 @@ def loop(
     body: returns whether to go on (None: yes), the next states, and then tensors to collect: they are stacked along a
         new first axis. A state may change its shape from one iteration to the next, but not its dtype.
     """
-    recording = recording_of((trip_count, condition, *states))
-    definition = _definition(recording, "loop")
-    inputs = _as_handles(recording, definition, (trip_count, condition, *states))
-    carried = inputs[2:]
-    types: list[Type] = [handle.type for handle in carried if handle is not None]
+    definition = _definition(draft, "loop")
+    inputs = as_inputs(draft, definition, (trip_count, condition, *states))
+    types = [_there(handle).type for handle in inputs[2:]]
     loose: set[Dim] = set()  # sizes that are others in each iteration
     calls = _function(body, "body")
 
@@ -80,20 +105,21 @@ def loop(
 
     fixed = [("iteration", TensorType(DType.int64, ())), ("condition", TensorType(DType.bool, ()))]
     while True:
-        with recording.attempt() as take_back:
+        with draft.attempt() as take_back:
             named = [(f"state{number}", type) for number, type in enumerate(types)]
-            written = write_body(recording, "loop", [*fixed, *named], step)
-            joined = [_next_state(recording, loose, *pair) for pair in enumerate(zip(types, written.types[1:]))]
+            written = write_body(draft, "loop", [*fixed, *named], step)
+            joined = [_next_state(draft, loose, *pair) for pair in enumerate(zip(types, written.types[1:]))]
             if joined == types:
                 break
             take_back()
             types = joined
     attributes: dict[str, Attribute] = {"body": written.graph}
-    return tuple(add(recording, Call(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
+    return tuple(add(draft, NodeCall(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
 
 
-@blaming_the_caller
+@control_flow
 def scan(
+    draft: Draft,
     states: Sequence[Any],
     sequences: Sequence[Any],
     body: Callable[..., Any],
@@ -109,9 +135,8 @@ def scan(
     body: returns the next states, of the same types, and then tensors to collect: they are stacked along a new first
         axis.
     """
-    recording = recording_of((*states, *sequences))
-    definition = _definition(recording, "scan")
-    inputs = _as_handles(recording, definition, (*states, *sequences))
+    definition = _definition(draft, "scan")
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, (*states, *sequences))]
     count = len(states)
     given: dict[str, Attribute] = {"num_scan_inputs": len(sequences)}
     if axes is not None:
@@ -125,41 +150,41 @@ def scan(
     types = [(f"state{number}", handle.type) for number, handle in enumerate(inputs[:count])]
     types += [(f"slice{number}", _slice_type(handle.type, axis))
               for number, (handle, axis) in enumerate(zip(inputs[count:], along))]  # fmt: skip
-    written = write_body(recording, "scan", types, _function(body, "body"))
+    written = write_body(draft, "scan", types, _function(body, "body"))
     if len(written.types) < count:
         raise GraphError(
             f"scan: the body returns {len(written.types)} values for {count} states",
             hint="return each next state, and then what is to be collected",
         )
-    call = Call(definition, tuple(inputs), {**given, "body": written.graph}, len(written.types), name)
-    return tuple(add(recording, call))
+    call = NodeCall(definition, tuple(inputs), {**given, "body": written.graph}, len(written.types), name)
+    return tuple(add(draft, call))
 
 
-@blaming_the_caller
-def sequence_map(sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None) -> tuple[Any, ...]:
+@control_flow
+def sequence_map(
+    draft: Draft, sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None
+) -> tuple[Any, ...]:
     """Run `body` for each element of a sequence (and of others of the same length), and give sequences of its results.
 
     What is a tensor among the others is given to every call as it is.
     """
-    recording = recording_of((sequence, *others))
-    definition = _definition(recording, "sequence_map")
-    inputs = _as_handles(recording, definition, (sequence, *others))
+    definition = _definition(draft, "sequence_map")
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, (sequence, *others))]
     types = [
         (f"element{number}", handle.type.element if isinstance(handle.type, SequenceType) else handle.type)
         for number, handle in enumerate(inputs)
     ]
-    written = write_body(recording, "sequence_map", types, _function(body, "body"))
-    call = Call(definition, tuple(inputs), {"body": written.graph}, len(written.types), name)
-    return tuple(add(recording, call))
+    written = write_body(draft, "sequence_map", types, _function(body, "body"))
+    call = NodeCall(definition, tuple(inputs), {"body": written.graph}, len(written.types), name)
+    return tuple(add(draft, call))
 
 
-@blaming_the_caller
+@control_flow
 def split(
-    x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
+    draft: Draft, x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
 ) -> tuple[Any, ...]:
     """Cut a tensor into parts along an axis: of the sizes in `split`, or `num_outputs` of equal size."""
-    recording = recording_of((x, split))
-    definition = _definition(recording, "split")
+    definition = _definition(draft, "split")
     attributes: dict[str, Attribute] = {} if axis == 0 else {"axis": axis}
     known = {parameter.name for parameter in definition.attributes}
     if (split is None) == (num_outputs is None):
@@ -172,15 +197,15 @@ def split(
         attributes["split"] = tuple(split)
     elif split is not None:
         inputs.append(split)
-    return tuple(add(recording, Call(definition, tuple(inputs), attributes, count, name)))
+    return tuple(add(draft, NodeCall(definition, tuple(inputs), attributes, count, name)))
 
 
 SPECIAL: dict[str, Callable[..., Any]] = {each.__name__: each for each in (if_, loop, scan, sequence_map, split)}
 """The functions that take the place of those made from the definitions alone."""
 
 
-def _definition(recording: Recording, function: str) -> Definition:
-    return recording.definition("", names_of("")[function])
+def _definition(draft: Draft, function: str) -> Definition:
+    return draft.definition("", names_of("")[function])
 
 
 def _function(given: Any, what: str) -> Callable[..., Any]:
@@ -189,16 +214,18 @@ def _function(given: Any, what: str) -> Callable[..., Any]:
     return given  # type: ignore[no-any-return]
 
 
-def _as_handles(recording: Recording, definition: Definition, given: Sequence[Any]) -> list[Any]:
-    return as_inputs(recording, definition, given)
+def _there(handle: Handle | None) -> Handle:
+    if handle is None:
+        raise GraphError("a state or sequence is None", hint="give a tensor, or what becomes a constant")
+    return handle
 
 
-def _next_state(recording: Recording, loose: set[Dim], number: int, types: tuple[Type, Type]) -> Type:
+def _next_state(draft: Draft, loose: set[Dim], number: int, types: tuple[Type, Type]) -> Type:
     """What a state can be, if it is the first of these types before an iteration and the second after it."""
     before, after = types
     if isinstance(before, TensorType) and isinstance(after, TensorType) and before.dtype is not after.dtype:
         raise GraphError(f"loop: state {number} changes from {before} to {after}", hint="cast it in the body")
-    return join_types(before, after, recording.level.trace, loose)
+    return join_types(before, after, draft.level.trace, loose)
 
 
 def _slice_type(type: Type, axis: int) -> Type:

@@ -17,10 +17,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from weft.builder.arguments import as_attribute, as_inputs
 from weft.builder.bodies import WrittenBody
+from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
-from weft.builder.recording import Recording, current_recording
-from weft.errors import GraphError, WeftError
+from weft.errors import GraphError, WeftError, shown
 from weft.frontend.schemas import newest_opsets
 from weft.ir.graph import Attribute
 from weft.opset import registry
@@ -34,7 +34,7 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     """What a call asks for, bound to the definition in force."""
 
     definition: Definition
@@ -49,9 +49,9 @@ def function(domain: str, op: str) -> OpFunction:
 
     @blaming_the_caller
     def add_node(*arguments: Any, **keywords: Any) -> Any:
-        recording = recording_of((*arguments, *keywords.values()))
-        call = bind(recording.definition(domain, op), arguments, keywords)
-        results = add(recording, call)
+        draft = draft_of((*arguments, *keywords.values()))
+        call = bind(draft.definition(domain, op), arguments, keywords)
+        results = add(draft, call)
         return results[0] if len(results) == 1 and call.definition.outputs is not None else tuple(results)
 
     definition = newest(domain, op)
@@ -62,28 +62,28 @@ def function(domain: str, op: str) -> OpFunction:
     return add_node
 
 
-def add(recording: Recording, call: Call) -> list[Handle]:
+def add(draft: Draft, call: NodeCall) -> list[Handle]:
     """Add the node that a call asks for."""
     definition = call.definition
-    with recording.attempt():
-        inputs = as_inputs(recording, definition, call.inputs)
-        name = _name(recording, call)
+    with draft.attempt():
+        inputs = as_inputs(draft, definition, call.inputs)
+        name = _name(draft, call)
         attributes = {
-            key: WrittenBody(recording, f"{name}_{key}", value) if callable(value) else value
+            key: WrittenBody(draft, f"{name}_{key}", value) if callable(value) else value
             for key, value in call.attributes.items()
         }
         try:
-            return recording.add(definition, inputs, attributes, call.outputs, name)
+            return draft.add(definition, inputs, attributes, call.outputs, name)
         except WeftError as error:
             if error.file is None:  # else it comes from the body of this node, and tells enough
                 error.problem = f"{definition.name}({_told(definition, inputs)}): {error.problem}"
             raise error.at(node=call.name) from error.__cause__
 
 
-def _name(recording: Recording, call: Call) -> str:
+def _name(draft: Draft, call: NodeCall) -> str:
     if call.name is None:
-        return recording.fresh_name(python_name(call.definition.name).strip("_"))
-    recording.user_named.add(recording.take_name(call.name))
+        return draft.fresh_name(python_name(call.definition.name).strip("_"))
+    draft.user_named.add(draft.take_name(call.name))
     return call.name
 
 
@@ -109,10 +109,10 @@ def _users_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def recording_of(values: Sequence[Any]) -> Recording:
+def draft_of(values: Sequence[Any]) -> Draft:
     """The graph in the making that one of these belongs to, or the one that a `with` statement names."""
-    handles = (value.recording for value in _flattened(values) if isinstance(value, Handle))
-    found = next(handles, None) or current_recording.get()
+    handles = (value.draft for value in _flattened(values) if isinstance(value, Handle))
+    found = next(handles, None) or current_draft.get()
     if found is None:
         raise GraphError(
             "no input is a tensor, so it is not clear which graph this is for",
@@ -149,7 +149,7 @@ def description(definition: Definition) -> str:
     return f"{said}\n\n{told}".strip()
 
 
-def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> NodeCall:
     """The arguments of a call in the terms of the definition."""
     try:
         bound = signature(definition).bind(*arguments, **keywords)
@@ -159,7 +159,7 @@ def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str
             hint=f"it takes {python_name(definition.name)}{shown_signature(definition)} at this opset",
         ) from None
     given = dict(bound.arguments)
-    name, outputs = given.pop("name", None), given.pop("outputs", definition.outputs and definition.outputs[0])
+    name, outputs = given.pop("name", None), _output_count(definition, given.pop("outputs", None))
     attributes: dict[str, Attribute] = {}
     for parameter in definition.attributes:
         value = given.pop(parameter.name, None)
@@ -172,7 +172,17 @@ def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str
         inputs = list(inputs[0])  # which is how numpy wants them
     while inputs and inputs[-1] is None:
         inputs.pop()
-    return Call(definition, tuple(inputs), attributes, outputs, name)
+    return NodeCall(definition, tuple(inputs), attributes, outputs, name)
+
+
+def _output_count(definition: Definition, given: Any) -> int | None:
+    """How many outputs a call asks for; None: as many as there are."""
+    least, most = definition.outputs or (1, None)
+    if given is None:
+        return None if definition.outputs is None else least
+    if not isinstance(given, int) or given < least or (most is not None and given > most):
+        raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {shown(given)}")
+    return given
 
 
 def shown_signature(definition: Definition) -> str:

@@ -21,16 +21,16 @@ from typing import Any, Concatenate, ParamSpec, Union
 
 from weft.backends.reference.interpret import Interpreter
 from weft.builder.arguments import as_array, as_dtype
+from weft.builder.draft import Draft
 from weft.builder.finish import finished
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
-from weft.builder.recording import Recording
 from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
 from weft.compiler import load
 from weft.errors import GraphError, shown
-from weft.frontend.schemas import newest_opsets
+from weft.frontend.schemas import newest_known, newest_opsets
 from weft.frontend.source import OpenedModel
-from weft.frontend.write import MOST_BYTES, ModelProto, save_model, write_model
+from weft.frontend.write import ModelProto, is_one_message, write_file, write_model
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
@@ -49,7 +49,7 @@ def _compiling(
     def compile(self: GraphBuilder, /, *unnamed: Given.args, **given: Given.kwargs) -> Model:
         """Compile the graph: the model that `weft.load` gives for its file, with the same options."""
         proto = self.to_onnx()
-        if proto.ByteSize() > MOST_BYTES:
+        if not is_one_message(proto):
             hint = "write it with graph.to_onnx(path), and weft.load that file"
             raise GraphError(f"the weights of graph {self.name!r} are more than 2 GB", hint=hint)
         content = memoryview(proto.SerializeToString())
@@ -68,11 +68,12 @@ class GraphBuilder:
     opset: the opset of ai.onnx, or a mapping of domains to theirs; by default the newest that onnxruntime reads, too.
     """
 
+    @blaming_the_caller
     def __init__(self, name: str = "graph", opset: int | Mapping[str, int] | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"a name must be a text that is not empty, not {shown(name)}")
         self.name = name
-        asked = {"": opset} if isinstance(opset, int) else {} if opset is None else dict(opset)
-        asked[""] = asked.pop("ai.onnx", asked.get("", newest_opsets()[""]))
-        self._recording = Recording(name, {**newest_opsets(), **asked}, Interpreter(), GraphTensor)
+        self._draft = Draft(name, _opsets(opset), Interpreter(), GraphTensor)
         self._named: set[str] = set()  # values whose names are the user's
         self._outputs: dict[str, tuple[GraphTensor, Type]] = {}
         self._entered: list[ExitStack] = []
@@ -85,23 +86,21 @@ class GraphBuilder:
     @blaming_the_caller
     def input_of(self, name: str, type: Type) -> GraphTensor:
         """A new input of any type, sequences, optionals and maps included (`weft.ir.types`)."""
-        if self._recording.level is not self._recording.top:
+        if self._draft.level is not self._draft.top:
             raise GraphError(f"the input {name!r} is made inside of a body", hint="make it before, and use it there")
-        return self._tensor(self._recording.input(self._take(name), type))
+        return self._tensor(self._draft.input(self._take(name), type))
 
     @blaming_the_caller
     def parameter(self, name: str, array: ArrayLike) -> GraphTensor:
         """A weight: an initializer of this name, with a copy of the array."""
         content = as_array(array, f"parameter {name!r}")
-        return self._tensor(self._recording.initializer(self._take(name), content))
+        return self._tensor(self._draft.initializer(self._take(name), content))
 
     @blaming_the_caller
     def constant(self, value: ArrayLike, dtype: DTypeLike | None = None) -> GraphTensor:
         """A constant without a name; Python floats are float32 and ints int64 unless a dtype is given."""
-        content = as_array(value, "the constant")
-        if dtype is not None:
-            content = as_array(content.astype(as_dtype(dtype).numpy), "the constant")
-        return self._tensor(self._recording.initializer(self._recording.fresh_name("constant"), content))
+        content = as_array(value, "the constant", None if dtype is None else as_dtype(dtype))
+        return self._tensor(self._draft.initializer(self._draft.fresh_name("constant"), content))
 
     @blaming_the_caller
     def output(
@@ -118,9 +117,9 @@ class GraphBuilder:
         """
         if not isinstance(tensor, Handle):
             raise GraphError(f"an output must be a tensor, not {shown(tensor)}", hint="graph.constant makes one")
-        if self._recording.level is not self._recording.top:
+        if self._draft.level is not self._draft.top:
             raise GraphError("an output cannot be set inside of a body", hint="let the body return it")
-        self._recording.check(tensor)
+        self._draft.check(tensor)
         name = tensor.name if name is None else name
         if name in self._outputs:
             raise GraphError(f"there is an output {name!r} already")
@@ -141,12 +140,13 @@ class GraphBuilder:
         """The model as protobuf; with a path also as a file, beside which weights lie if they are more than 2 GB."""
         if not self._outputs:
             raise GraphError(f"graph {self.name!r} has no output", hint="set one: graph.output(tensor, name)")
-        recording = self._recording
-        opsets = {domain: recording.version(domain) for domain in {"", *recording.used_domains}}
-        graph = finished(recording, self._outputs, self._named | recording.user_named)
-        proto = write_model(OnnxModel(graph, opsets, 0, "weft", f"<graph {self.name}>", {}))
+        draft = self._draft
+        opsets = {domain: draft.version(domain) for domain in {"", *draft.used_domains}}
+        graph = finished(draft, self._outputs, self._named | draft.user_named)
+        model = OnnxModel(graph, opsets, 0, "weft", f"<graph {self.name}>", {})
+        proto = write_model(model)
         if path is not None:
-            save_model(proto, Path(path))
+            write_file(model, proto, Path(path))
         return proto
 
     compile = _compiling(load)
@@ -154,7 +154,7 @@ class GraphBuilder:
     def __enter__(self) -> GraphBuilder:
         """Functions without tensors among their inputs, such as random numbers, belong to this graph."""
         stack = ExitStack()
-        stack.enter_context(self._recording.current())
+        stack.enter_context(self._draft.current())
         self._entered.append(stack)
         return self
 
@@ -162,7 +162,7 @@ class GraphBuilder:
         self._entered.pop().close()
 
     def __repr__(self) -> str:
-        counts = f"{len(self._recording.top.nodes)} nodes, {len(self._outputs)} outputs"
+        counts = f"{len(self._draft.top.nodes)} nodes, {len(self._outputs)} outputs"
         return f"Graph({self.name!r}: {counts})"
 
     def _declared(self, tensor: Handle, name: str, shape: Sequence[Size] | None, dtype: DTypeLike | None) -> Type:
@@ -177,12 +177,25 @@ class GraphBuilder:
         return TensorType(as_dtype(dtype), None if shape is None else _shape(name, shape))
 
     def _take(self, name: str) -> str:
-        self._named.add(self._recording.take_name(name))
+        self._named.add(self._draft.take_name(name))
         return name
 
     def _tensor(self, handle: Handle) -> GraphTensor:
         assert isinstance(handle, GraphTensor)
         return handle
+
+
+def _opsets(given: int | Mapping[str, int] | None) -> dict[str, int]:
+    """The opset of each domain: those asked for, and the newest of others."""
+    asked = {} if given is None else dict(given) if isinstance(given, Mapping) else {"": given}
+    for domain, version in asked.items():
+        most = newest_known().get(domain)
+        if not isinstance(version, int) or version < 1 or (most is not None and version > most):
+            known = f"; the installed onnx knows 1 to {most}" if most is not None else ""
+            raise GraphError(f"there is no opset {shown(version)} of {domain or 'ai.onnx'}{known}")
+    if "ai.onnx" in asked:
+        asked[""] = asked.pop("ai.onnx")
+    return {**newest_opsets(), **asked}
 
 
 def _shape(name: str, given: Sequence[Size]) -> Shape:

@@ -8,7 +8,7 @@ from weft.ir.types import Type
 from weft.opset.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.builder.recording import Level, Recording
+    from weft.builder.draft import Draft, Level
 
 
 class Handle:
@@ -17,10 +17,10 @@ class Handle:
     `type` is what is known of it: for a tensor its dtype and symbolic shape.
     """
 
-    __slots__ = ("level", "name", "recording", "traced", "type")
+    __slots__ = ("draft", "level", "name", "traced", "type")
 
-    def __init__(self, recording: Recording, level: Level, name: str, traced: Tensor, type: Type | None = None) -> None:
-        self.recording = recording
+    def __init__(self, draft: Draft, level: Level, name: str, traced: Tensor, type: Type | None = None) -> None:
+        self.draft = draft
         self.level = level
         self.name = name
         self.traced = traced

@@ -81,7 +81,7 @@ def _rank(item: Any) -> int:
 
 def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
     """All slices at once."""
-    cuts = [(axis, item) for axis, item in enumerate(axes) if isinstance(item, slice) and item != slice(None)]
+    cuts = [(axis, item) for axis, item in enumerate(axes) if isinstance(item, slice) and not _is_full(item)]
     if not cuts:
         return x
     steps = [1 if item.step is None else item.step for _, item in cuts]
@@ -93,7 +93,7 @@ def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
         (BEFORE_FIRST if step < 0 else LAST) if item.stop is None else item.stop for step, (_, item) in zip(steps, cuts)
     ]
     for bound in (*starts, *ends):
-        if not _is_number(bound):
+        if not _is_number(bound) and not isinstance(bound, Handle):
             raise GraphError(f"the bounds of a slice must be integers, not {shown(bound)}")
     return ops.slice(x, starts, ends, [axis for axis, _ in cuts], steps)
 
@@ -101,12 +101,7 @@ def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
 def _masked(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
     """The parts where a tensor of flags says so, along one new axis in the place of those of the mask."""
     masks = [item for item in items if _is_mask(item)]
-    others = [item for item in items if not _is_mask(item)]
-    if (
-        len(masks) != 1
-        or any(item != slice(None) for item in others if not _is_array(item))
-        or any(map(_is_array, others))
-    ):
+    if len(masks) != 1 or not all(_is_full(item) for item in items if not _is_mask(item)):
         raise GraphError("a mask must be the only index", hint="index with the mask first, then with the others")
     mask, axis = masks[0], [_is_mask(item) for item in items].index(True)
     if _axes_of(mask) == 1:
@@ -155,6 +150,10 @@ def _position(x: GraphTensor, axis: int, number: Any) -> Any:
     if isinstance(number, (int, np.integer)) and isinstance(size, int) and not -size <= number < size:
         raise GraphError(f"index {number} is out of range for axis {axis} of {x.type}")
     return int(number) if isinstance(number, np.integer) else number
+
+
+def _is_full(item: Any) -> bool:
+    return isinstance(item, slice) and item.start is None and item.stop is None and item.step is None
 
 
 def _is_number(item: Any) -> bool:

@@ -27,9 +27,3 @@ def names_of(domain: str) -> dict[str, str]:
 def module_name(domain: str) -> str:
     """The name of a domain's module in `weft.ops`: its own without what all have, its dots as underscores."""
     return re.sub(r"^(ai\.onnx|com)\.", "", domain).replace(".", "_")
-
-
-def domain_of(module: str) -> str | None:
-    """The domain whose module has this name."""
-    found = sorted({each.domain for each in registry.definitions() if each.domain})
-    return next((domain for domain in found if module_name(domain) == module), None)

@@ -7,15 +7,17 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.builder.recording import Recording
-from weft.errors import GraphError
+from weft.errors import GraphError, shown
 from weft.ir import dims
 from weft.ir.dims import Axis, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute
 from weft.ir.types import TensorType
+
+_HOW_TO_JOIN = "weft.ops.concat joins tensors of any type"
 
 SizeLike = Union[int, Expr, Handle]
 
@@ -27,9 +29,9 @@ def has_sizes(given: Any) -> bool:
     return isinstance(given, Expr)
 
 
-def as_tensor(recording: Recording, given: SizeLike | Sequence[SizeLike], dtype: DType = DType.int64) -> Handle:
+def as_tensor(draft: Draft, given: SizeLike | Sequence[SizeLike], dtype: DType = DType.int64) -> Handle:
     """A size as a scalar of some type, or a list of them as a vector of int64."""
-    writer = _Writer(recording)
+    writer = _Writer(draft)
     if isinstance(given, (list, tuple)):
         parts = [writer.vector(each) for each in given]
         return parts[0] if len(parts) == 1 else writer.node("concat", *parts, axis=0)
@@ -41,38 +43,44 @@ def as_tensor(recording: Recording, given: SizeLike | Sequence[SizeLike], dtype:
 class _Writer:
     """Adds the nodes that compute sizes; all of them are vectors of one int64."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
 
     def vector(self, given: SizeLike) -> Handle:
         if isinstance(given, Handle):
             return self._from_tensor(given)
-        computed = dims.fold(given, self._leaf, self._functions()) if isinstance(given, Expr) else given
-        return computed.handle if isinstance(computed, _Size) else self.constant([int(computed)])
+        if isinstance(given, Expr):
+            computed = dims.fold(given, self._leaf, self._functions())
+            return computed.handle if isinstance(computed, _Size) else self.constant([computed])
+        if not isinstance(given, (int, np.integer)):
+            raise GraphError(
+                f"a list with sizes or tensors in it holds integers, not {shown(given)}", hint=_HOW_TO_JOIN
+            )
+        return self.constant([int(given)])
 
     def node(self, name: str, *inputs: Handle, **attributes: Attribute) -> Handle:
-        definition = self.recording.definition("", names_of("")[name])
-        return self.recording.add(definition, inputs, attributes, 1, self.recording.fresh_name(name))[0]
+        definition = self.draft.definition("", names_of("")[name])
+        return self.draft.add(definition, inputs, attributes, 1, self.draft.fresh_name(name))[0]
 
     def constant(self, numbers: Sequence[int]) -> Handle:
-        return self.recording.initializer(self.recording.fresh_name("constant"), np.array(numbers, np.int64))
+        return self.draft.initializer(self.draft.fresh_name("constant"), np.array(numbers, np.int64))
 
     def _from_tensor(self, given: Handle) -> Handle:
         """A tensor of one integer among sizes."""
-        self.recording.check(given)
+        self.draft.check(given)
+        if not isinstance(given.type, TensorType) or not given.type.dtype.is_integer:
+            problem = f"{given.name!r} is {given.type}, but a list with sizes or tensors in it holds integers"
+            raise GraphError(problem, hint=_HOW_TO_JOIN)
         shaped = self.node("reshape", given, self.constant([1]))
         return self.node("cast", shaped, to=DType.int64.number)
 
     def _leaf(self, atom: Symbol | Axis) -> _Size:
         """The size of that name, from a tensor here that has it."""
-        for name, tensor in self.recording.level.values.items():
-            if tensor is not None and isinstance(tensor.type, TensorType):
-                for axis, size in enumerate(tensor.type.shape or ()):
-                    if dims.as_symbol(size) == atom:
-                        handle = Handle(self.recording, self.recording.level, name, tensor)
-                        shape = self.node("shape", handle)
-                        return _Size(self, self.node("gather", shape, self.constant([axis]), axis=0))
-        raise GraphError(f"no tensor that can be seen here has the size {atom}", hint="take it from a tensor's shape")
+        found = self.draft.find_size(atom) if isinstance(atom, Symbol) else None
+        if found is None:
+            raise GraphError(f"no tensor that can be seen here has the size {atom}", hint="take it from one's shape")
+        tensor, axis = found
+        return _Size(self, self.node("gather", self.node("shape", tensor), self.constant([axis]), axis=0))
 
     def _functions(self) -> Mapping[str, Callable[[Any, Any], Any]]:
         return {

@@ -8,7 +8,7 @@ from typing import Any, Union
 import numpy as np
 
 from weft import ops
-from weft.builder.arguments import as_array, as_dtype, converted
+from weft.builder.arguments import as_array, as_dtype
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
@@ -71,13 +71,17 @@ class GraphTensor(Handle):
         hint = "use weft.ops.if_ or weft.ops.where, or & and | for `and` and `or`"
         raise GraphError(f"whether {self.name!r} is true is known only at run time", hint=hint)
 
+    @blaming_the_caller
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+        hint = "use functions of weft.ops instead of numpy's"
+        raise GraphError(f"{self.name!r} has no elements before a run", hint=hint)
+
     def constant_like(self, value: Any, dtype: DType | None = None) -> GraphTensor:
         """A constant of the same graph; a tensor stays as it is."""
         if isinstance(value, Handle):
             return value  # type: ignore[return-value]
-        array = as_array(value, "an operand")
-        array = array if dtype is None else converted(array, dtype, "an operand")
-        return self.recording.initializer(self.recording.fresh_name("constant"), array)  # type: ignore[return-value]
+        array = as_array(value, "an operand", dtype)
+        return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
 
     # -- operators ---------------------------------------------------------------------------------------------------
 

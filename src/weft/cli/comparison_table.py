@@ -181,7 +181,7 @@ def _print_outputs(comparison: Comparison, findings: Findings, console: Console)
     hidden = findings.hidden
     if hidden is None:
         return
-    _say(console, "  it departs although all layers agree when they are asked for: a kernel of several nodes is wrong")
+    _say(console, "  they depart, and do not where all layers are asked for: a kernel of several nodes is wrong")
     if hidden.cure is not None:
         layer = comparison.layers[hidden.cure]
         _say(console, f"  it no longer departs when layer {hidden.cure} alone is asked for: {_layer_text(layer)}")

@@ -120,9 +120,8 @@ def _open(path: str) -> Any:
 
 
 def _read(spec: TensorSpec, source: str) -> Array:
-    path, _, member = source.rpartition(":")
-    if not path.endswith(".npz"):
-        path, member = source, ""
+    path, mark, member = source.partition(".npz:")  # the name of an array may have colons, too
+    path = f"{path}.npz" if mark else source
     content = _open(path)
     if not isinstance(content, np.ndarray):
         with content as archive:

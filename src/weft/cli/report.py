@@ -44,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(report: DeviceReport, console: Console) -> None:
     console.print(Text.assemble(f"{report.file} runs on ", (report.device, "bold")))
+    if report.ranking:
+        ranked = [(entry.device, entry.reason) for entry in report.ranking]
+        console.print(output.table(f"what decided, by {report.pick}", ("device", "a run takes"), ranked))
     rows = [(service.device, "serves", service.reason) for service in report.services]
     rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in report.attempts]
     console.print(output.table("what happened", ("device", "what", "why"), rows))

@@ -46,12 +46,17 @@ def effort(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[V
     flops: Dim = 0
     for step in steps:
         flops = flops + step_flops(step)
+    return Effort(flops, bytes_moved(steps, operands, results))
+
+
+def bytes_moved(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Dim:
+    """The bytes that steps done together read and write."""
     moved: Dim = 0
     for value in operands:
         moved = moved + _bytes(value, _elements_read(value, steps))
     for value in results:
         moved = moved + _bytes(value, elements(value))
-    return Effort(flops, moved)
+    return moved
 
 
 def copy_effort(value: Value) -> Effort:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.cost.calibration import Amount, Calibration, Seconds, WorkKind, transfer_seconds, work_seconds
-from weft.cost.effort import UnknownShapeError, effort, elements, step_flops
+from weft.cost.effort import UnknownShapeError, bytes_moved, elements, step_flops
 from weft.cost.expressions import cost
 from weft.cost.programs import program_cost
 from weft.cost.sizes import UNKNOWN_SIZE
@@ -118,9 +118,12 @@ class Prediction:
     parts: Seconds
 
 
-def workload(fused: FusedProgram) -> Workload:
-    """What counts of a program's groups."""
-    portions, interruptions = _inside(fused)
+Known = dict[int, "Portion | None"]  # by the id of a group
+
+
+def workload(fused: FusedProgram, known: Known | None = None) -> Workload:
+    """What counts of a program's groups; `known` takes in what is found, for other programs with the same groups."""
+    portions, interruptions = _inside(fused, {} if known is None else known)
     program = fused.program
     weights = sum(portion.weights for portion in portions)
     return Workload(portions, interruptions, weights, _sizes(program.inputs), _sizes(program.outputs))
@@ -143,13 +146,18 @@ def predict(work: Workload, sizes: Mapping[str, int], calibration: Calibration, 
     return Prediction(calibration.device, total.total, total)
 
 
-def quick_prediction(program: TensorProgram, sizes: Mapping[str, int], calibration: Calibration) -> float:
-    """Seconds of a run before anything is fused, very roughly: whom to fuse for first."""
+def likely_quickest(program: TensorProgram, sizes: Mapping[str, int], calibrations: Mapping[str, Calibration]) -> str:
+    """The device that is likely to be the quickest, before anything is fused: whom to fuse for first."""
     flops = number_at(program_cost(program).flops, sizes)
-    moved = _moved(_sizes(program.inputs), _sizes(program.outputs), sizes, calibration)
-    launches = len(program.steps) / STEPS_OF_A_GROUP * calibration.launch_seconds
-    arithmetic = flops / calibration.flops(WorkKind.PRODUCT, DType.float32)
-    return calibration.run_seconds + moved + launches + arithmetic
+    groups = len(program.steps) / STEPS_OF_A_GROUP
+    each = Amount(WorkKind.PRODUCT, DType.float32, flops / max(groups, 1), 0.0, USUAL_LAUNCHES)
+
+    def seconds(device: str) -> float:
+        found = calibrations[device]
+        moved = _moved(_sizes(program.inputs), _sizes(program.outputs), sizes, found)
+        return found.run_seconds + moved + groups * work_seconds(each, found).total
+
+    return min(calibrations, key=seconds)
 
 
 def number_at(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -168,14 +176,14 @@ def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
     if isinstance(group, ReshapeGroup):
         return None
     heavy = _heavy(group)
-    kind = WorkKind.TRANSFORMED if heavy.results[0] in fused.tiles else _kind(group, heavy)
+    kind = _kind(group, heavy)
     constants = [fused.program.constants[value] for value in group.operands if value in fused.program.constants]
     weights = sum(content.nbytes for content in constants if isinstance(content, np.ndarray))
     try:
         flops: Dim = 0
         for step in group.steps:
             flops = flops + _operations(step)
-        moved = effort(group.steps, group.operands, group.results).bytes
+        moved = bytes_moved(group.steps, group.operands, group.results)
     except UnknownShapeError:
         flops, moved = 0, 0
     launches = LAUNCHES.get(kind, USUAL_LAUNCHES)
@@ -185,31 +193,35 @@ def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
 # -- groups ----------------------------------------------------------------------------------------------------------
 
 
-def _inside(fused: FusedProgram) -> tuple[tuple[Portion, ...], tuple[Interruption, ...]]:
+def _inside(fused: FusedProgram, known: Known) -> tuple[tuple[Portion, ...], tuple[Interruption, ...]]:
     portions: list[Portion] = []
     interruptions: list[Interruption] = []
     for group in fused.groups:
         match group:
             case ScanGroup():
-                portions += _scanned(group)
+                portions += _scanned(group, known)
             case HostGroup():
-                inner = _on_host(group)
+                inner = _on_host(group, known)
                 portions += inner[0]
                 interruptions += inner[1]
             case _:
-                found = portion(group, fused)
+                if id(group) not in known:
+                    known[id(group)] = portion(group, fused)
+                found = known[id(group)]
+                if found is not None and isinstance(group, HeavyGroup) and group.heavy.results[0] in fused.tiles:
+                    found = replace(found, kind=WorkKind.TRANSFORMED)
                 portions += [found] if found is not None else []
     return tuple(portions), tuple(interruptions)
 
 
-def _scanned(group: ScanGroup) -> Iterator[Portion]:
+def _scanned(group: ScanGroup, known: Known) -> Iterator[Portion]:
     primitive = group.steps[0].primitive
     assert isinstance(primitive, Scan)
-    for inner in _inside(group.body)[0]:
+    for inner in _inside(group.body, known)[0]:
         yield replace(inner, times=inner.times * primitive.length, launches=1, iterated=True)
 
 
-def _on_host(group: HostGroup) -> tuple[list[Portion], list[Interruption]]:
+def _on_host(group: HostGroup, known: Known) -> tuple[list[Portion], list[Interruption]]:
     """The interruption, and what is done inside of it: of a branch, the longer side."""
     portions: list[Portion] = []
     down, up = _sizes(group.operands), _sizes(group.results)
@@ -218,12 +230,12 @@ def _on_host(group: HostGroup) -> tuple[list[Portion], list[Interruption]]:
     for step in group.steps:
         match step.primitive:
             case Branch():
-                sides = [_inside(next(bodies)) for _ in range(2)]
+                sides = [_inside(next(bodies), known) for _ in range(2)]
                 inner, times = max(sides, key=lambda side: len(side[0])), 1
             case Loop():
-                inner, times = _inside(next(bodies)), UNKNOWN_TRIPS
+                inner, times = _inside(next(bodies), known), UNKNOWN_TRIPS
             case Scan(_, _, _, length):
-                inner, times = _inside(next(bodies)), length  # type: ignore[assignment]
+                inner, times = _inside(next(bodies), known), length  # type: ignore[assignment]
             case _:
                 continue
         portions += [replace(found, times=found.times * times) for found in inner[0]]
@@ -265,12 +277,17 @@ def _kind(group: KernelGroup, heavy: Step) -> WorkKind:
 def _serial(group: KernelGroup) -> Dim:
     """How many elements lanes add up one by one: all that are reduced, unless neighbours in memory are among them."""
     for step in group.steps:
-        shape = step.operands[0].type.shape if isinstance(step.operands[0].type, TensorType) else None
         match step.primitive:
-            case Reduce(_, axes) if shape is not None and len(shape) - 1 not in axes:
-                return dims.product(shape[axis] for axis in axes)
-            case ArgReduce(_, axis) if shape is not None and len(shape) - 1 != axis:
-                return shape[axis]
+            case Reduce(_, axes):
+                reduced = axes
+            case ArgReduce(_, axis):
+                reduced = (axis,)
+            case _:
+                continue
+        type = step.operands[0].type
+        shape = type.shape if isinstance(type, TensorType) else None
+        if shape is not None and len(shape) - 1 not in reduced:
+            return dims.product(shape[axis] for axis in reduced)
     return 0
 
 

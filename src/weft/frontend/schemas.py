@@ -74,8 +74,14 @@ def output_dtypes(
 
 def newest_opsets() -> dict[str, int]:
     """The versions that a new model imports."""
+    known = newest_known()
+    return {"": min(known[""], LATEST_SHARED), "ai.onnx.ml": known["ai.onnx.ml"], **IMPLIED}
+
+
+def newest_known() -> dict[str, int]:
+    """The newest versions that the installed onnx package knows."""
     newest = onnx.defs.onnx_opset_version()
-    return {"": min(newest, LATEST_SHARED), "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(), **IMPLIED}
+    return {"": newest, "ai.onnx": newest, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
 
 
 def _dtypes(names: Sequence[str]) -> frozenset[DType]:

@@ -6,8 +6,8 @@ tell are left to onnx's own inference.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +16,52 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
-from weft.errors import InvalidModelError, ModelError, UnsupportedModelError
+from weft.errors import InvalidModelError, UnsupportedModelError
+from weft.frontend.save import LARGEST, save_model
+from weft.frontend.source import OpenedModel
+from weft.frontend.tensors import encoded_strings, raw_bytes
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel
 from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
 
-MOST_BYTES = 2**31 - 2**20  # what protobuf takes as one message, with room for all but the weights
-
 ModelProto = onnx.ModelProto
 
 
 def write_model(model: OnnxModel) -> onnx.ModelProto:
     """The model as protobuf."""
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(model.opsets.items())]
-    proto = onnx.ModelProto(ir_version=model.ir_version or _ir_version(imports), producer_name=model.producer)
-    proto.opset_import.extend(imports)
-    for key, value in model.metadata.items():
-        proto.metadata_props.add(key=key, value=value)
+    proto = _proto(model)
     _write_graph(proto.graph, model.graph, dim_names(model.graph))
     _infer_open_outputs(proto)
     return proto
 
 
-def save_model(proto: onnx.ModelProto, path: Path) -> None:
-    """A file; beyond what protobuf takes, weights lie in another file beside it."""
-    external = proto.ByteSize() > MOST_BYTES
-    try:
-        if external:
-            location = f"{path.name}.data"
-            onnx.save(proto, path, save_as_external_data=True, location=location)
-        else:
-            path.write_bytes(proto.SerializeToString())
-    except OSError as error:
-        raise ModelError(f"the model cannot be written: {error}", file=str(path)) from error
+def write_file(model: OnnxModel, proto: onnx.ModelProto, path: Path) -> None:
+    """What `write_model` made of a model as a file; where that is more than protobuf reads, weights lie beside it."""
+    without_data = _proto(model)
+    bare = replace(model.graph, initializers={})
+    _write_graph(without_data.graph, bare, dim_names(model.graph))
+    del without_data.graph.output[:]
+    without_data.graph.output.extend(proto.graph.output)
+    for name, array in model.graph.initializers.items():
+        without_data.graph.initializer.add(name=name, data_type=from_numpy(array.dtype).number, dims=array.shape)
+    content = memoryview(without_data.SerializeToString())
+    save_model(OpenedModel(content, str(path)), {}, model.graph.initializers, path)
+
+
+def is_one_message(proto: onnx.ModelProto) -> bool:
+    """Whether protobuf could read the whole model at once."""
+    return bool(proto.ByteSize() <= LARGEST)
+
+
+def _proto(model: OnnxModel) -> onnx.ModelProto:
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(model.opsets.items())]
+    proto = onnx.ModelProto(ir_version=model.ir_version or _ir_version(imports), producer_name=model.producer)
+    proto.opset_import.extend(imports)
+    for key, value in model.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    return proto
 
 
 def dim_names(graph: Graph) -> frozenset[str]:
@@ -138,19 +149,9 @@ def _write_tensor(proto: onnx.TensorProto, array: np.ndarray[Any, Any], name: st
     proto.name, proto.data_type = name, dtype.number
     proto.dims.extend(array.shape)
     if dtype is DType.string:
-        proto.string_data.extend(str(text).encode("utf-8", "surrogateescape") for text in array.reshape(-1))
+        proto.string_data.extend(encoded_strings(array))
     else:
-        proto.raw_data = _packed(array, dtype)
-
-
-def _packed(array: np.ndarray[Any, Any], dtype: DType) -> bytes:
-    """The elements as bytes, small ones packed from the low bits up."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if dtype.bits >= 8:
-        return (flat if sys.byteorder == "little" else flat.byteswap()).tobytes()
-    numbers = flat.view(np.uint8) & np.uint8((1 << dtype.bits) - 1)
-    bits = np.unpackbits(numbers[:, None], axis=1, bitorder="little")[:, : dtype.bits]
-    return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
+        proto.raw_data = raw_bytes(array, dtype).tobytes()
 
 
 def _write_value(value: GraphValue, names: frozenset[str]) -> onnx.ValueInfoProto:

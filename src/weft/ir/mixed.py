@@ -55,7 +55,8 @@ class PlacementRecord:
 
     The primary device is the one that steps are moved from: that of the user's choice, or the best one alone.
     `seconds` is what a run was expected to take, `alone` what it was expected to take on each device alone.
-    `side_by_side`: pieces on different devices that do not need each other are worth a thread.
+    `side_by_side`: pieces on different devices that do not need each other are worth a thread. `measured` is what it
+    took, on several devices or on one alone, where that was tried before it was decided.
     """
 
     primary: str
@@ -66,6 +67,7 @@ class PlacementRecord:
     alone: tuple[tuple[str, float], ...]
     sizes: tuple[tuple[str, int], ...]
     side_by_side: bool = False
+    measured: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

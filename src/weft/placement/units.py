@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from weft.cost.calibration import Calibration
 from weft.cost.effort import UnknownShapeError, effort
-from weft.cost.prediction import number_at, predict, workload
-from weft.fuse import join_steps, leave_to_host
-from weft.fuse.host import host_by_nature
+from weft.cost.prediction import Known, Workload, number_at, predict, workload
+from weft.fuse import adapted, join_steps
+from weft.fuse.grouping import single_group
+from weft.fuse.host import host_by_nature, host_group
 from weft.ir import dims
 from weft.ir.groups import FusedProgram, Group, HostGroup
 from weft.ir.program import TensorProgram, Value
@@ -72,15 +73,37 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
     """The units of a program and their costs at given sizes; the first candidate is the program's home."""
     fewest = min(candidate.target.most_buffers for candidate in candidates)
     joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
-    kinds = [leave_to_host(joined, candidate.target).groups for candidate in candidates]
+    joined = _without_lacking_parts(joined, candidates)
+    return problem_of([adapted(joined, candidate.target) for candidate in candidates], candidates, sizes, {})
+
+
+def problem_of(
+    there: Sequence[FusedProgram], candidates: Sequence[Candidate], sizes: Mapping[str, int], known: Known
+) -> Problem:
+    """The same from one program's groups as each of the candidates would do them, one by one the same steps."""
+    joined = there[HOME]
+    weights = [workload(fused, known).weights for fused in there]
     makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
     before = _needed(joined, makers)
     units = []
     for number, group in enumerate(joined.groups):
-        here = [groups[number] for groups in kinds]
-        seconds = [_seconds(joined, kind, candidate.calibration, sizes) for kind, candidate in zip(here, candidates)]
-        units.append(Unit(group, before[number], tuple(seconds), tuple(map(_lacking, here))))
+        seconds = tuple(
+            _seconds(workload(replace(fused, groups=(fused.groups[number],)), known), total, one.calibration, sizes)
+            + _interpreted_seconds(fused.groups[number], sizes)
+            for fused, total, one in zip(there, weights, candidates)
+        )
+        lacking = tuple(_lacking(fused.groups[number]) for fused in there)
+        units.append(Unit(group, before[number], seconds, lacking))
     return Problem(joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
+
+
+def _without_lacking_parts(joined: FusedProgram, candidates: Sequence[Candidate]) -> FusedProgram:
+    """Groups that a candidate has no kernels for as single steps: it may have some for most of them."""
+    groups: list[Group] = []
+    for group in joined.groups:
+        lacks = len(group.steps) > 1 and any(host_group(group, one.target) is not None for one in candidates)
+        groups += map(single_group, group.steps) if lacks else (group,)
+    return replace(joined, groups=tuple(groups))
 
 
 def _needed(joined: FusedProgram, makers: Mapping[Value, int]) -> list[frozenset[int]]:
@@ -120,11 +143,10 @@ def value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
 # -- costs -----------------------------------------------------------------------------------------------------------
 
 
-def _seconds(joined: FusedProgram, group: Group, calibration: Calibration, sizes: Mapping[str, int]) -> float:
-    """How long a device takes for a group, as it would run it."""
-    work = replace(workload(replace(joined, groups=(group,))), up=(), down=())
-    total = predict(work, sizes, calibration).seconds - calibration.run_seconds
-    return total if _lacking(group) is None else total + _interpreted_seconds(group, sizes)
+def _seconds(work: Workload, weights: int, calibration: Calibration, sizes: Mapping[str, int]) -> float:
+    """How long a device takes for one group's work, which is a part of a run that reads so many bytes of weights."""
+    alone = replace(work, weights=weights, up=(), down=())
+    return predict(alone, sizes, calibration).seconds - calibration.run_seconds
 
 
 def _lacking(group: Group) -> str | None:
@@ -135,7 +157,9 @@ def _lacking(group: Group) -> str | None:
 
 
 def _interpreted_seconds(group: Group, sizes: Mapping[str, int]) -> float:
-    """How long numpy takes for what should be a kernel's work."""
+    """How long numpy takes for what should be a kernel's work, where kernels are missing."""
+    if _lacking(group) is None:
+        return 0.0
     try:
         work = effort(group.steps, group.operands, group.results)
     except UnknownShapeError:

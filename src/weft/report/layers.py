@@ -1,4 +1,4 @@
-"""The layers of a model: every value that its nodes compute, in order, with how deep it lies and its bytes."""
+"""The layers of a model: every value that a node computes and something reads, with how deep it lies and its bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN_BYTES = 1 << 20  # taken for a value whose size only a run tells
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A value that a node computes."""
+    """A value that a node computes; what nothing reads, as the mask of a dropout, is none."""
 
     value: str
     node: str
@@ -38,18 +38,19 @@ class Layer:
 
 def layers(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Layer, ...]:
     """The layers of a graph, with sizes for these inputs."""
-    made = [(name, node) for node in graph.nodes for name in node.outputs if name]
+    read = set().union(*map(needed_names, graph.nodes), (value.shows or value.name for value in graph.outputs))
+    made = [(name, node) for node in graph.nodes for name in node.outputs if name in read]
     traced = _traced(graph, [name for name, _ in made], inputs)
     depths = {value.name: 0 for value in (*graph.inputs, *graph.defaults) if value.name in inputs}
     computed = {name for name, _ in made}
     found = []
     for name, node in made:
         size, is_known = traced.get(name, (UNKNOWN_BYTES, False))
-        read = needed_names(node)
-        before = [depths[source] for source in read if source in depths]
+        needed = needed_names(node)
+        before = [depths[source] for source in needed if source in depths]
         if before and not is_known:
             depths[name] = 1 + max(before)
-        sources = tuple(sorted(read & computed))
+        sources = tuple(sorted(needed & computed))
         found.append(Layer(name, node.name, node.op, sources, depths.get(name, 0), size))
     return tuple(found)
 

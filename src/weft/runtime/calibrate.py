@@ -16,7 +16,7 @@ from math import inf, log
 from pathlib import Path
 from typing import Any
 
-from weft.backends.device import CompilingDriver, Runner, RunOptions
+from weft.backends.device import CompilingDriver, KeepingDriver, Runner, RunOptions
 from weft.cache.digests import key_of, package_digest
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.blocks import BLOCK_SECONDS
@@ -39,6 +39,7 @@ SHARED_PART, OCCUPYING_PART = (
     0.5,
     0.25,
 )  # of the sides of a large product, those of one that is small for vectors, threads
+TRANSFORMED_GAIN = 2.2  # of convolutions on transformed tiles, about
 VECTORS_REACH = {  # of the speed of products, about, where lanes are elements of vectors
     WorkKind.ATTENTION: 0.8,
     WorkKind.ROWS: 0.4,
@@ -67,37 +68,44 @@ _measuring = lock()
 
 def calibrated(device: str, threads: int | None = None) -> Calibration:
     """A device's calibration as it was measured before, or now; DeviceError where it cannot be measured."""
-    identity = calibration_identity(device, threads)
     with _measuring:
-        if identity not in _known:
-            path = _path(identity)
-            kept = None if path is None else _read(path, identity)
-            _known[identity] = kept or _measured(device, threads, identity, lambda _: None)
-        return _known[identity]
+        found = known_calibration(device, threads)
+        return _measured(device, threads, lambda _: None) if found is None else found
 
 
 def recalibrated(device: str, threads: int | None = None, progress: Progress = lambda _: None) -> Calibration:
     """The same, measured again; `progress` hears what is being measured."""
-    identity = calibration_identity(device, threads)
     with _measuring:
-        _known[identity] = _measured(device, threads, identity, progress)
-        return _known[identity]
+        return _measured(device, threads, progress)
 
 
-def calibration_identity(device: str, threads: int | None) -> str:
-    """What a calibration holds for: hardware and driver, threads, and weft."""
+def known_calibration(device: str, threads: int | None) -> Calibration | None:
+    """A device's calibration, if it was measured before."""
+    identity = device_identity(device, threads)
+    if identity not in _known:
+        path = _path(identity)
+        kept = None if path is None else _read(path, identity)
+        if kept is None:
+            return None
+        _known[identity] = kept
+    return _known[identity]
+
+
+def device_identity(device: str, threads: int | None) -> str:
+    """What measurements hold for: hardware and driver, threads, and weft."""
     found = choose(device)
     opened = driver(found.name)
+    what = (found.name, found.description, found.kind, found.driver)
+    code = opened.identity() if isinstance(opened, KeepingDriver) else ""
+    return key_of("calibration 2", *what, code, str(usable_cores()), str(threads), package_digest() or "")
+
+
+def _measured(device: str, threads: int | None, progress: Progress) -> Calibration:
+    opened = driver(choose(device).name)
     if not isinstance(opened, CompilingDriver):
         raise DeviceError(f"device {device!r} cannot be measured: it compiles nothing", hint="choose another device")
-    what = (found.name, found.description, found.kind, found.driver, opened.identity())
-    return key_of("calibration 2", *what, str(usable_cores()), str(threads), package_digest() or "")
-
-
-def _measured(device: str, threads: int | None, identity: str, progress: Progress) -> Calibration:
-    opened = driver(choose(device).name)
-    assert isinstance(opened, CompilingDriver)
-    found = _Measurement(opened, threads, progress).calibration(identity)
+    identity = device_identity(device, threads)
+    found = _known[identity] = _Measurement(opened, threads, progress).calibration(identity)
     path = _path(identity)
     if path is not None and package_digest() is not None:
         with suppress(OSError):
@@ -190,15 +198,15 @@ class _Measurement:
         """What part of the speed of products convolutions reach."""
         self.progress("convolutions")
         convolutions = {
-            WorkKind.CONVOLUTION: probes.convolutions(known.peak, stride=2),
-            WorkKind.TRANSFORMED: probes.convolutions(known.peak),
-            WorkKind.DEPTHWISE: probes.depthwise_convolutions(known.peak),
+            WorkKind.CONVOLUTION: probes.convolution(known.peak),
+            WorkKind.DEPTHWISE: probes.depthwise_convolution(known.peak),
         }
         product = dict(known.products)[DType.float32]
-        return {
+        found = {
             kind: probe.flops / self._above(probe) / product / occupied(probe.flops, known)
             for kind, probe in convolutions.items()
         }
+        return {**found, WorkKind.TRANSFORMED: TRANSFORMED_GAIN * found[WorkKind.CONVOLUTION]}
 
     def _other_types(self, known: Calibration, target: Target) -> Iterator[tuple[DType, float]]:
         """Operations a second of products of types other than float32, as far as there is time."""

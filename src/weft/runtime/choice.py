@@ -18,21 +18,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from weft.backends.device import CompilingDriver
+from weft.backends.mixed.driver import JOINED
 from weft.backends.reference.interpret import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.cost.calibration import Calibration, Seconds, to_record
-from weft.cost.prediction import Prediction, predict, quick_prediction, workload
-from weft.errors import DeviceError, WeftError
+from weft.cost.calibration import Calibration, Seconds
+from weft.cost.prediction import Known, Prediction, likely_quickest, predict, workload
+from weft.errors import WeftError
 from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
+from weft.placement.partition import divided
+from weft.placement.units import Candidate, problem_of
 from weft.plan.usual_sizes import usual_sizes
+from weft.runtime.attempts import is_the_devices
 from weft.runtime.calibrate import calibrated
-from weft.runtime.devices import driver
+from weft.runtime.devices import compiling
 
 Run = Callable[[], object]
+Shapes = Mapping[str, tuple[int, ...]]
 
 BENCHMARK_SECONDS = 2.0  # of timed runs, for all devices together
 TURN_SECONDS = 5e-3  # of one device, before the next one has its turn
@@ -85,22 +89,30 @@ class Ranking:
 
 
 def by_cost(
-    devices: Sequence[str], source: ChoiceSource, sizes: Mapping[str, int], calibrations: Mapping[str, Calibration]
+    devices: Sequence[str],
+    source: ChoiceSource,
+    sizes: Mapping[str, int],
+    calibrations: Mapping[str, Calibration],
+    share: bool = False,
 ) -> Ranking:
-    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order."""
+    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order.
+
+    `share`: all that are calibrated together are one more, where that promises to be well ahead of each alone.
+    """
     known = [device for device in devices if device in calibrations]
     found: dict[str, Prediction] = {}
+    shared: list[Ranked] = []
     if known:
-        program = source.program()
-        rough = {device: quick_prediction(program, sizes, calibrations[device]) for device in known}
-        likely = min(known, key=lambda device: rough[device])
+        likely = likely_quickest(source.program(), sizes, {device: calibrations[device] for device in known})
         groups = source.fused(likely)
+        portions: Known = {}
+        there = {device: groups if device == likely else _for_device(groups, device) for device in known}
         for device in known:
-            work = workload(groups if device == likely else _for_device(groups, device))
-            found[device] = predict(work, sizes, calibrations[device])
+            found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
+        shared += _shared(there, sizes, calibrations, portions) if share else []
     entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
-    return Ranking("cost", (*entries, *unknown))
+    return Ranking("cost", (*shared, *entries, *unknown))
 
 
 def calibrations_of(devices: Sequence[str], threads: int | None) -> tuple[dict[str, Calibration], dict[str, str]]:
@@ -128,10 +140,20 @@ def likely_sizes(program: TensorProgram, given: Mapping[str, int]) -> dict[str, 
 
 def _for_device(groups: FusedProgram, device: str) -> FusedProgram:
     """Groups that were made for another device, as this one would do them: what it lacks is left to the host."""
-    opened = driver(device)
-    if not isinstance(opened, CompilingDriver):
-        raise DeviceError(f"device {device!r} has no kernels")
-    return adapted(groups, opened.target("float32"))
+    return adapted(groups, compiling(device).target("float32"))
+
+
+def _shared(
+    there: Mapping[str, FusedProgram], sizes: Mapping[str, int], calibrations: Mapping[str, Calibration], known: Known
+) -> list[Ranked]:
+    """All devices together, those with memory of their own first, if that is well ahead; groups are given for each."""
+    drivers = sorted(map(compiling, there), key=lambda one: not one.has_memory)
+    candidates = [Candidate(one.name, one.target("float32"), calibrations[one.name], one.has_memory) for one in drivers]
+    found = divided(problem_of([there[one.name] for one in drivers], candidates, sizes, known))
+    if found is None:
+        return []
+    reason = f"about {found.seconds * 1e3:.3g} ms, in {len(found.parts)} pieces"
+    return [Ranked(JOINED.join(one.name for one in drivers), found.seconds, reason)]
 
 
 def _predicted(prediction: Prediction) -> Ranked:
@@ -164,8 +186,8 @@ def by_benchmark(
             run = ready(device)
             run()
             racing[device], times[device] = run, [[_timed(run, clock)]]
-        except (WeftError, MemoryError) as error:
-            failed.append(Ranked(device, None, _problem(error)))
+        except Exception as error:
+            failed.append(_failed(device, error))
     turns = {device: list(turn) for device, turn in times.items()}
     left = seconds
     for number in range(MOST_TURNS):
@@ -174,8 +196,8 @@ def by_benchmark(
         for device in sorted(turns, reverse=number % 2 == 1):
             try:
                 turn = _turn(racing[device], runs, clock)
-            except (WeftError, MemoryError) as error:
-                failed.append(Ranked(device, None, _problem(error)))
+            except Exception as error:
+                failed.append(_failed(device, error))
                 del turns[device], times[device]
                 continue
             times[device] = [*(times[device] if number else []), turn]  # the first run warmed up, and counts no more
@@ -223,46 +245,46 @@ def _measured(device: str, turns: Sequence[Sequence[float]]) -> Ranked:
     return Ranked(device, found, f"{found * 1e3:.3g} ms, the median of {count} run{'s' if count > 1 else ''}")
 
 
-def _problem(error: BaseException) -> str:
-    return error.problem if isinstance(error, WeftError) else f"it failed: {type(error).__name__}"
+def _failed(device: str, error: Exception) -> Ranked:
+    """A device that is out; an error that another one would have too is raised."""
+    if not is_the_devices(error):
+        raise error
+    return Ranked(device, None, error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}")
 
 
 # -- remembered ------------------------------------------------------------------------------------------------------
 
 
 class RememberedRankings:
-    """Rankings on disk. `model` names the model's content; without one nothing is remembered."""
+    """Rankings on disk. `model` names the model's content; without one nothing is remembered.
+
+    What a ranking depends on beside that: the devices, the shapes of the sample, and what is `known` of the devices.
+    """
 
     def __init__(self, model: str | None) -> None:
         folder = cache_folder()
         self._folder = None if folder is None or model is None else folder / "choices"
         self._model = model or ""
 
-    def get(
-        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> Ranking | None:
+    def get(self, by: str, devices: Sequence[str], shapes: Shapes | None, known: str) -> Ranking | None:
         """The ranking of these devices that was found before, under the same circumstances."""
-        path = self._path(by, devices, sizes, calibrations)
+        path = self._path(by, devices, shapes, known)
         if path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 return _from_record(json.loads(read_file(path)), by, devices)
         return None
 
-    def put(
-        self, ranking: Ranking, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> None:
-        path = self._path(ranking.by, devices, sizes, calibrations)
+    def put(self, ranking: Ranking, devices: Sequence[str], shapes: Shapes | None, known: str) -> None:
+        path = self._path(ranking.by, devices, shapes, known)
         if path is not None:
             with suppress(OSError):
                 write_file(path, json.dumps(_to_record(ranking)).encode())
 
-    def _path(
-        self, by: str, devices: Sequence[str], sizes: Any, calibrations: Mapping[str, Calibration]
-    ) -> Path | None:
+    def _path(self, by: str, devices: Sequence[str], shapes: Shapes | None, known: str) -> Path | None:
         if self._folder is None:
             return None
-        known = json.dumps({device: to_record(found) for device, found in calibrations.items()}, sort_keys=True)
-        return self._folder / f"{key_of('choice 1', self._model, by, repr(tuple(devices)), repr(sizes), known)}.json"
+        taken = None if shapes is None else sorted(shapes.items())
+        return self._folder / f"{key_of('choice 1', self._model, by, repr(tuple(devices)), repr(taken), known)}.json"
 
 
 def _to_record(ranking: Ranking) -> list[Any]:
@@ -278,7 +300,7 @@ def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
         if not isinstance(reason, str) or not (seconds is None or 0 <= seconds < inf):
             raise ValueError("no ranking")
         entries.append(Ranked(device, seconds, reason, None if parts is None else Seconds(*map(float, parts))))
-    if sorted(entry.device for entry in entries) != sorted(devices):
+    if sorted(entry.device for entry in entries if JOINED not in entry.device) != sorted(devices):
         raise ValueError("a ranking of other devices")
     return Ranking(by, tuple(entries), remembered=True)
 

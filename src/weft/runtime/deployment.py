@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from weft.errors import Attempt, DeviceLostError
+from weft.ir.groups import FusedProgram
+from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
 from weft.runtime.attempts import History
 from weft.runtime.model_files import ModelFiles
@@ -31,6 +33,33 @@ class Opener(Protocol):
     @property
     def files(self) -> ModelFiles:
         """What it is read from, and its weights."""
+        ...
+
+    @property
+    def sample(self) -> Mapping[str, Any] | None:
+        """Inputs like those to come."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Whether no step may run elsewhere than on one device."""
+        ...
+
+    @property
+    def threads(self) -> int | None:
+        """How many runs use; None leaves it to the device."""
+        ...
+
+    def content(self) -> str | None:
+        """What names the model, whatever its weights are; None where nothing of it may be remembered."""
+        ...
+
+    def program(self) -> TensorProgram:
+        """The optimised program for any shapes."""
+        ...
+
+    def fused(self, device: str) -> FusedProgram:
+        """Its groups for a device."""
         ...
 
     def open(self, device: str, progress: Stages | None = None) -> Session:

@@ -10,6 +10,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram, PlacementRecord
 from weft.ir.work import NativeSection, Section, all_works
 from weft.runtime.attempts import Service
+from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment
 from weft.runtime.explain import HostStep
 from weft.runtime.policy import Route, Setting
@@ -36,6 +37,7 @@ class DeviceReport:
     device: str  # that serves now
     pick: str  # how it was chosen
     candidates: tuple[str, ...]  # in the order in which they are tried
+    ranking: tuple[Ranked, ...]  # what decided on that order: seconds of a run on each, predicted or measured
     services: tuple[Service, ...]  # who served, in order
     attempts: tuple[Attempt, ...]  # who failed, in order
     shares: tuple[DeviceShare, ...]  # of the devices that it is compiled for
@@ -43,6 +45,7 @@ class DeviceReport:
 
     def __str__(self) -> str:
         lines = [f"{self.file} runs on {self.device} (picked: {self.pick}, of {', '.join(self.candidates)})"]
+        lines += [f"  by {self.pick}, {ranked.device}: {ranked.reason}" for ranked in self.ranking]
         lines += [f"  served by {service.device}: {service.reason}" for service in self.services]
         lines += [f"  {attempt}" for attempt in self.attempts]
         for share in self.shares:
@@ -70,6 +73,7 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
         device,
         way.pick,
         way.devices,
+        () if way.ranking is None else way.ranking.entries,
         tuple(history.services),
         tuple(history.attempts),
         tuple(shares),

@@ -6,11 +6,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
@@ -24,6 +24,23 @@ def generate_inputs(specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed:
     """Random arrays for all inputs that are not optional; dims without a size are 1. InputError where none fits."""
     random = np.random.default_rng(seed)
     return {spec.name: made_up(spec, sizes, random) for spec in specs if not isinstance(spec.type, OptionalType)}
+
+
+class PlannedInputs(Protocol):
+    """A model that knows what it takes, and which sizes are usual for it."""
+
+    @property
+    def inputs(self) -> Sequence[TensorSpec]: ...
+
+    def plan(self) -> tuple[object, Mapping[str, int]]: ...
+
+
+def usual_inputs(model: PlannedInputs) -> dict[str, Array]:
+    """Random arrays of usual sizes."""
+    sizes: Mapping[str, int] = {}
+    with suppress(WeftError):
+        sizes = model.plan()[1]
+    return generate_inputs(model.inputs, sizes)
 
 
 def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Generator, fill: str = RANDOM) -> Array:

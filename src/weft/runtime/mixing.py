@@ -1,32 +1,63 @@
-"""What of a model runs on which of several devices: their calibrations and likely sizes, put to `placement/`.
+"""What of a model runs on which of several devices, decided once: TensorProgram and drivers -> MixedProgram.
 
-On devices that are named together, everything may run where it is expected to be quickest. A device that is named alone
-gives away only steps that it has no kernels for, to the host's processor.
+On devices that are named together, everything may run where it is quickest: calibrations say what to try, and runs that
+are timed decide between that and each device alone. A device that is named alone gives away only steps that it has no
+kernels for, to the host's processor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from weft.backends.device import CompilingDriver
+import numpy as np
+
+from weft.backends.device import CompilingDriver, RunOptions
+from weft.backends.mixed.driver import JOINED, MixedDriver
+from weft.backends.reference.interpret import GuardError
 from weft.cost.calibration import Calibration, Transfer
 from weft.cost.roofline import Peak
-from weft.errors import DeviceError
+from weft.errors import DeviceError, ExecutionError
 from weft.fuse.host import host_by_nature
+from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram, HostGroup
+from weft.ir.mixed import MixedProgram
 from weft.ir.program import TensorProgram, step_name
+from weft.ir.specs import spec
 from weft.ir.target import Target
-from weft.placement.partition import best_single, divided, without_lacking
+from weft.opset.tensor import OnlyAtRunError
+from weft.placement.compile import compile_pieces
+from weft.placement.partition import best_single, divided, on_one, without_lacking
 from weft.placement.schedule import Schedule
 from weft.placement.units import Candidate, Problem, problem
 from weft.runtime.calibrate import calibrated
-from weft.runtime.choice import likely_sizes
+from weft.runtime.choice import Run, by_benchmark, likely_sizes
+from weft.runtime.generated_inputs import generate_inputs
+from weft.runtime.inputs import InputBinder
+from weft.runtime.memory import bind_shapes
+
+FAR = 8.0  # times the prediction of the best: a device alone that is further behind is not tried
+CLEARLY_AHEAD = 0.95  # of the time on one device, that several may take
+MEASURED_SECONDS = 1.0  # of timed runs of all that is tried
 
 _NAMED = 8  # steps that an error names
 _NEAR_RUN, _FAR_RUN = 1e-5, 1e-4  # seconds of a run on the host's memory, and on a device with memory of its own
 _FAR_TRANSFER = Transfer(2e-5, 5e9)
+
+CompilePiece = Callable[[TensorProgram, CompilingDriver], CompiledProgram]
+"""Takes a program, or a piece of one, through all stages for a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixOptions:
+    """What a user said that counts: where `strict` allows no step elsewhere, and inputs like those to come."""
+
+    precision: str
+    strict: bool
+    sample: Mapping[str, Any] | None
+    run: RunOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,24 +73,106 @@ class Mix:
         return len({part.device for part in self.schedule.parts}) > 1
 
 
-def quickest_mix(
-    program: TensorProgram, drivers: Sequence[CompilingDriver], precision: str, threads: int | None
-) -> Mix:
-    """Everything where it is expected to be quickest: on several devices if that pays, or all on the best one."""
-    sizes = likely_sizes(program, {})
-    found = problem(program, _candidates(drivers, precision, threads), sizes)
-    return Mix(found, divided(found) or best_single(found), sizes)
+class Mixer:
+    """Puts the programs of one model on several devices."""
+
+    def __init__(
+        self, file: str, options: MixOptions, compile_piece: CompilePiece, decided: MixedProgram | None = None
+    ) -> None:
+        """What was decided for the model holds for its programs to come: those for other shapes, or fewer outputs."""
+        self._file = file
+        self._options = options
+        self._compile_piece = compile_piece
+        used = set() if decided is None else {piece.device for piece in decided.pieces}
+        self._alone = used.pop() if len(used) == 1 else None  # the one device that was found to be quickest
+
+    def quickest(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> MixedProgram:
+        """The program where it is expected to be quickest, on several devices if that pays."""
+        return self._compiled(self._expected(program, drivers), drivers)
+
+    def measured(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> MixedProgram:
+        """The program on several devices, or on one alone, whichever runs it quickest."""
+        tried = contenders(self._expected(program, drivers))
+        made: dict[str, MixedProgram] = {}
+
+        def ready(name: str) -> Run:
+            made[name] = self._compiled(tried[name], drivers)
+            runner = MixedDriver(drivers).start(made[name], self._options.run)
+            inputs = self._inputs(program, drivers[0].name)
+
+            def run() -> object:
+                try:
+                    return runner.run(inputs)
+                except (GuardError, ArithmeticError, OnlyAtRunError) as error:
+                    raise ExecutionError(f"made-up inputs do not fit: {error}") from error
+
+            return run
+
+        best, times = _best(list(tried), ready) if len(tried) > 1 else (next(iter(tried)), ())
+        found = made[best] if best in made else self._compiled(tried[best], drivers)
+        return replace(found, placement=replace(found.placement, measured=times))
+
+    def helped(
+        self, program: TensorProgram, fused: FusedProgram, drivers: Sequence[CompilingDriver]
+    ) -> MixedProgram | None:
+        """Everything on the first device, but what it lacks kernels for on the second, as far as that pays.
+
+        None where the first one does it all, or better alone. Nothing is measured for that: by any numbers, numpy is
+        slower at a kernel's work than a processor's kernels are.
+        """
+        lacking = lacking_steps(fused)
+        if not lacking:
+            return None
+        if self._options.strict:
+            raise refused(drivers[0].name, lacking).at(file=self._file)
+        sizes = self._sizes(program)
+        candidates = [_nominal(driver, driver.target(self._options.precision)) for driver in drivers]
+        found = problem(program, candidates, sizes)
+        mix = Mix(found, without_lacking(found), sizes)
+        return self._compiled(mix, drivers) if mix.is_divided else None
+
+    def _expected(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> Mix:
+        sizes, options = self._sizes(program), self._options
+        found = problem(program, [_calibrated(driver, options) for driver in drivers], sizes)
+        names = [driver.name for driver in drivers]
+        if self._alone in names:
+            return Mix(found, on_one(found, names.index(self._alone)), sizes)
+        return Mix(found, divided(found) or best_single(found), sizes)
+
+    def _compiled(self, mix: Mix, drivers: Sequence[CompilingDriver]) -> MixedProgram:
+        """All pieces, each for its device."""
+        by_name = {driver.name: driver for driver in drivers}
+        made = compile_pieces(
+            mix.problem, mix.schedule, mix.sizes, lambda name, program: self._compile_piece(program, by_name[name])
+        )
+        if self._options.strict and made.placement.moved:
+            steps = [(moved.node or moved.step, moved.reason) for moved in made.placement.moved]
+            raise refused(made.placement.primary, steps).at(file=self._file)
+        return made
+
+    def _sizes(self, program: TensorProgram) -> dict[str, int]:
+        """Sizes as in the sample, and where that does not tell usual ones."""
+        names = {value.name for value in program.inputs}
+        shapes = {name: np.shape(content) for name, content in (self._options.sample or {}).items() if name in names}
+        return likely_sizes(program, bind_shapes(program.inputs, shapes, self._file)[0])
+
+    def _inputs(self, program: TensorProgram, home: str) -> list[Any]:
+        """The sample, or inputs that are made up; InputError where none fit."""
+        specs = tuple(spec(value.name, value.type) for value in program.inputs)
+        sample = self._options.sample or generate_inputs(specs, self._sizes(program))
+        given = {one.name: sample[one.name] for one in specs if one.name in sample}
+        bound = InputBinder(specs, (), self._file, home)(given, None)
+        return [bound.arrays[value.name] for value in program.inputs]
 
 
-def helped_mix(program: TensorProgram, device: CompilingDriver, helper: CompilingDriver, precision: str) -> Mix:
-    """Everything on one device, but what it lacks kernels for on another, as far as that pays.
-
-    Nothing is measured for that: by any numbers, numpy is slower at a kernel's work than a processor's kernels are.
-    """
-    sizes = likely_sizes(program, {})
-    candidates = [_nominal(driver, driver.target(precision)) for driver in (device, helper)]
-    found = problem(program, candidates, sizes)
-    return Mix(found, without_lacking(found), sizes)
+def contenders(mix: Mix) -> dict[str, Mix]:
+    """What may turn out to be the quickest, by name, the likeliest first: predictions are not exact."""
+    names = [candidate.name for candidate in mix.problem.candidates]
+    alone = {name: replace(mix, schedule=on_one(mix.problem, number)) for number, name in enumerate(names)}
+    found = {JOINED.join(names): mix} if mix.is_divided else {}
+    least = min(single.schedule.seconds for single in alone.values())
+    likely = {name: single for name, single in alone.items() if single.schedule.seconds <= FAR * least}
+    return found | dict(sorted(likely.items(), key=lambda entry: entry[1].schedule.seconds))
 
 
 def lacking_steps(fused: FusedProgram) -> list[tuple[str, str]]:
@@ -81,6 +194,22 @@ def refused(device: str, steps: Sequence[tuple[str, str]]) -> DeviceError:
     return DeviceError(problem, hint="load it without strict, or on another device")
 
 
+def _best(names: Sequence[str], ready: Callable[[str], Run]) -> tuple[str, tuple[tuple[str, float], ...]]:
+    """Who ran quickest, and what each took; several devices must be clearly ahead of one. If none ran, the first."""
+    entries = by_benchmark(names, ready, seconds=MEASURED_SECONDS).entries
+    times = {entry.device: entry.seconds for entry in entries if entry.seconds is not None}
+    if not times:
+        return names[0], ()
+    best = min(times, key=lambda name: times[name] / (CLEARLY_AHEAD if JOINED in name else 1.0))
+    return best, tuple(times.items())
+
+
+def _calibrated(driver: CompilingDriver, options: MixOptions) -> Candidate:
+    """A device as it was measured."""
+    found = calibrated(driver.name, options.run.threads)
+    return Candidate(driver.name, driver.target(options.precision), found, driver.has_memory)
+
+
 def _nominal(driver: CompilingDriver, target: Target) -> Candidate:
     """A device as its class is known, whatever this one was measured to do."""
     rates = target.rates
@@ -99,10 +228,3 @@ def _nominal(driver: CompilingDriver, target: Target) -> Candidate:
         download=moved,
     )
     return Candidate(driver.name, target, calibration, driver.has_memory)
-
-
-def _candidates(drivers: Sequence[CompilingDriver], precision: str, threads: int | None) -> tuple[Candidate, ...]:
-    return tuple(
-        Candidate(driver.name, driver.target(precision), calibrated(driver.name, threads), driver.has_memory)
-        for driver in drivers
-    )

@@ -19,6 +19,7 @@ from weft.runtime.deployment import Deployment
 from weft.runtime.device_report import DeviceReport, describe_devices
 from weft.runtime.explain import HostStep
 from weft.runtime.memory import Memory
+from weft.runtime.picking import picked
 from weft.runtime.policy import DeviceOption, Route, route
 from weft.runtime.profile import Profile
 from weft.runtime.session import Session, on_host
@@ -138,7 +139,8 @@ class Model:
         """The same model on another device (or chain of them): graph and weights are shared, and it is compiled there
         with its first use.
         """
-        return Model(self.deployment, route(device), self._strict, self._signature)
+        way = picked(route(device), self.deployment)
+        return Model(self.deployment, way, self._strict, self._signature)
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from typing import Any, Generic, TypeVar, Union
 from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
 from weft.runtime import environment
 from weft.runtime.arguments import whole_number
+from weft.runtime.choice import Ranking
 from weft.runtime.devices import automatic, choose
 from weft.runtime.environment import Variable
 
 AUTO = "auto"
-PICKS = ("cost", "benchmark", "order")
+PICKS = COST, BENCHMARK, ORDER = ("cost", "benchmark", "order")
 RUNS = 10  # of a benchmark, on each device
 ARGUMENT, DEFAULT = "argument", "default"
 
@@ -116,6 +117,7 @@ class Route:
     absent: tuple[Attempt, ...]
     settings: Settings
     said: str = ""  # why the first device is the first, where that is not plain from the rest
+    ranking: Ranking | None = None  # that put the devices into this order
 
     @property
     def is_detour(self) -> bool:

@@ -136,16 +136,16 @@ def byte_products(peak: Peak) -> Probe:
     return _probe([_zeros(side, side, dtype=DType.uint8)], layer, 2.0 * side**3)
 
 
-def convolutions(peak: Peak, stride: int = 1) -> Probe:
-    """A 3x3 convolution, of a stride for which some devices have another way or not."""
+def convolution(peak: Peak) -> Probe:
+    """A 3x3 convolution, of a stride for which nobody has another way than products."""
     wanted = PRODUCT_SECONDS * peak.flops
     channels = 64 if wanted < 1e9 else 256
     side = _image_side(wanted / (2 * 9 * channels**2))
-    return _convolution(channels, side, channels, stride)
+    return _convolution(channels, side, channels, 2)
 
 
-def depthwise_convolutions(peak: Peak) -> Probe:
-    """The same, each channel on its own."""
+def depthwise_convolution(peak: Peak) -> Probe:
+    """A 3x3 convolution of each channel on its own."""
     side = _image_side(PRODUCT_SECONDS * peak.bandwidth / (8 * DEPTHWISE_CHANNELS))
     return _convolution(DEPTHWISE_CHANNELS, side, 1, 1)
 
@@ -153,13 +153,13 @@ def depthwise_convolutions(peak: Peak) -> Probe:
 def _convolution(channels: int, side: int, taken: int, stride: int) -> Probe:
     strides, pads, groups = (stride, stride), ((1, 1), (1, 1)), channels // taken
 
-    def layers(x: Tensor) -> list[Tensor]:
+    def layer(x: Tensor) -> list[Tensor]:
         filters = _weights(channels, taken, 3, 3)
         y = language.convolve(x, filters, strides=strides, dilations=(1, 1), pads=pads, groups=groups)
         return [language.reduce("maximum", y, [2, 3])]
 
     flops = 2.0 * 9 * taken * channels * side**2
-    return _probe([_zeros(1, channels, stride * side, stride * side)], layers, flops)
+    return _probe([_zeros(1, channels, stride * side, stride * side)], layer, flops)
 
 
 # -- making them -----------------------------------------------------------------------------------------------------

@@ -12,15 +12,13 @@ from dataclasses import replace
 from typing import Any
 from weakref import ReferenceType, ref
 
-from weft.errors import WeftError
 from weft.runtime.attempts import logger
 from weft.runtime.choice import by_benchmark
 from weft.runtime.devices import driver
-from weft.runtime.generated_inputs import generate_inputs
+from weft.runtime.generated_inputs import usual_inputs
 from weft.runtime.model import Model
 from weft.runtime.policy import Route
 from weft.runtime.progress import Stages
-from weft.runtime.session import Session
 
 
 class EndedError(Exception):
@@ -91,7 +89,7 @@ def _try(found: ReferenceType[Model], device: str, sample: Mapping[str, Any] | N
     del model  # whoever drops it meanwhile ends this
     try:
         deployment.session(device, progress)
-        inputs = _inputs(deployment.session(serving)) if sample is None else sample
+        inputs = usual_inputs(deployment.session(serving)) if sample is None else sample
     except EndedError:
         raise
     except Exception as error:
@@ -113,11 +111,3 @@ def _try(found: ReferenceType[Model], device: str, sample: Mapping[str, Any] | N
     if model is not None and model.device == serving and ranking.best == device:
         reason = ", ".join(f"{entry.device}: {entry.reason}" for entry in ranking.entries)
         model.move_to(device, f"it is ready, and faster ({reason})")
-
-
-def _inputs(session: Session) -> dict[str, Any]:
-    """Made-up inputs of usual sizes."""
-    sizes: Mapping[str, int] = {}
-    with suppress(WeftError):
-        sizes = session.plan()[1]
-    return dict(generate_inputs(session.inputs, sizes))

@@ -27,7 +27,7 @@ from weft.cost.roofline import Peak
 from weft.ir.target import VectorTarget
 from weft.threads import Team, once, usable_cores
 
-ROUNDS = 60  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUNDS = 40  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
 BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
 READ_VECTORS = 8

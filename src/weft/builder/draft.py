@@ -1,8 +1,8 @@
 """The nodes of a graph in the making, and what is known of their values.
 
-A recording has a level for the graph and one for each body of control flow that is being written. Every node's
+A draft has a level for the graph and one for each body of control flow that is being written. Every node's
 definition runs as the node is added, on the symbolic tensors of the trace of its level: that gives the types of its
-results, or the error. Names are unique in the whole recording, whatever level they are of.
+results, or the error. Names are unique in the whole draft, whatever level they are of.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError
 from weft.frontend.schemas import output_dtypes
+from weft.ir import dims
+from weft.ir.dims import Symbol
 from weft.ir.dtypes import from_number
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
 from weft.ir.types import AnyType, TensorType, Type
@@ -30,7 +32,7 @@ from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
 
 Values = MutableMapping[str, "Tensor | None"]
-current_recording: ContextVar[Recording | None] = ContextVar("current_recording", default=None)
+current_draft: ContextVar[Draft | None] = ContextVar("current_draft", default=None)
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +45,7 @@ class Level:
     parent: Level | None = None
     nodes: list[Node] = field(default_factory=list)
     inputs: list[GraphValue] = field(default_factory=list)
+    sizes: dict[Symbol, tuple[Handle, int]] = field(default_factory=dict)  # where those that only a run knows are
 
     def sees(self, other: Level) -> bool:
         """Whether values of another level can be used here."""
@@ -56,7 +59,7 @@ class Level:
         return Graph(self.name, tuple(self.nodes), tuple(self.inputs), tuple(outputs), initializers)
 
 
-class Recording:
+class Draft:
     """All that is known of a graph in the making."""
 
     def __init__(self, name: str, opsets: Mapping[str, int], evaluator: Evaluator, handle: type[Handle]) -> None:
@@ -100,7 +103,7 @@ class Recording:
 
     def check(self, handle: Handle) -> Handle:
         """A value that is used here, if it may be."""
-        if handle.recording is not self:
+        if handle.draft is not self:
             raise GraphError(f"{handle.name!r} is a tensor of another graph", hint="build both parts in one graph")
         if not self.level.sees(handle.level):
             raise GraphError(
@@ -108,6 +111,16 @@ class Recording:
                 hint="let the body return it",
             )
         return handle
+
+    def find_size(self, symbol: Symbol) -> tuple[Handle, int] | None:
+        """A tensor that can be seen here and has a size of this name, and its axis."""
+        level: Level | None = self.level
+        while level is not None:
+            found = level.sizes.get(symbol)
+            if found is not None and found[0].name in level.values:  # else it was taken back
+                return found
+            level = level.parent
+        return None
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -184,13 +197,18 @@ class Recording:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Gives what takes back the names and constants that were made meanwhile; an error does so, too."""
+        """Gives what takes back the names, constants and nodes that were made meanwhile; an error does so, too."""
+        level, nodes = self.level, len(self.level.nodes)
         names, initializers = len(self._names), len(self.initializers)
 
         def take_back() -> None:
-            for made, count in ((self._names, names), (self.initializers, initializers)):
-                while len(made) > count:
-                    made.popitem()
+            del level.nodes[nodes:]
+            while len(self.initializers) > initializers:
+                self.initializers.popitem()
+            while len(self._names) > names:
+                name, _ = self._names.popitem()
+                level.values.pop(name, None)
+                self.top.values.pop(name, None)
 
         try:
             yield take_back
@@ -201,11 +219,11 @@ class Recording:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Makes it the one that functions without tensors among their inputs write to."""
-        token = current_recording.set(self)
+        token = current_draft.set(self)
         try:
             yield
         finally:
-            current_recording.reset(token)
+            current_draft.reset(token)
 
     def _as_given(self, value: Any) -> Any:
         """An attribute as definitions take it: graphs are functions of tensors."""
@@ -239,7 +257,12 @@ class Recording:
 
     def _hand_out(self, level: Level, name: str, traced: Tensor, type: Type | None = None) -> Handle:
         level.values[name] = traced
-        return self._handle(self, level, name, traced, type)
+        handle = self._handle(self, level, name, traced, type)
+        for axis, size in enumerate(traced.type.shape or () if isinstance(traced.type, TensorType) else ()):
+            symbol = dims.as_symbol(size)
+            if symbol is not None and self.find_size(symbol) is None:
+                level.sizes[symbol] = (handle, axis)
+        return handle
 
 
 def _there(tensor: Tensor | None, number: int) -> Tensor:

@@ -1,0 +1,34 @@
+"""Run a graph of the builder with onnxruntime and on weft's reference, which must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import weft
+
+
+def with_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs by name."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, dict(inputs))))
+
+
+def run(graph: weft.Graph, inputs: Mapping[str, Any], devices: tuple[str, ...] = ("reference",)) -> dict[str, Any]:
+    """What onnxruntime gives for a valid file of the graph, and weft as well."""
+    model = graph.to_onnx()
+    onnx.checker.check_model(model, full_check=True)
+    wanted = with_onnxruntime(model, inputs)
+    for device in devices:
+        results = graph.compile(device=device).run(dict(inputs))
+        assert list(results) == list(wanted)
+        for name, array in wanted.items():
+            assert results[name].dtype == array.dtype, name
+            np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6, err_msg=f"{name} on {device}")
+    return wanted

@@ -1,0 +1,119 @@
+"""`tensor[...]` gives what numpy gives, or says that it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from builder.running import run
+
+import weft
+
+X = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
+ROWS = np.array([3, 0, -1])
+TABLE = np.array([[0, 1], [4, -2]])
+MASK = np.array([True, False, False, True])
+
+PLAIN: tuple[Any, ...] = (
+    2,
+    -1,
+    (1, 2),
+    (1, 2, 3),
+    (slice(None), 3),
+    (..., 0),
+    (0, ..., -1),
+    ...,
+    slice(1, 3),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(-2, None),
+    slice(3, 0, -2),
+    (slice(1, None), slice(None, -1), slice(None, None, 3)),
+    (2, slice(1, 4), slice(None, None, -2)),
+    None,
+    (None, 1),
+    (slice(None), None, slice(2)),
+    (1, None, slice(None), None, 2),
+    (..., None),
+    (None, ..., 3, None),
+)
+GATHERED: tuple[Any, ...] = (
+    ROWS,
+    [0, 2],
+    (slice(None), TABLE),
+    (..., TABLE),
+    (slice(1, None), [1, 1], None),
+    (None, slice(None), TABLE),
+    (ROWS, [1, 2, 0]),
+    (ROWS, slice(None), [1, 2, 0]),
+    (slice(None), ROWS, [1, 2, 0]),
+    (0, slice(None), ROWS),
+    (0, ROWS),
+    (TABLE % 4, 1, TABLE),
+    (slice(None), TABLE, 2),
+    (ROWS[:, None], [0, 1], slice(None, None, 2)),
+    MASK,
+    (slice(None), [True, False, True, False, True]),
+    X > 40,
+    X[:, :, 0] > 40,
+)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), ("a", "b", "c")], ids=["fixed sizes", "open sizes"])
+@pytest.mark.parametrize("keys", [PLAIN, GATHERED], ids=["plain", "gathered"])
+def test_indexing_is_numpys(shape: tuple[Any, ...], keys: tuple[Any, ...]) -> None:
+    graph = weft.Graph()
+    x = graph.input("x", shape)
+    for number, key in enumerate(keys):
+        graph.output(x[key], f"y{number}")
+    results = run(graph, {"x": X})
+    for number, key in enumerate(keys):
+        np.testing.assert_array_equal(results[f"y{number}"], X[key], err_msg=str(key))
+
+
+def test_tensors_as_indices_masks_and_bounds() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("a", "b", "c"))
+    i, mask, end = (
+        graph.input("i", ("n",), "int32"),
+        graph.input("mask", ("a",), "bool"),
+        graph.input("end", (), "int64"),
+    )
+    graph.outputs(
+        gathered=x[i],
+        both=x[i, :, i],
+        masked=x[mask],
+        compared=x[x > 40],
+        cut=x[:end, end:],
+        half=x[: x.shape[0] // 2, -1],
+        last=x[x.shape[0] - 1],
+    )
+    given = {"x": X, "i": np.array([1, 0, 3], np.int32), "mask": MASK, "end": np.array(2)}
+    results = run(graph, given)
+    i_, n = given["i"], 2
+    expected = {"gathered": X[i_], "both": X[i_, :, i_], "masked": X[MASK], "compared": X[X > 40]}
+    expected |= {"cut": X[:n, n:], "half": X[: X.shape[0] // 2, -1], "last": X[-1]}
+    for name, array in expected.items():
+        np.testing.assert_array_equal(results[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (4, "index 4 is out of range for axis 0"),
+        ((0, 0, 0, 0), "4 indices for a tensor of 3 dimensions"),
+        ((..., ...), "one ellipsis"),
+        ("name", "is no index"),
+        (1.5, "is no index"),
+        (slice(0, 2, 0), "step of a slice"),
+        (slice(0.5, None), "bounds of a slice"),
+        ((MASK, 0), "a mask must be the only index"),
+        ((ROWS, None, ROWS), "new axes cannot stand beside several index tensors"),
+    ],
+    ids=str,
+)
+def test_what_is_no_index(key: Any, said: str) -> None:
+    x = weft.Graph().input("x", (4, 5, 6))
+    with pytest.raises(weft.GraphError, match=said):
+        x[key]
