@@ -51,6 +51,15 @@ def test_names_that_users_gave_are_kept() -> None:
     np.testing.assert_array_equal(results["same"], X)
 
 
+def test_inputs_and_parameters_as_outputs_under_their_own_names() -> None:
+    graph = weft.Graph()
+    x, w = graph.input("x", (2, 3)), graph.parameter("w", np.ones(2, np.float32))
+    graph.outputs(x, w, twice=x, product=x * 2)
+    results = run(graph, {"x": X})
+    assert list(results) == ["x", "w", "twice", "product"]
+    np.testing.assert_array_equal(results["x"], X)
+
+
 def test_one_value_under_a_name_from_a_body() -> None:
     """A value that takes the name of an output is renamed inside of bodies, too."""
     graph = weft.Graph()
@@ -134,6 +143,9 @@ def test_constants() -> None:
     assert graph.constant([1, 2], "uint8").dtype == "uint8"
     assert graph.constant(np.ones(2)).dtype == "float64"
     assert graph.constant(True).shape == ()
+    assert graph.constant([1, 0], bool).dtype == "bool"
+    with pytest.raises(weft.GraphError, match="should be bool, which cannot hold 2"):
+        graph.constant(2, bool)
 
 
 def test_functions_without_inputs_belong_to_the_graph_of_a_with_statement() -> None:
