@@ -57,7 +57,7 @@ from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver, helper, together
 from weft.runtime.dump import StageDump
 from weft.runtime.memory import parse_bytes
-from weft.runtime.mixing import Mixer, MixOptions
+from weft.runtime.mixing import Mixer, MixOptions, check_strict
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.picking import picked
@@ -482,6 +482,8 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
+        if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
+            check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
 
     def is_ready(self) -> bool:

@@ -35,6 +35,7 @@ from weft.placement.schedule import Schedule
 from weft.placement.units import Candidate, Problem, problem
 from weft.runtime.calibrate import calibrated
 from weft.runtime.choice import Run, by_benchmark, likely_sizes
+from weft.runtime.explain import explain
 from weft.runtime.generated_inputs import generate_inputs
 from weft.runtime.inputs import InputBinder
 from weft.runtime.memory import bind_shapes
@@ -140,7 +141,7 @@ class Mixer:
         if not lacking:
             return None
         if self._options.strict:
-            raise refused(drivers[0].name, lacking).at(file=self._file)
+            raise refused(drivers[0].name, lacking, self._file)
         sizes = self._sizes(program)
         candidates = [_nominal(driver, driver.target(self._options.precision)) for driver in drivers]
         found = problem(program, candidates, sizes)
@@ -161,7 +162,7 @@ class Mixer:
         if self._options.strict and mix.is_divided:
             moved = record_of(mix.problem, mix.schedule, mix.sizes, [0] * len(mix.schedule.parts)).moved
             steps = [(step.node or step.step, step.reason) for step in moved]
-            raise refused(mix.problem.candidates[mix.schedule.primary].name, steps).at(file=self._file)
+            raise refused(mix.problem.candidates[mix.schedule.primary].name, steps, self._file)
         return compile_pieces(
             mix.problem, mix.schedule, mix.sizes, lambda name, program: self._compile_piece(program, by_name[name])
         )
@@ -202,12 +203,23 @@ def lacking_steps(fused: FusedProgram) -> list[tuple[str, str]]:
     ]
 
 
-def refused(device: str, steps: Sequence[tuple[str, str]]) -> DeviceError:
+def check_strict(device: str, program: CompiledProgram | MixedProgram, file: str) -> None:
+    """Raise DeviceError where steps of a program do not run on the one device that was asked for."""
+    if isinstance(program, MixedProgram):
+        steps = [(step.node or step.step, step.reason) for step in program.placement.moved]
+        device = program.placement.primary
+    else:
+        steps = [(step.node or step.step, step.reason) for step in explain(program) if not step.by_nature]
+    if steps:
+        raise refused(device, steps, file)
+
+
+def refused(device: str, steps: Sequence[tuple[str, str]], file: str) -> DeviceError:
     """What `strict` says to steps that would run elsewhere."""
     named = "; ".join(f"{node}: {reason}" for node, reason in steps[:_NAMED])
     more = f"; and {len(steps) - _NAMED} more" if len(steps) > _NAMED else ""
     problem = f"{len(steps)} steps would not run on {device}: {named}{more}"
-    return DeviceError(problem, hint="load it without strict, or on another device")
+    return DeviceError(problem, hint="load it without strict, or on another device", file=file)
 
 
 def _best(names: Sequence[str], ready: Callable[[str], Run]) -> tuple[str, Times]:
