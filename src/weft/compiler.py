@@ -470,12 +470,9 @@ class Pipeline:
         return session
 
     def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
-
-        Models whose weights were set are not kept: there would be one for each set of them.
-        """
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
         entry = self._entry(device)
-        cached = None if entry is None else entry.get()
+        cached = self._changed(device) if self.files.changed else None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
             made = self._make()
@@ -485,6 +482,20 @@ class Pipeline:
         if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
             check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
+
+    def _changed(self, device: KeepingDriver) -> CachedModel | None:
+        """A model whose weights were set, made of what the cache has with the file's own weights.
+
+        It is not kept: there would be one for each set of weights.
+        """
+        former = Pipeline(self.files.unchanged, self.options, device.name, self.progress, self.precision)
+        entry = former._entry(device)
+        kept = None if entry is None else entry.get()
+        if kept is None or not isinstance(kept.program, CompiledProgram):
+            return None
+        revised = self._revised(former, kept.program)
+        assert not isinstance(revised, TensorProgram)
+        return CachedModel(kept.signature, revised)
 
     def is_ready(self) -> bool:
         """Whether it takes no compilation to load the model."""
