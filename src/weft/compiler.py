@@ -396,7 +396,7 @@ class Pipeline:
         return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
 
     def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
-        self.dump.stage(f"piece-{device.name}", lambda: program)
+        self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)
         return self._generate(program, self.fuse(program, device), device)
 
     # -- a model -----------------------------------------------------------------------------------------------------
@@ -591,7 +591,7 @@ class Pipeline:
         if self.dump.folder is None:
             return
         kernels = named_kernels(sections)
-        folder = "kernels" if device is self.driver else f"kernels-{device.name}"
+        folder = "kernels" if device is self.driver else f"kernels-{device.name.replace(':', '-')}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
         for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
             self.dump.file(f"{folder}/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
