@@ -44,7 +44,7 @@ from weft.plan.texts import plan_text
 from weft.runtime.available_memory import check_memory_to_compile
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
-from weft.runtime.mixing import Mixer, MixOptions
+from weft.runtime.mixing import Mixer, MixOptions, check_strict
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import Stages
@@ -153,7 +153,7 @@ class Pipeline:
         return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
 
     def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
-        self.dump.stage(f"piece-{device.name}", lambda: program)
+        self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)
         return self._generate(program, self.fuse(program, device), device)
 
     # -- a model -----------------------------------------------------------------------------------------------------
@@ -236,6 +236,8 @@ class Pipeline:
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
+        if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
+            check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
 
     def _changed(self, device: KeepingDriver) -> CachedModel | None:
@@ -346,7 +348,7 @@ class Pipeline:
         if self.dump.folder is None:
             return
         kernels = named_kernels(sections)
-        folder = "kernels" if device is self.driver else f"kernels-{device.name}"
+        folder = "kernels" if device is self.driver else f"kernels-{device.name.replace(':', '-')}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
         for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
             self.dump.file(f"{folder}/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)

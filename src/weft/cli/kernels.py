@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision, cache=False))
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
-        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="choose another device: see weft devices")
+        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="name one that compiles: see weft devices")
     program = pipeline.program()
     sections = named(pipeline.build(pipeline.fuse(program)))
     given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), sizes)
