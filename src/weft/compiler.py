@@ -77,10 +77,10 @@ class LoadOptions:
     """What `weft.load` takes beside the model; a WeftError where an option is none.
 
     device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
-        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
-        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
-        says what was tried.
+        its number, "webgpu:geforce" by a part of its name, "webgpu+cpu" are two together, each part of the model where
+        it is quickest. A list of names is a chain, of which the first that works serves; a `weft.DevicePolicy` says
+        what "auto" may choose from, and how. Where a device that "auto" chose, or one of a chain, fails at load or in a
+        run, the next takes over, and a FallbackWarning tells. `model.report()` says what was tried.
     strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
     warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
         the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
@@ -226,6 +226,7 @@ class ModelOpener:
         self.file = files.file
         self.options = options
         self.sample = options.sample
+        self.strict = options.strict
         self.threads = options.threads
         self._progress = progress
         self._program: TensorProgram | None = None  # held from the choice of a device until it is opened
@@ -469,12 +470,9 @@ class Pipeline:
         return session
 
     def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
-
-        Models whose weights were set are not kept: there would be one for each set of them.
-        """
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
         entry = self._entry(device)
-        cached = None if entry is None else entry.get()
+        cached = self._changed(device) if self.files.changed else None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
             made = self._make()
@@ -482,6 +480,20 @@ class Pipeline:
             cached = (made if entry is None else entry.put(made)) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         return cached.signature, cached.program
+
+    def _changed(self, device: KeepingDriver) -> CachedModel | None:
+        """A model whose weights were set, made of what the cache has with the file's own weights.
+
+        It is not kept: there would be one for each set of weights.
+        """
+        former = Pipeline(self.files.unchanged, self.options, device.name, self.progress, self.precision)
+        entry = former._entry(device)
+        kept = None if entry is None else entry.get()
+        if kept is None or not isinstance(kept.program, CompiledProgram):
+            return None
+        revised = self._revised(former, kept.program)
+        assert not isinstance(revised, TensorProgram)
+        return CachedModel(kept.signature, revised)
 
     def is_ready(self) -> bool:
         """Whether it takes no compilation to load the model."""

@@ -200,6 +200,19 @@ def test_an_error_of_the_users_own_passes_and_leaves_the_graph_as_it_was() -> No
     np.testing.assert_array_equal(run(graph, {"x": X})["y"], X + 1)
 
 
+def test_a_branch_that_fails_takes_the_other_with_it() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", (2, 3))
+
+    def first() -> Tensor:
+        return ops.add(x, graph.parameter("w", np.ones(3, np.float32)), name="sum")
+
+    with pytest.raises(weft.GraphError, match="cast one of them"):
+        ops.if_(x.sum() > 0, first, lambda: x.astype("int64"))
+    graph.output(ops.if_(x.sum() > 0, first, lambda: x * x.shape[0]), "y")
+    np.testing.assert_array_equal(run(graph, {"x": X})["y"], X * 2)
+
+
 def test_a_tensor_of_a_body_is_not_to_be_used_outside() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
@@ -243,6 +256,10 @@ def test_other_wrong_bodies() -> None:
         ops.if_(x.sum() > 0, lambda: x, lambda: x.astype("int64"))
     with pytest.raises(weft.GraphError, match="then must be a function"):
         ops.if_(x.sum() > 0, x, lambda: x)  # type: ignore[call-overload]
+    with pytest.raises(weft.GraphError, match="is None"):
+        ops.loop(3, None, [x, None], lambda _, *s: (None, *s))  # type: ignore[list-item]
+    with pytest.raises(weft.GraphError, match="which graph"):
+        ops.if_(True, lambda: x, lambda: x)
     with pytest.raises(weft.GraphError, match="for 1 states"):
         ops.scan([x], [x], lambda *_: ())
     with pytest.raises(weft.GraphError, match="axes has 2 entries for 1 sequences"):

@@ -14,7 +14,7 @@ import numpy as np
 import onnx.defs
 import onnxruntime.capi.onnxruntime_pybind11_state as onnxruntime_state
 import pytest
-from builder.running import run
+from builder.running import run, with_onnxruntime
 
 import weft
 from weft import ops
@@ -126,6 +126,17 @@ def test_constants_take_the_dtype_of_what_they_meet(dtype: str) -> None:
     assert ops.max(x, 1, 2).dtype == dtype
 
 
+def test_numbers_are_not_rounded_on_their_way_to_a_wider_type() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", (1,), "float64")
+    graph.outputs(sum=x + 0.1, power=x**0.1, where=ops.where(x > 1e300, x, 0.1), scaled=x * [0.1])
+    results = run(graph, {"x": np.array([1.5])})
+    assert results["sum"] == 1.5 + 0.1
+    assert results["where"] == 0.1
+    assert results["scaled"] == 1.5 * 0.1
+    np.testing.assert_allclose(results["power"], 1.5**0.1, rtol=1e-14)
+
+
 def test_constants_that_meet_no_tensor_of_their_type() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
@@ -144,6 +155,9 @@ def test_constants_that_meet_no_tensor_of_their_type() -> None:
         ("int64", 0.5, "should be int64, which cannot hold 0.5"),
         ("uint8", 300, "should be uint8, which cannot hold 300"),
         ("uint8", -1, "should be uint8, which cannot hold -1"),
+        ("float16", 1e9, "should be float16, which cannot hold 1000000000.0"),
+        ("float32", 1e300, "should be float32, which cannot hold 1e\\+300"),
+        ("float32", 2**70, "neither a number nor a text"),
         ("float32", "text", "should be float32, not string"),
         ("float32", True, "should be float32, not bool"),
         ("float32", [[1, 2], [3]], "is no array"),
@@ -171,6 +185,22 @@ def test_attributes_in_the_forms_that_people_write_them() -> None:
     assert x.astype(str).dtype == "string"
 
 
+def test_infinity_and_nan_are_numbers_that_floats_hold() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", (2,), "float16")
+    graph.output(ops.where(x > 0, -np.inf, np.nan), "y")
+    assert str(run(graph, {"x": np.array([1, -1], np.float16)})["y"].tolist()) == "[-inf, nan]"
+
+
+def test_gradients_speak_of_values_by_their_names() -> None:
+    graph = weft.Graph(opset={"": 12, "ai.onnx.preview.training": 1})
+    x, w = graph.input("x", (3,)), graph.input("w", (3,))
+    loss = ops.reduce_sum(x * x * w, keepdims=0, name="loss")
+    graph.outputs(*ops.preview_training.gradient(x, w, xs=["x", "w"], y=loss.name))
+    results = list(graph.compile(device="reference").run({"x": X[0], "w": X[1]}).values())
+    np.testing.assert_allclose(results, [2 * X[0] * X[1], X[0] ** 2], rtol=1e-6)
+
+
 def test_a_list_of_tensors_is_several_inputs() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
@@ -186,6 +216,31 @@ def test_more_outputs_are_there_for_those_who_ask() -> None:
     results = run(graph, {"x": X})
     np.testing.assert_allclose(results["mean"][:, 0], X.mean(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(results["indices"], [[2, 0], [0, 1]])
+
+
+def test_ops_of_other_domains() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("n", 3))
+    w = np.arange(6, dtype=np.float32).reshape(2, 3)
+    y, _, _, total = ops.microsoft.skip_layer_normalization(x[None], x[None], np.ones(3), outputs=4)
+    graph.outputs(
+        product=ops.microsoft.fused_mat_mul(x, w, transB=1, alpha=0.5),
+        gelu=ops.microsoft.bias_gelu(x, [0.5, 0.0, -0.5]),
+        normal=y,
+        total=total,
+        scaled=ops.ml.scaler(x, offset=[1, 2, 3], scale=[2.0] * 3),
+        labels=ops.ml.label_encoder(x.astype("int64"), keys_int64s=[1, 0], values_strings=["one", "none"]),
+    )
+    given = {"x": X}
+    wanted = with_onnxruntime(graph.to_onnx(), given)
+    results = graph.compile(device="reference").run(given)
+    for name, array in wanted.items():
+        if array.dtype == object:
+            assert results[name].tolist() == array.tolist()
+        else:
+            np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(wanted["product"], 0.5 * X @ w.T, rtol=1e-6)
+    np.testing.assert_allclose(wanted["total"][0], 2 * X, rtol=1e-6)
 
 
 def test_sizes_of_tensors_are_numbers_to_compute_with() -> None:
@@ -281,7 +336,9 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda x: np.asarray(x), "has no elements before a run"),
         (lambda x: np.tanh(np.array([x])), "has no elements before a run"),
         (lambda x: ops.split(x), "either the sizes of the parts or their number"),
-        (lambda x: ops.layer_normalization(x, X[0], outputs=4), "has 3 outputs, not 4"),
+        (lambda x: ops.layer_normalization(x, X[0], outputs=4), "has 1 to 3 outputs, not 4"),
+        (lambda x: ops.layer_normalization(x, X[0], outputs=0), "has 1 to 3 outputs, not 0"),
+        (lambda x: ops.layer_normalization(x, X[0], outputs="all"), "has 1 to 3 outputs, not 'all'"),
         (lambda x: ops.relu(x, name=""), "a name must be a text that is not empty"),
         (lambda x: ops.relu(x, name="x"), "the name 'x' is taken"),
         (lambda x: ops.swiglu(x, x), "SwiGLU does not exist in opset 26"),

@@ -51,6 +51,15 @@ def test_names_that_users_gave_are_kept() -> None:
     np.testing.assert_array_equal(results["same"], X)
 
 
+def test_inputs_and_parameters_as_outputs_under_their_own_names() -> None:
+    graph = weft.Graph()
+    x, w = graph.input("x", (2, 3)), graph.parameter("w", np.ones(2, np.float32))
+    graph.outputs(x, w, twice=x, product=x * 2)
+    results = run(graph, {"x": X})
+    assert list(results) == ["x", "w", "twice", "product"]
+    np.testing.assert_array_equal(results["x"], X)
+
+
 def test_one_value_under_a_name_from_a_body() -> None:
     """A value that takes the name of an output is renamed inside of bodies, too."""
     graph = weft.Graph()
@@ -134,6 +143,9 @@ def test_constants() -> None:
     assert graph.constant([1, 2], "uint8").dtype == "uint8"
     assert graph.constant(np.ones(2)).dtype == "float64"
     assert graph.constant(True).shape == ()
+    assert graph.constant([1, 0], bool).dtype == "bool"
+    with pytest.raises(weft.GraphError, match="should be bool, which cannot hold 2"):
+        graph.constant(2, bool)
 
 
 def test_functions_without_inputs_belong_to_the_graph_of_a_with_statement() -> None:
@@ -169,6 +181,21 @@ def test_compile_is_load_with_the_same_options(tmp_path: Path) -> None:
 def test_a_graph_that_is_written_again_has_the_same_content_and_so_its_place_in_the_cache() -> None:
     assert dense().to_onnx().SerializeToString() == dense().to_onnx().SerializeToString()
     assert dense(seed=1).to_onnx().SerializeToString() != dense().to_onnx().SerializeToString()
+
+
+def test_parameters_are_the_weights_of_the_model() -> None:
+    model = dense().compile(device="cpu")
+    assert {"w", "b"} <= set(model.weights)
+    model.set_weight("b", np.full(4, 9, np.float32))
+    expected = np.maximum(X @ np.asarray(model.weights["w"]) + 9, 0)
+    np.testing.assert_allclose(model.run({"x": X})["y"], expected, rtol=1e-6)
+
+
+def test_what_depends_on_sizes_of_a_run_is_not_decided_before() -> None:
+    rows = weft.Graph().input("x", ("rows", 3)).shape[0]
+    assert rows > 0
+    with pytest.raises(weft.WeftError, match="depends on sizes known only at run time"):
+        bool(rows > 4)
 
 
 def test_errors_of_the_model_name_the_graph() -> None:

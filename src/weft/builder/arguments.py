@@ -15,7 +15,7 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.sizes import as_tensor, has_sizes
-from weft.errors import GraphError, InvalidModelError, UnsupportedModelError, shown
+from weft.errors import GraphError, InvalidModelError, UnsupportedModelError, WeftError, shown
 from weft.frontend.schemas import InputRule, input_rules
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_number, from_numpy
@@ -45,19 +45,30 @@ def as_dtype(given: Any) -> DType:
         raise GraphError(f"{shown(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
 
 
-def as_array(given: Any, what: str) -> Array:
-    """A private copy of an array that ONNX can hold; Python floats become float32."""
+def as_array(given: Any, what: str, dtype: DType | None = None) -> Array:
+    """A private copy as an array of some dtype; without one, Python's floats become float32 and ints int64."""
+    array = _exact_array(given, what)
+    return converted(array, _own_dtype(given, array) if dtype is None else dtype, what)
+
+
+def _exact_array(given: Any, what: str) -> Array:
+    """A private copy as an array that holds numbers as they are; Python's floats have 64 bits."""
     try:
         array = np.array(given)
-    except ValueError as error:
+    except WeftError:
+        raise
+    except Exception as error:  # whatever comes of a class of someone else's
         raise GraphError(f"{what} is no array: {error}") from None
-    if not _has_dtype(given):
-        array = array.astype({"f": np.float32, "i": np.int64}.get(array.dtype.kind, array.dtype))
     if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
         raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
-    array = array.astype(from_numpy(array.dtype).numpy, copy=False)
-    array.flags.writeable = False
-    return array
+    return array.astype(from_numpy(array.dtype).numpy, copy=False)
+
+
+def _own_dtype(given: Any, array: Array) -> DType:
+    """The dtype that something has where nothing else decides it."""
+    if not _has_dtype(given):
+        return {"f": DType.float32, "i": DType.int64}.get(array.dtype.kind, from_numpy(array.dtype))
+    return from_numpy(array.dtype)
 
 
 def as_inputs(draft: Draft, definition: Definition, given: Sequence[Any]) -> list[Handle | None]:
@@ -74,7 +85,7 @@ def as_inputs(draft: Draft, definition: Definition, given: Sequence[Any]) -> lis
         if isinstance(each, Expr):
             inputs.append(as_tensor(draft, each, dtype))
         else:
-            content = converted(array, dtype, _label(definition, number))
+            content = _operand(array, dtype, _label(definition, number))
             inputs.append(draft.initializer(draft.fresh_name("constant"), content))
     _check_types(definition, rules, inputs)
     return inputs
@@ -137,7 +148,7 @@ def _content(given: Any, label: str) -> Array | None:
     """What becomes a constant; any integer stands for a size."""
     if given is None or isinstance(given, Handle):
         return None
-    return np.zeros((), np.int64) if isinstance(given, Expr) else as_array(given, label)
+    return np.zeros((), np.int64) if isinstance(given, Expr) else _exact_array(given, label)
 
 
 def _wanted(rules: Sequence[InputRule], given: Sequence[Any], arrays: Sequence[Array | None], number: int) -> DType:
@@ -145,17 +156,16 @@ def _wanted(rules: Sequence[InputRule], given: Sequence[Any], arrays: Sequence[A
     array = arrays[number]
     assert array is not None
     if not rules:
-        return _wanted_without_rules(from_numpy(array.dtype), given, number)
+        return _wanted_without_rules(_own_dtype(given[number], array), given, number)
     rule = rules[min(number, len(rules) - 1)]
     peers = [position for position in range(len(given)) if _same_type(rules, position, number)]
     for known in (_dtype(given[position]) for position in peers):
         if known is not None:
             return known
-    constants = [(given[position], arrays[position]) for position in peers]
-    explicit = [content.dtype for each, content in constants if content is not None and _has_dtype(each)]
-    plain = [content.dtype for _, content in constants if content is not None]
-    floats = [dtype for dtype in plain if dtype.kind == "f"]
-    own = from_numpy((explicit or floats or plain)[0])
+    constants = [(given[at], content) for at in peers if (content := arrays[at]) is not None]
+    explicit = [_own_dtype(*each) for each in constants if _has_dtype(each[0])]
+    plain = [_own_dtype(*each) for each in constants]
+    own = (explicit or [dtype for dtype in plain if dtype.is_float] or plain)[0]
     if own in rule.dtypes or not rule.dtypes:
         return own
     same_kind = ((dtype.is_float, dtype.is_integer) == (own.is_float, own.is_integer) for dtype in _PREFERRED)
@@ -176,16 +186,27 @@ def _same_type(rules: Sequence[InputRule], position: int, number: int) -> bool:
 
 def converted(array: Array, dtype: DType, label: str) -> Array:
     """The array as another dtype, if that can hold what it holds."""
-    if from_numpy(array.dtype) is dtype:
-        return array
-    if array.dtype.kind == "b" or dtype in (DType.bool, DType.string) or array.dtype == object:
-        raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}", hint="cast one of them")
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype.numpy)
-    if dtype.is_integer and not np.array_equal(converted.astype(array.dtype), array):
-        raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
-    converted.flags.writeable = False
-    return converted
+    if from_numpy(array.dtype) is not dtype:
+        if DType.string in (dtype, from_numpy(array.dtype)):
+            raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}")
+        with np.errstate(all="ignore"):
+            result = array.astype(dtype.numpy)
+            kept = (
+                result.astype(array.dtype) == array if not dtype.is_float else np.isfinite(result) | ~np.isfinite(array)
+            )
+        if not np.all(kept):
+            raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
+        array = result
+    array.flags.writeable = False
+    return array
+
+
+def _operand(array: Array, dtype: DType, label: str) -> Array:
+    """A constant for an op that wants this dtype: flags are no numbers to it."""
+    own = from_numpy(array.dtype)
+    if (own is DType.bool) != (dtype is DType.bool):
+        raise GraphError(f"{label} should be {dtype}, not {own}", hint="cast one of them")
+    return converted(array, dtype, label)
 
 
 def _dtype(given: Any) -> DType | None:

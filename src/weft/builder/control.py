@@ -6,8 +6,10 @@ its shape. It may use tensors from outside of it; what it returns are the node's
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from weft.builder.arguments import as_inputs
 from weft.builder.bodies import write_body
@@ -23,15 +25,34 @@ from weft.ir.types import AnyType, SequenceType, TensorType, Type
 from weft.opset.flow import join_types
 from weft.opset.registry import Definition
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
-@blaming_the_caller
-def if_(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None) -> Any:
+
+def control_flow(function: Callable[Concatenate[Draft, Given], Result]) -> Callable[Given, Result]:
+    """The public form of a function that takes the draft first; where it fails, it leaves nothing behind."""
+
+    @blaming_the_caller
+    @wraps(function)
+    def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+        draft = draft_of((*arguments, *keywords.values()))
+        with draft.attempt():
+            return function(draft, *arguments, **keywords)
+
+    whole = inspect.signature(function)
+    call.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+    return call
+
+
+@control_flow
+def if_(
+    draft: Draft, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None
+) -> Any:
     """Run one of two functions without arguments, as `condition` says.
 
     Both must return the same number of tensors, of the same dtypes; shapes may differ. The result is a tensor if both
     return one that is not in a list, else a tuple.
     """
-    draft = draft_of((condition,))
     definition = _definition(draft, "if_")
     first, second = (write_body(draft, key, (), _function(each, key))
                      for key, each in (("then", then), ("otherwise", otherwise)))  # fmt: skip
@@ -48,9 +69,15 @@ def if_(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *
     return results[0] if first.single and second.single else tuple(results)
 
 
-@blaming_the_caller
+@control_flow
 def loop(
-    trip_count: Any, condition: Any, states: Sequence[Any], body: Callable[..., Any], *, name: str | None = None
+    draft: Draft,
+    trip_count: Any,
+    condition: Any,
+    states: Sequence[Any],
+    body: Callable[..., Any],
+    *,
+    name: str | None = None,
 ) -> tuple[Any, ...]:
     """Run `body(iteration, *states)` again and again, and give the last states and what was collected.
 
@@ -59,11 +86,9 @@ def loop(
     body: returns whether to go on (None: yes), the next states, and then tensors to collect: they are stacked along a
         new first axis. A state may change its shape from one iteration to the next, but not its dtype.
     """
-    draft = draft_of((trip_count, condition, *states))
     definition = _definition(draft, "loop")
-    inputs = _as_handles(draft, definition, (trip_count, condition, *states))
-    carried = inputs[2:]
-    types: list[Type] = [handle.type for handle in carried if handle is not None]
+    inputs = as_inputs(draft, definition, (trip_count, condition, *states))
+    types = [_there(handle).type for handle in inputs[2:]]
     loose: set[Dim] = set()  # sizes that are others in each iteration
     calls = _function(body, "body")
 
@@ -92,8 +117,9 @@ def loop(
     return tuple(add(draft, NodeCall(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
 
 
-@blaming_the_caller
+@control_flow
 def scan(
+    draft: Draft,
     states: Sequence[Any],
     sequences: Sequence[Any],
     body: Callable[..., Any],
@@ -109,9 +135,8 @@ def scan(
     body: returns the next states, of the same types, and then tensors to collect: they are stacked along a new first
         axis.
     """
-    draft = draft_of((*states, *sequences))
     definition = _definition(draft, "scan")
-    inputs = _as_handles(draft, definition, (*states, *sequences))
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, (*states, *sequences))]
     count = len(states)
     given: dict[str, Attribute] = {"num_scan_inputs": len(sequences)}
     if axes is not None:
@@ -135,15 +160,16 @@ def scan(
     return tuple(add(draft, call))
 
 
-@blaming_the_caller
-def sequence_map(sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None) -> tuple[Any, ...]:
+@control_flow
+def sequence_map(
+    draft: Draft, sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None
+) -> tuple[Any, ...]:
     """Run `body` for each element of a sequence (and of others of the same length), and give sequences of its results.
 
     What is a tensor among the others is given to every call as it is.
     """
-    draft = draft_of((sequence, *others))
     definition = _definition(draft, "sequence_map")
-    inputs = _as_handles(draft, definition, (sequence, *others))
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, (sequence, *others))]
     types = [
         (f"element{number}", handle.type.element if isinstance(handle.type, SequenceType) else handle.type)
         for number, handle in enumerate(inputs)
@@ -153,12 +179,11 @@ def sequence_map(sequence: Any, *others: Any, body: Callable[..., Any], name: st
     return tuple(add(draft, call))
 
 
-@blaming_the_caller
+@control_flow
 def split(
-    x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
+    draft: Draft, x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
 ) -> tuple[Any, ...]:
     """Cut a tensor into parts along an axis: of the sizes in `split`, or `num_outputs` of equal size."""
-    draft = draft_of((x, split))
     definition = _definition(draft, "split")
     attributes: dict[str, Attribute] = {} if axis == 0 else {"axis": axis}
     known = {parameter.name for parameter in definition.attributes}
@@ -189,8 +214,10 @@ def _function(given: Any, what: str) -> Callable[..., Any]:
     return given  # type: ignore[no-any-return]
 
 
-def _as_handles(draft: Draft, definition: Definition, given: Sequence[Any]) -> list[Any]:
-    return as_inputs(draft, definition, given)
+def _there(handle: Handle | None) -> Handle:
+    if handle is None:
+        raise GraphError("a state or sequence is None", hint="give a tensor, or what becomes a constant")
+    return handle
 
 
 def _next_state(draft: Draft, loose: set[Dim], number: int, types: tuple[Type, Type]) -> Type:

@@ -19,6 +19,8 @@ import numpy as np
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError
 from weft.frontend.schemas import output_dtypes
+from weft.ir import dims
+from weft.ir.dims import Symbol
 from weft.ir.dtypes import from_number
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
 from weft.ir.types import AnyType, TensorType, Type
@@ -43,6 +45,7 @@ class Level:
     parent: Level | None = None
     nodes: list[Node] = field(default_factory=list)
     inputs: list[GraphValue] = field(default_factory=list)
+    sizes: dict[Symbol, tuple[Handle, int]] = field(default_factory=dict)  # where those that only a run knows are
 
     def sees(self, other: Level) -> bool:
         """Whether values of another level can be used here."""
@@ -108,6 +111,16 @@ class Draft:
                 hint="let the body return it",
             )
         return handle
+
+    def find_size(self, symbol: Symbol) -> tuple[Handle, int] | None:
+        """A tensor that can be seen here and has a size of this name, and its axis."""
+        level: Level | None = self.level
+        while level is not None:
+            found = level.sizes.get(symbol)
+            if found is not None and found[0].name in level.values:  # else it was taken back
+                return found
+            level = level.parent
+        return None
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -190,9 +203,12 @@ class Draft:
 
         def take_back() -> None:
             del level.nodes[nodes:]
-            for made, count in ((self._names, names), (self.initializers, initializers)):
-                while len(made) > count:
-                    made.popitem()
+            while len(self.initializers) > initializers:
+                self.initializers.popitem()
+            while len(self._names) > names:
+                name, _ = self._names.popitem()
+                level.values.pop(name, None)
+                self.top.values.pop(name, None)
 
         try:
             yield take_back
@@ -241,7 +257,12 @@ class Draft:
 
     def _hand_out(self, level: Level, name: str, traced: Tensor, type: Type | None = None) -> Handle:
         level.values[name] = traced
-        return self._handle(self, level, name, traced, type)
+        handle = self._handle(self, level, name, traced, type)
+        for axis, size in enumerate(traced.type.shape or () if isinstance(traced.type, TensorType) else ()):
+            symbol = dims.as_symbol(size)
+            if symbol is not None and self.find_size(symbol) is None:
+                level.sizes[symbol] = (handle, axis)
+        return handle
 
 
 def _there(tensor: Tensor | None, number: int) -> Tensor:

@@ -20,14 +20,14 @@ def finished(draft: Draft, outputs: Mapping[str, tuple[Handle, Type]], kept: set
     values: list[GraphValue] = []
     for name, (handle, declared) in outputs.items():
         values.append(GraphValue(name, declared))
-        if handle.name == name and name in made:
+        if handle.name == name:
             continue
         if handle.name in made - kept and handle.name not in renamed and handle.name not in outputs:
             renamed[handle.name] = name
         else:
             identity = draft.definition("", names_of("")["identity"])
             version = draft.version("")
-            copies.append(Node(identity.name, "", version, f"{name}_copy", (handle.name,), (name,), {}))
+            copies.append(Node(identity.name, "", version, name, (handle.name,), (name,), {}))
     nodes = [*draft.top.nodes, *copies]
     graph = draft.top.graph(values, draft.initializers)
     return replace(graph, nodes=tuple(_renamed(node, renamed) for node in nodes))

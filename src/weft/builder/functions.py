@@ -20,7 +20,7 @@ from weft.builder.bodies import WrittenBody
 from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
-from weft.errors import GraphError, WeftError
+from weft.errors import GraphError, WeftError, shown
 from weft.frontend.schemas import newest_opsets
 from weft.ir.graph import Attribute
 from weft.opset import registry
@@ -159,7 +159,7 @@ def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str
             hint=f"it takes {python_name(definition.name)}{shown_signature(definition)} at this opset",
         ) from None
     given = dict(bound.arguments)
-    name, outputs = given.pop("name", None), given.pop("outputs", definition.outputs and definition.outputs[0])
+    name, outputs = given.pop("name", None), _output_count(definition, given.pop("outputs", None))
     attributes: dict[str, Attribute] = {}
     for parameter in definition.attributes:
         value = given.pop(parameter.name, None)
@@ -173,6 +173,16 @@ def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str
     while inputs and inputs[-1] is None:
         inputs.pop()
     return NodeCall(definition, tuple(inputs), attributes, outputs, name)
+
+
+def _output_count(definition: Definition, given: Any) -> int | None:
+    """How many outputs a call asks for; None: as many as there are."""
+    least, most = definition.outputs or (1, None)
+    if given is None:
+        return None if definition.outputs is None else least
+    if not isinstance(given, int) or given < least or (most is not None and given > most):
+        raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {shown(given)}")
+    return given
 
 
 def shown_signature(definition: Definition) -> str:

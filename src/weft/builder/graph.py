@@ -99,9 +99,7 @@ class GraphBuilder:
     @blaming_the_caller
     def constant(self, value: ArrayLike, dtype: DTypeLike | None = None) -> GraphTensor:
         """A constant without a name; Python floats are float32 and ints int64 unless a dtype is given."""
-        content = as_array(value, "the constant")
-        if dtype is not None:
-            content = as_array(content.astype(as_dtype(dtype).numpy), "the constant")
+        content = as_array(value, "the constant", None if dtype is None else as_dtype(dtype))
         return self._tensor(self._draft.initializer(self._draft.fresh_name("constant"), content))
 
     @blaming_the_caller

@@ -76,14 +76,11 @@ class _Writer:
 
     def _leaf(self, atom: Symbol | Axis) -> _Size:
         """The size of that name, from a tensor here that has it."""
-        for name, tensor in self.draft.level.values.items():
-            if tensor is not None and isinstance(tensor.type, TensorType):
-                for axis, size in enumerate(tensor.type.shape or ()):
-                    if dims.as_symbol(size) == atom:
-                        handle = Handle(self.draft, self.draft.level, name, tensor)
-                        shape = self.node("shape", handle)
-                        return _Size(self, self.node("gather", shape, self.constant([axis]), axis=0))
-        raise GraphError(f"no tensor that can be seen here has the size {atom}", hint="take it from a tensor's shape")
+        found = self.draft.find_size(atom) if isinstance(atom, Symbol) else None
+        if found is None:
+            raise GraphError(f"no tensor that can be seen here has the size {atom}", hint="take it from one's shape")
+        tensor, axis = found
+        return _Size(self, self.node("gather", self.node("shape", tensor), self.constant([axis]), axis=0))
 
     def _functions(self) -> Mapping[str, Callable[[Any, Any], Any]]:
         return {

@@ -8,7 +8,7 @@ from typing import Any, Union
 import numpy as np
 
 from weft import ops
-from weft.builder.arguments import as_array, as_dtype, converted
+from weft.builder.arguments import as_array, as_dtype
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
@@ -80,8 +80,7 @@ class GraphTensor(Handle):
         """A constant of the same graph; a tensor stays as it is."""
         if isinstance(value, Handle):
             return value  # type: ignore[return-value]
-        array = as_array(value, "an operand")
-        array = array if dtype is None else converted(array, dtype, "an operand")
+        array = as_array(value, "an operand", dtype)
         return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
 
     # -- operators ---------------------------------------------------------------------------------------------------

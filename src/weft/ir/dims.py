@@ -13,6 +13,8 @@ from functools import lru_cache, reduce
 from math import gcd
 from typing import Any, Union
 
+from weft.errors import WeftError
+
 Dim = Union[int, "Expr"]
 Monomial = tuple["Atom", ...]
 Interval = tuple["int | None", "int | None"]
@@ -35,7 +37,7 @@ LARGEST_FACTOR = 2**32
 """What a size is multiplied with is no larger: 64 bits, in which models compute with sizes, would not hold it."""
 
 
-class UndecidedError(Exception):
+class UndecidedError(WeftError):
     """A question about symbolic integers has different answers for different sizes, or an answer too long to use."""
 
 

@@ -140,6 +140,9 @@ def _revise_level(
     """Sections and constants that were compiled from the old program, for the new one."""
     changed, contents = level.changed(), level.fused.program.constants
     found = {value: contents[value] if value in changed else content for value, content in constants.items()}
+    if any((content.dtype, content.shape) != (found[value].dtype, found[value].shape)
+           for value, content in constants.items() if value in changed):  # fmt: skip
+        raise UnlikeError  # a device has something of its own made of them
     groups = [list(zip(*same)) for same in zip(*map(_stretches, (level.before, level.after, level.fused)))]
     if len(groups) != len(sections):
         raise UnlikeError
