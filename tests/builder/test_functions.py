@@ -14,7 +14,7 @@ import numpy as np
 import onnx.defs
 import onnxruntime.capi.onnxruntime_pybind11_state as onnxruntime_state
 import pytest
-from builder.running import run
+from builder.running import run, with_onnxruntime
 
 import weft
 from weft import ops
@@ -218,6 +218,31 @@ def test_more_outputs_are_there_for_those_who_ask() -> None:
     np.testing.assert_array_equal(results["indices"], [[2, 0], [0, 1]])
 
 
+def test_ops_of_other_domains() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("n", 3))
+    w = np.arange(6, dtype=np.float32).reshape(2, 3)
+    y, _, _, total = ops.microsoft.skip_layer_normalization(x[None], x[None], np.ones(3), outputs=4)
+    graph.outputs(
+        product=ops.microsoft.fused_mat_mul(x, w, transB=1, alpha=0.5),
+        gelu=ops.microsoft.bias_gelu(x, [0.5, 0.0, -0.5]),
+        normal=y,
+        total=total,
+        scaled=ops.ml.scaler(x, offset=[1, 2, 3], scale=[2.0] * 3),
+        labels=ops.ml.label_encoder(x.astype("int64"), keys_int64s=[1, 0], values_strings=["one", "none"]),
+    )
+    given = {"x": X}
+    wanted = with_onnxruntime(graph.to_onnx(), given)
+    results = graph.compile(device="reference").run(given)
+    for name, array in wanted.items():
+        if array.dtype == object:
+            assert results[name].tolist() == array.tolist()
+        else:
+            np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(wanted["product"], 0.5 * X @ w.T, rtol=1e-6)
+    np.testing.assert_allclose(wanted["total"][0], 2 * X, rtol=1e-6)
+
+
 def test_sizes_of_tensors_are_numbers_to_compute_with() -> None:
     graph = weft.Graph()
     x = graph.input("x", ("batch", "time", 6))
@@ -316,7 +341,9 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda x: ops.layer_normalization(x, X[0], outputs="all"), "has 1 to 3 outputs, not 'all'"),
         (lambda x: ops.relu(x, name=""), "a name must be a text that is not empty"),
         (lambda x: ops.relu(x, name="x"), "the name 'x' is taken"),
-        (lambda x: ops.swiglu(x, x), "SwiGLU does not exist in opset 26"),
+        (lambda x: ops.swiglu(x, x), r"SwiGLU does not exist in opset 26.*\n.*weft.Graph\(opset=28\)"),
+        (lambda x: ops.upsample(x, [1.0, 2.0]), r"no op of ai.onnx any more.*\n.*weft.Graph\(opset=9\)"),
+        (lambda x: ops.ml.tree_ensemble_regressor(x), r"weft.Graph\(opset=\{'ai.onnx.ml': 4\}\)"),
     ],
 )  # fmt: skip
 def test_wrong_calls(wrong: Any, said: str) -> None:

@@ -183,6 +183,21 @@ def test_a_graph_that_is_written_again_has_the_same_content_and_so_its_place_in_
     assert dense(seed=1).to_onnx().SerializeToString() != dense().to_onnx().SerializeToString()
 
 
+def test_parameters_are_the_weights_of_the_model() -> None:
+    model = dense().compile(device="cpu")
+    assert {"w", "b"} <= set(model.weights)
+    model.set_weight("b", np.full(4, 9, np.float32))
+    expected = np.maximum(X @ np.asarray(model.weights["w"]) + 9, 0)
+    np.testing.assert_allclose(model.run({"x": X})["y"], expected, rtol=1e-6)
+
+
+def test_what_depends_on_sizes_of_a_run_is_not_decided_before() -> None:
+    rows = weft.Graph().input("x", ("rows", 3)).shape[0]
+    assert rows > 0
+    with pytest.raises(weft.WeftError, match="depends on sizes known only at run time"):
+        bool(rows > 4)
+
+
 def test_errors_of_the_model_name_the_graph() -> None:
     with pytest.raises(weft.WeftError, match="<graph dense>"):
         dense().compile(device="cpu").run({"x": X[:, :2]})
