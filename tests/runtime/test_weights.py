@@ -25,13 +25,14 @@ from runtime.weight_models import attention, feeds_for, image_network, pair, tex
 import weft
 from weft.cache import code, digests
 from weft.cache import files as own_files
-from weft.compiler import ModelOpener, Pipeline
+from weft.compiler import Pipeline
 from weft.errors import ChangedFileError, DeviceLostError, InputError
 from weft.ir.alike import alike
 from weft.ir.compiled import CompiledProgram
 from weft.ir.packing import array_of
 from weft.ir.program import bodies
 from weft.ir.work import HostSection, ScanTask, Section, Work
+from weft.loading import ModelOpener
 from weft.runtime import deployment
 from weft.runtime.progress import Stages
 from weft.runtime.session import Session
