@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +32,7 @@ from weft.ir.alike import alike
 from weft.ir.compiled import CompiledProgram
 from weft.ir.packing import array_of
 from weft.ir.program import bodies
-from weft.ir.work import HostSection, ScanTask, Section, Work
+from weft.ir.work import HostSection, ScanTask, Section, Work, all_works
 from weft.loading import ModelOpener
 from weft.runtime import deployment
 from weft.runtime.progress import Stages
@@ -472,6 +473,39 @@ def test_a_thousand_updates_leave_nothing_behind(cache: Path, unverified: None) 
     assert cached_files(cache) == files
     assert resident_bytes() - before < 16 << 20
     assert len(gc.get_objects()) - objects < 1000
+
+
+@pytest.mark.parametrize("make", [image_network, text_network])
+def test_old_weights_go_at_once(make: Callable[[], onnx.ModelProto]) -> None:
+    """Without waiting for the collector of cycles, which counts objects and not their bytes."""
+    proto = make()
+    model = weft.load(proto, device="cpu")
+    feeds = feeds_for(proto)
+
+    def update() -> None:
+        model.set_weights({name: array * 1.01 for name, array in model.weights.items() if array.dtype == np.float32})
+        model.run(feeds)
+
+    for _ in range(2):
+        update()
+    gc.collect()
+    gc.disable()
+    try:
+        large = [weakref.ref(array) for array in model.weights.values() if array.size > 100]
+        packed = [weakref.ref(array) for array in packed_arrays(model)]
+        assert large
+        assert packed
+        update()
+        assert not any(array() is not None for array in (*large, *packed))
+    finally:
+        gc.enable()
+
+
+def packed_arrays(model: weft.Model) -> list[Array]:
+    program = model.session().whole.program
+    assert isinstance(program, CompiledProgram)
+    sections = [section for section in program.sections if not isinstance(section, HostSection)]
+    return [array_of(constant) for section in sections for work in all_works(section) for constant in work.constants]
 
 
 def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
