@@ -110,7 +110,7 @@ def by_cost(
         for device in known:
             found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
         shared += _shared(there, sizes, calibrations, portions) if share else []
-    entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
+    entries = [_predicted(device, found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
     return Ranking("cost", (*shared, *entries, *unknown))
 
@@ -156,11 +156,11 @@ def _shared(
     return [Ranked(JOINED.join(one.name for one in drivers), found.seconds, reason)]
 
 
-def _predicted(prediction: Prediction) -> Ranked:
+def _predicted(device: str, prediction: Prediction) -> Ranked:
     parts = {name: getattr(prediction.parts, name) for name in Seconds.__slots__}
     most = max(parts, key=lambda name: parts[name])
     reason = f"about {prediction.seconds * 1e3:.3g} ms, most of it {most}"
-    return Ranked(prediction.device, prediction.seconds, reason, prediction.parts)
+    return Ranked(device, prediction.seconds, reason, prediction.parts)
 
 
 # -- by benchmark ----------------------------------------------------------------------------------------------------
