@@ -137,7 +137,10 @@ def test_tensors_are_kept_on_the_first_device() -> None:
         loaded.run({"x": weft.to_device(feeds["x"], "cpu")})
 
 
-def test_strict_refuses_what_is_moved() -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_strict_refuses_what_is_moved(kept: bool) -> None:
+    if kept:
+        weft.load(_made()[0], device=TOGETHER)
     with pytest.raises(DeviceError, match=r"1 steps would not run on acme_card: Scan\w*: sequential: 64 turns"):
         weft.load(_made()[0], device=TOGETHER, strict=True)
 
@@ -232,7 +235,10 @@ def test_a_named_device_gives_away_what_it_lacks() -> None:
 
 
 @pytest.mark.usefixtures("without_doubles")
-def test_a_named_device_may_give_nothing_away_where_that_is_strict() -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_a_named_device_may_give_nothing_away_where_that_is_strict(kept: bool) -> None:
+    if kept:
+        weft.load(_doubles()[0], device="acme_card")
     with pytest.raises(DeviceError, match=r"steps would not run on acme_card: .*precise.*float64"):
         weft.load(_doubles()[0], device="acme_card", strict=True)
 
