@@ -84,6 +84,7 @@ class _Picking:
 
     def _by_cost(self) -> Ranking:
         opener, devices = self.deployment.opener, self.way.devices
+        opener.tell("measuring devices")
         calibrations, problems = calibrations_of(devices, opener.threads)
         records = {device: to_record(found) for device, found in calibrations.items()}
         known, shapes = self._known(records), self._shapes()
@@ -99,6 +100,7 @@ class _Picking:
 
     def _by_benchmark(self) -> Ranking:
         deployment = self.deployment
+        deployment.opener.tell("timing it on devices")
 
         def ready(device: str) -> Callable[[], object]:
             session = self._attempt(device, "loading", lambda: deployment.session(device))
