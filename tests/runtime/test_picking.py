@@ -49,12 +49,13 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 def numbers(monkeypatch: pytest.MonkeyPatch, **devices: Calibration) -> None:
     """Devices with these numbers; others cannot be measured."""
-    known = {"cpu" if name == "cpu" else GPU_NAME: found for name, found in devices.items()}
+    names = {name: "cpu" if name == "cpu" else GPU_NAME for name in devices}
+    known = {names[name]: replace(found, device=names[name]) for name, found in devices.items()}
 
     def calibrated(device: str, _: int | None = None) -> Calibration:
         if device not in known:
             raise DeviceError(f"{device} has no clock")
-        return replace(known[device], device=device)
+        return known[device]
 
     monkeypatch.setattr(choice, "calibrated", calibrated)
     monkeypatch.setattr(picking, "known_calibration", lambda device, _: known.get(device))
@@ -198,3 +199,4 @@ def test_who_wants_to_serve_at_once_waits_for_no_choice(
     weft.load(affine(), device=DevicePolicy(allow=BOTH))
     remembered = weft.load(affine(), device=DevicePolicy(allow=BOTH), warm="background")
     assert (remembered.device, remembered.report().candidates, traces()) == ("cpu", ("cpu", GPU_NAME), 1)
+    assert "best by cost" in remembered.report().services[0].reason
