@@ -200,3 +200,27 @@ def test_who_wants_to_serve_at_once_waits_for_no_choice(
     remembered = weft.load(affine(), device=DevicePolicy(allow=BOTH), warm="background")
     assert (remembered.device, remembered.report().candidates, traces()) == ("cpu", ("cpu", GPU_NAME), 1)
     assert "best by cost" in remembered.report().services[0].reason
+
+
+@pytest.mark.parametrize("pick", ["cost", "benchmark"])
+@pytest.mark.parametrize("warm", [None, "background"])
+def test_a_device_that_does_not_even_say_what_it_is_comes_last(
+    pick: str, warm: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU in a forked child."""
+    numbers(monkeypatch, cpu=PLAIN)
+
+    def unusable(device: str, threads: int | None) -> str:
+        if device == GPU_NAME:
+            raise DeviceError("it belongs to another process")
+        return real(device, threads)
+
+    def fails(*_: Any) -> Any:
+        raise DeviceError("it belongs to another process")
+
+    real = picking.device_identity
+    monkeypatch.setattr(picking, "device_identity", unusable)
+    monkeypatch.setattr("weft.backends.webgpu.driver.WebGpuDriver.compile", fails)
+    model = weft.load(affine(), device=DevicePolicy(allow=BOTH, pick=pick, runs=2), warm=warm)
+    assert model.device == "cpu"
+    assert ran(model)
