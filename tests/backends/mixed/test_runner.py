@@ -320,6 +320,41 @@ def test_no_thread_stays() -> None:
     assert threading.active_count() == before
 
 
+class _Meeting:
+    """A piece that goes on only once another one has begun too."""
+
+    def __init__(self, inner: Any, meeting: threading.Barrier) -> None:
+        self.inner, self.meeting = inner, meeting
+
+    def run(self, *given: Any) -> Any:
+        self.meeting.wait(60)
+        return self.inner.run(*given)
+
+
+def test_pieces_that_do_not_need_each_other_overlap() -> None:
+    built = model(
+        [
+            node("MatMul", ["x", "v"], ["a"], name="left"),
+            node("Softmax", ["a"], ["c"], name="left_rows"),
+            node("MatMul", ["x", "w"], ["b"], name="right"),
+            node("Softmax", ["b"], ["d"], name="right_rows"),
+            node("MatMul", ["c", "d"], ["y"], name="both"),
+        ],
+        [value("x", [16, 16])],
+        [value("y", [16, 16])],
+        [tensor("v", _weights(16, 16)), tensor("w", _weights(16, 16) * 2)],
+    )
+    problem = posed(optimised(built), CARD_AND_CPU)
+    where = {"left": 0, "right": 1, "both": 0}
+    program = forced(problem, CARD_AND_CPU, lambda number: _device_of(problem, number, where), side_by_side=True)
+    assert [piece.after for piece in program.pieces] == [(), (), (0, 1)]
+    runner = started(program, CARD_AND_CPU)
+    meeting = threading.Barrier(2)
+    runner._runners[:2] = [_Meeting(inner, meeting) for inner in runner._runners[:2]]  # type: ignore[list-item]
+    x = _weights(16, 16)
+    np.testing.assert_allclose(runner.run([x])[0], onnxruntime_run(built, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
 class _Blocked:
     """A piece that says when it has begun, and ends when it may."""
 
