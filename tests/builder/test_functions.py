@@ -341,7 +341,9 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda x: ops.layer_normalization(x, X[0], outputs="all"), "has 1 to 3 outputs, not 'all'"),
         (lambda x: ops.relu(x, name=""), "a name must be a text that is not empty"),
         (lambda x: ops.relu(x, name="x"), "the name 'x' is taken"),
-        (lambda x: ops.swiglu(x, x), "SwiGLU does not exist in opset 26"),
+        (lambda x: ops.swiglu(x, x), r"SwiGLU does not exist in opset 26.*\n.*weft.Graph\(opset=28\)"),
+        (lambda x: ops.upsample(x, [1.0, 2.0]), r"no op of ai.onnx any more.*\n.*weft.Graph\(opset=9\)"),
+        (lambda x: ops.ml.tree_ensemble_regressor(x), r"weft.Graph\(opset=\{'ai.onnx.ml': 4\}\)"),
     ],
 )  # fmt: skip
 def test_wrong_calls(wrong: Any, said: str) -> None:

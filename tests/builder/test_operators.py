@@ -77,6 +77,20 @@ def test_powers() -> None:
     check(graph, expected, x=X, m=M)
 
 
+def test_sizes_as_operands() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("rows", 3))
+    rows: Any = x.shape[0]
+    expected: dict[str, Any] = {}
+    for function in (*ARITHMETIC, operator.truediv, *COMPARISONS, operator.pow):
+        graph.output(function(x, rows), f"{function.__name__}_size")
+        graph.output(function(rows, x), f"size_{function.__name__}")
+        expected[f"{function.__name__}_size"] = function(X, np.float32(2))
+        expected[f"size_{function.__name__}"] = function(np.float32(2), X)
+    graph.output(x[rows - 1, [0, 2]], "picked")
+    check(graph, {**expected, "picked": X[1, [0, 2]]}, x=X)
+
+
 def test_one_tensor() -> None:
     graph = weft.Graph()
     x, m, p = inputs(graph, x=X, m=M, p=P)

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError
-from weft.frontend.schemas import output_dtypes
+from weft.frontend.schemas import gone_since, output_dtypes
 from weft.ir import dims
 from weft.ir.dims import Symbol
 from weft.ir.dtypes import from_number
@@ -132,7 +132,13 @@ class Draft:
             versions = [each.since for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
             raise GraphError(
                 f"{op} does not exist in opset {version} of {domain or 'ai.onnx'}",
-                hint=f"it does from {min(versions)} on: weft.Graph(opset={min(versions)})",
+                hint=f"it does from {min(versions)} on: {_with_opset(domain, min(versions))}",
+            )
+        gone = gone_since(domain, op, version)
+        if gone is not None:
+            raise GraphError(
+                f"{op} is no op of {domain or 'ai.onnx'} any more, from opset {gone} on",
+                hint=f"use what took its place, or {_with_opset(domain, gone - 1)}",
             )
         return found
 
@@ -263,6 +269,10 @@ class Draft:
             if symbol is not None and self.find_size(symbol) is None:
                 level.sizes[symbol] = (handle, axis)
         return handle
+
+
+def _with_opset(domain: str, version: int) -> str:
+    return f"weft.Graph(opset={version if not domain else {domain: version}})"
 
 
 def _there(tensor: Tensor | None, number: int) -> Tensor:

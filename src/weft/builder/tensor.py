@@ -12,6 +12,7 @@ from weft.builder.arguments import as_array, as_dtype
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
+from weft.builder.sizes import as_tensor
 from weft.errors import GraphError
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
@@ -77,9 +78,11 @@ class GraphTensor(Handle):
         raise GraphError(f"{self.name!r} has no elements before a run", hint=hint)
 
     def constant_like(self, value: Any, dtype: DType | None = None) -> GraphTensor:
-        """A constant of the same graph; a tensor stays as it is."""
+        """A constant of the same graph; a tensor stays as it is, and a size that only a run knows is computed."""
         if isinstance(value, Handle):
             return value  # type: ignore[return-value]
+        if isinstance(value, Expr):
+            return as_tensor(self.draft, value, dtype or DType.int64)  # type: ignore[return-value]
         array = as_array(value, "an operand", dtype)
         return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
 
@@ -185,8 +188,6 @@ class GraphTensor(Handle):
 
     def _peer(self, other: Any) -> GraphTensor:
         """What meets this tensor, as one of the same dtype."""
-        if isinstance(other, Expr):
-            return ops.cast(other, to=self.dtype)
         return self.constant_like(other, self.dtype)
 
     def _divided(self) -> GraphTensor:

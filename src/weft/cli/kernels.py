@@ -13,11 +13,12 @@ from rich.text import Text
 from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import named
 from weft.cli import inputs, output
-from weft.compiler import LoadOptions, open_pipeline
 from weft.errors import DeviceError, InputError
+from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
 from weft.report.kernels import KernelUse, kernel_uses
 from weft.report.nodes import labelled, ops_by_node
+from weft.runtime.options import LoadOptions
 
 SHOWN_NODES = 3
 NOTHING = "–"

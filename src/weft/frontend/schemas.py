@@ -72,6 +72,15 @@ def output_dtypes(
     return found
 
 
+@cache
+def gone_since(domain: str, op: str, version: int) -> int | None:
+    """The opset from which on a model may not have an op any more, if this one is such."""
+    if not onnx.defs.has(op, version, domain):
+        return None
+    schema = onnx.defs.get_schema(op, version, domain)
+    return int(schema.since_version) if schema.deprecated else None
+
+
 def newest_opsets() -> dict[str, int]:
     """The versions that a new model imports."""
     known = newest_known()

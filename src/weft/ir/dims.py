@@ -103,7 +103,9 @@ class Expr:
         self._hash = hash(terms)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms)
+        if isinstance(other, Expr):
+            return self is other or (self._hash == other._hash and self.terms == other.terms)
+        return False if isinstance(other, int) else NotImplemented  # what is neither may know how to compare with it
 
     def __hash__(self) -> int:
         return self._hash
@@ -137,28 +139,28 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return floordiv(self, other)
+        return floordiv(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __rfloordiv__(self, other: Dim) -> Dim:
         return floordiv(other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return mod(self, other)
+        return mod(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __rmod__(self, other: Dim) -> Dim:
         return mod(other, self)
 
     def __lt__(self, other: Dim) -> bool:
-        return decide_less(self, other)
+        return decide_less(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __le__(self, other: Dim) -> bool:
-        return not decide_less(other, self)
+        return not decide_less(other, self) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __gt__(self, other: Dim) -> bool:
-        return decide_less(other, self)
+        return decide_less(other, self) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __ge__(self, other: Dim) -> bool:
-        return not decide_less(self, other)
+        return not decide_less(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __str__(self) -> str:
         parts: list[str] = []
