@@ -98,6 +98,32 @@ def looped() -> onnx.ModelProto:
     return model(nodes, inputs, [value("y", ["rows", 8])], [tensor("w", _weights(8, 8) / 3)])
 
 
+def scanned() -> onnx.ModelProto:
+    """The last of what a scan stacks, of which one carry is stacked as well, and a product with it."""
+    rows = ["rows", 8]
+    body = helper.make_graph(
+        [
+            node("Add", ["h", "x"], ["sum"]),
+            node("Tanh", ["sum"], ["h_after"]),
+            node("Add", ["c", "h_after"], ["c_after"]),
+            node("Identity", ["h_after"], ["stacked"]),
+        ],
+        "turn",
+        [value(name, rows) for name in ("h", "c", "x")],
+        [value(name, rows) for name in ("h_after", "c_after", "stacked")],
+    )
+    nodes = [
+        node("Relu", ["xs"], ["r"], name="before"),
+        node("Scan", ["z", "z", "r"], ["", "", "all"], body=body, num_scan_inputs=1, name="scan"),
+        node("Slice", ["all", "last", "end"], ["s"], name="slice"),
+        node("Squeeze", ["s", "first"], ["t"], name="squeeze"),
+        node("MatMul", ["t", "w"], ["y"], name="after"),
+    ]
+    numbers = [tensor("last", [-1]), tensor("end", [2**62]), tensor("first", [0])]
+    inputs = [value("xs", ["turns", *rows]), value("z", rows)]
+    return model(nodes, inputs, [value("y", rows)], [*numbers, tensor("w", _weights(8, 8))])
+
+
 def _inputs(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     return [feeds[entry.name] for entry in built.graph.input]
 
@@ -168,6 +194,17 @@ def test_wherever_it_is_cut(name: str, drivers: tuple[CompilingDriver, ...], sid
                 assert _bits(found) == _bits(whole.run(inputs)), f"seed {seed}"
             assert _bits(found) == _bits(runner.run(inputs)), f"seed {seed}"
     assert most > 1
+
+
+def test_a_scan_cut_off_at_every_place() -> None:
+    built = scanned()
+    problem = posed(optimised(built), TWINS)
+    for place in range(len(problem.units) + 1):
+        runner = started(forced(problem, TWINS, lambda number, place=place: int(number >= place)), TWINS)  # type: ignore[misc]
+        for turns in (1, 7, 8):
+            feeds = {"xs": _weights(turns, 4, 8), "z": np.zeros((4, 8), np.float32)}
+            found = runner.run(_inputs(built, feeds))[0]
+            np.testing.assert_allclose(found, onnxruntime_run(built, feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 def _bits(arrays: Sequence[Any]) -> list[bytes]:
