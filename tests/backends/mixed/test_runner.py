@@ -114,7 +114,7 @@ def scanned() -> onnx.ModelProto:
     )
     nodes = [
         node("Relu", ["xs"], ["r"], name="before"),
-        node("Scan", ["z", "z", "r"], ["", "", "all"], body=body, num_scan_inputs=1, name="scan"),
+        node("Scan", ["z", "z", "r"], ["h_last", "c_last", "all"], body=body, num_scan_inputs=1, name="scan"),
         node("Slice", ["all", "last", "end"], ["s"], name="slice"),
         node("Squeeze", ["s", "first"], ["t"], name="squeeze"),
         node("MatMul", ["t", "w"], ["y"], name="after"),
