@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from weft.builder.arguments import as_inputs
 from weft.builder.bodies import write_body
 from weft.builder.draft import Draft
-from weft.builder.functions import NodeCall, add, blaming_the_caller, draft_of
+from weft.builder.functions import NodeCall, add, blaming_the_caller, bound, draft_of
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
 from weft.errors import GraphError, shown
@@ -31,16 +31,18 @@ Result = TypeVar("Result")
 
 def control_flow(function: Callable[Concatenate[Draft, Given], Result]) -> Callable[Given, Result]:
     """The public form of a function that takes the draft first; where it fails, it leaves nothing behind."""
+    whole = inspect.signature(function)
+    signature = whole.replace(parameters=list(whole.parameters.values())[1:])
 
     @blaming_the_caller
     @wraps(function)
     def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+        bound(function.__name__, signature, arguments, keywords)
         draft = draft_of((*arguments, *keywords.values()))
         with draft.attempt():
             return function(draft, *arguments, **keywords)
 
-    whole = inspect.signature(function)
-    call.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 

@@ -151,14 +151,7 @@ def description(definition: Definition) -> str:
 
 def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> NodeCall:
     """The arguments of a call in the terms of the definition."""
-    try:
-        bound = signature(definition).bind(*arguments, **keywords)
-    except TypeError as error:
-        raise GraphError(
-            f"{python_name(definition.name)}: {error}",
-            hint=f"it takes {python_name(definition.name)}{shown_signature(definition)} at this opset",
-        ) from None
-    given = dict(bound.arguments)
+    given = bound(python_name(definition.name), signature(definition), arguments, keywords)
     name, outputs = given.pop("name", None), _output_count(definition, given.pop("outputs", None))
     attributes: dict[str, Attribute] = {}
     for parameter in definition.attributes:
@@ -185,16 +178,22 @@ def _output_count(definition: Definition, given: Any) -> int | None:
     return given
 
 
-def shown_signature(definition: Definition) -> str:
-    """A signature without types, as messages have it."""
-    bare = [
-        parameter.replace(
-            annotation=inspect.Parameter.empty,
-            default=inspect.Parameter.empty if parameter.default is registry.REQUIRED else parameter.default,
-        )
-        for parameter in signature(definition).parameters.values()
-    ]
-    return str(inspect.Signature(bare))
+def bound(
+    name: str, signature: inspect.Signature, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by the names of the parameters; a GraphError that tells them where they do not fit."""
+    try:
+        return dict(signature.bind(*arguments, **keywords).arguments)
+    except TypeError as error:
+        bare = [
+            parameter.replace(
+                annotation=inspect.Parameter.empty,
+                default=inspect.Parameter.empty if parameter.default is registry.REQUIRED else parameter.default,
+            )
+            for parameter in signature.parameters.values()
+        ]
+        hint = f"at the opset of this graph it is {name}{inspect.Signature(bare)}"
+        raise GraphError(f"{name}: {error}", hint=hint) from None
 
 
 @cache
