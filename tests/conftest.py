@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 import weft
-import weft.compiler
+import weft.loading
 import weft.plan.sections
 from weft.ir.verification import VARIABLE
 

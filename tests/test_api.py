@@ -20,10 +20,10 @@ from onnx import TensorProto, helper
 
 import weft
 from weft.backends.device import RunOptions
-from weft.compiler import LoadOptions
 from weft.fuse import PIPELINE as FUSING
 from weft.ir.dtypes import DType
 from weft.passes import PIPELINE
+from weft.runtime.options import LoadOptions
 
 RNG = np.random.default_rng(7)
 SOURCE = Path(weft.__file__).parents[1]

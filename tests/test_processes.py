@@ -23,7 +23,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 PRELUDE = """
 import gc, os, sys, threading, time
 import numpy as np
-import weft, weft.compiler
+import weft, weft.loading
 from attack.scenarios import digest, feed, layers
 """
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from weft.backends.device import Device
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
-    from weft.compiler import load
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
+    from weft.loading import load
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.devices import devices
     from weft.runtime.explain import HostStep
@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
-    "load": "weft.compiler",
+    "load": "weft.loading",
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
     "DevicePolicy": "weft.runtime.policy",

@@ -1,38 +1,29 @@
 """The whole way of a model on one page: read, trace, optimise, fuse, build, compile, start.
 
-`weft.load` takes `LoadOptions`. A `Pipeline` for each device that the model comes to takes the stages in order, unless
-the compiled model is in the cache, and the session there asks it for more when a run needs a program for other shapes.
-Memory is planned by what `start` gives, for the sizes of each run.
+A `Pipeline` for each device that a model comes to takes the stages in order, unless the compiled model is in the cache,
+and the session there asks it for more when a run needs a program for other shapes. Memory is planned by what `start`
+gives, for the sizes of each run.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
-from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder, RunOptions
+from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder
 from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
 from weft.cache.code import keeping_nothing
-from weft.cache.digests import key_of
 from weft.cache.entries import CachedModel, CacheEntry
-from weft.cache.models import shared_models
 from weft.errors import (
-    DeviceError,
-    DeviceFallbackError,
     ExecutionError,
-    InputError,
     InvalidModelError,
     OutOfMemoryError,
     WeftError,
-    shown,
 )
-from weft.frontend import OpenedModel, open_model, read_model
 from weft.fuse import fuse
 from weft.ir.compiled import CompiledProgram
 from weft.ir.graph import Graph, OnnxModel, with_outputs
@@ -46,255 +37,22 @@ from weft.ir.verify import verify
 from weft.ir.work import Section
 from weft.kernels.sections import build_sections
 from weft.opset import registry
-from weft.opset.foreign import foreign_digest
 from weft.opset.lower import lower, run_eagerly, untraced
 from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
-from weft.runtime.arguments import listed, whole_number
-from weft.runtime.available_memory import check_memory_to_compile, check_memory_to_start
-from weft.runtime.deployment import Deployment
-from weft.runtime.devices import HOST, driver, helper, together
+from weft.runtime.available_memory import check_memory_to_compile
+from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
-from weft.runtime.memory import parse_bytes
-from weft.runtime.mixing import Mixer, MixOptions
-from weft.runtime.model import Model
-from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
-from weft.runtime.picking import picked
-from weft.runtime.policy import DeviceOption, in_force, route
-from weft.runtime.progress import Stages, stages
+from weft.runtime.mixing import Mixer, MixOptions, check_strict
+from weft.runtime.model_files import ModelFiles
+from weft.runtime.options import LoadOptions
+from weft.runtime.progress import Stages
 from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
-from weft.runtime.warming import soonest, warm_in_background
 from weft.threads import lock
 
-PRECISIONS = ("float32", "strict")
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """What `weft.load` takes beside the model; a WeftError where an option is none.
-
-    device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
-        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
-        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
-        says what was tried.
-    strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
-    warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
-        the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
-        when it is ready and faster. Results keep their bits per device; `model.report()` says which served.
-    sample: inputs like those to come, by name: what their sizes cost decides where the model runs, and benchmarks run
-        on them. None makes some up.
-    threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
-    precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
-        values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
-        they are seen; "strict" allows nothing less accurate than a blocked dot product. The reference device computes
-        both alike.
-    memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
-        take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
-    prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
-        on threads that would wait. A memory_limit comes first.
-    outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
-        will do, by its name: what they do not need is neither compiled nor kept.
-    cache: whether compiled models and code may be kept on disk; the reference device compiles none.
-    dump: a folder into which each stage is written as a numbered text file.
-    """
-
-    device: DeviceOption = "auto"
-    strict: bool = False
-    warm: str | None = None
-    sample: Mapping[str, Any] | None = None
-    threads: int | None = None
-    precision: str = "float32"
-    memory_limit: int | str | None = None
-    prefer: str = "memory"
-    outputs: Sequence[str] | None = None
-    cache: bool = True
-    dump: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        in_force(self.device)
-        if not isinstance(self.strict, bool):
-            raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
-        if self.warm is not None and not (isinstance(self.warm, str) and self.warm == "background"):
-            raise DeviceError(f"warm must be None or 'background', not {shown(self.warm)}")
-        if self.sample is not None and not isinstance(self.sample, Mapping):
-            raise InputError(f"sample must be a dict of arrays by name, not a {type(self.sample).__name__}")
-        if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
-            raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
-        if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
-            hint = f"use one of {', '.join(PRECISIONS)}"
-            is_fast = isinstance(self.precision, str) and self.precision == "fast"
-            why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
-            raise DeviceError(f"precision {shown(self.precision)} is not available{why}", hint=hint)
-        try:
-            folder = None if self.dump is None else Path(self.dump)
-        except Exception as error:  # whatever a class of someone else's raises
-            raise InputError(f"dump must be the path of a folder, not a {type(self.dump).__name__}") from error
-        try:
-            threads = None if self.threads is None else whole_number(self.threads, "threads")
-        except InputError as error:
-            raise DeviceError(error.problem) from None
-        limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
-        outputs = None if self.outputs is None else listed(self.outputs, "outputs")
-        if outputs is not None and not (outputs and all(isinstance(name, str) for name in outputs)):
-            raise InputError(f"outputs must be a list of names, at least one, not {shown(outputs)}")
-        for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit), ("outputs", outputs)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def bytes_limit(self) -> int | None:
-        """The memory limit as a number."""
-        return None if self.memory_limit is None else int(self.memory_limit)
-
-    @property
-    def run_options(self) -> RunOptions:
-        """What of it is about runs."""
-        return RunOptions(self.threads, self.bytes_limit, may_grow=self.prefer == "speed")
-
-
-Given = ParamSpec("Given")
-
-
-def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, Given], Model]:
-    """`load`, whose keywords are the options: they are stated there and nowhere else."""
-
-    def load(source: Any, *unnamed: Given.args, **given: Given.kwargs) -> Model:
-        return _load(source, options(*unnamed, **given))
-
-    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
-    keywords = inspect.signature(options).parameters.values()
-    load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
-    what = "source: a path, bytes, a file object or an onnx.ModelProto."
-    load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
-    load.__qualname__ = "load"
-    return load  # type: ignore[return-value]  # which has a name for its source, too
-
-
-load = _taking(LoadOptions)
-
-
-def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
-    """The stages on their own, for those who want to see what comes between them."""
-    files = ModelFiles(open_model(source), _read, None, None)
-    return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
-
-
-def _load(source: Any, options: LoadOptions) -> Model:
-    with stages("loading") as progress:
-        progress.stage("reading")
-        return _served(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
-
-
-def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
-    """A model that was pickled."""
-    with stages("loading") as progress:
-        progress.stage("reading")
-        files = reopened(source, _read, *_folders(options))
-        return _served(files.with_weights(weights) if weights else files, options, progress)
-
-
-def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
-    """A model on the first of its devices that works, or on the one that is ready first."""
-    way = route(options.device)
-    if options.strict and way.absent:
-        raise DeviceFallbackError(way.absent, file=files.file)
-    opener = ModelOpener(files, options, progress)
-    deployment = Deployment(opener, way.absent)
-    way = picked(way, deployment, at_once=options.warm is not None)
-    if options.warm is None:
-        return Model(deployment, way, options.strict)
-    soon, better = soonest(way, opener.is_ready)
-    model = Model(deployment, soon, options.strict)
-    warm_in_background(model, better, options.sample)
-    return model
-
-
-def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
-    """Where copies of files may lie, and where their digests are remembered."""
-    models = shared_models() if options.cache else None
-    return (None, None) if models is None else (models.folder, models.records)
-
-
-class ModelOpener:
-    """Brings one model to devices: files are read once, and each device has a pipeline of its own."""
-
-    def __init__(self, files: ModelFiles, options: LoadOptions, progress: Stages) -> None:
-        self.files = files
-        self.file = files.file
-        self.options = options
-        self.sample = options.sample
-        self.threads = options.threads
-        self._progress = progress
-        self._program: TensorProgram | None = None  # held from the choice of a device until it is opened
-        self._groups: dict[str, FusedProgram] = {}
-
-    def open(self, device: str, progress: Stages | None = None) -> Session:
-        """The model on a device, ready to run."""
-        with self._within_memory():
-            if isinstance(driver(device), KeepingDriver):
-                check_memory_to_start()
-            pipeline = Pipeline(self.files, self.options, device, progress or self._progress)
-            program, self._program = self._program, None
-            groups, self._groups = self._groups, {}
-            if program is not None and self.options.dump is None:
-                pipeline.prospect = (program, groups.get(device))
-            del program, groups
-            return pipeline.load()
-
-    def content(self) -> str | None:
-        """What names the model for those who remember what was chosen for it."""
-        definitions = foreign_digest()
-        if not self.options.cache or self.options.dump is not None or definitions is None:
-            return None
-        return key_of(self.files.name(), definitions, self.options.precision, repr(self.options.outputs))
-
-    def program(self) -> TensorProgram:
-        """The optimised program, traced for whichever device is chosen."""
-        found = self._program
-        if found is None:
-            found = self._program = self._prospective(HOST).program()
-        return found
-
-    def fused(self, device: str) -> FusedProgram:
-        """Its groups for a device."""
-        found = self._groups.get(device)
-        if found is None:
-            found = self._groups[device] = self._prospective(device).fuse(self.program())
-        return found
-
-    def _prospective(self, device: str) -> Pipeline:
-        """The way to a device that may not be taken to its end, and writes nothing down."""
-        return Pipeline(self.files, replace(self.options, dump=None), device, self._progress)
-
-    def is_ready(self, device: str) -> bool:
-        """Whether the model can be opened there without a compilation."""
-        return Pipeline(self.files, self.options, device, self._progress).is_ready()
-
-    def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
-        """The same model with some other weights."""
-        return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
-
-    def renew(self, session: Session) -> Session:
-        """The model on a session's device, with these weights instead of the session's."""
-        with self._within_memory():
-            return Pipeline(self.files, self.options, session.device, self._progress).renew(session)
-
-    def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
-        """What loads the model again in another process."""
-        return _load_again, (self.files.portable(), replace(self.options, device=device), dict(self.files.changed))
-
-    @contextmanager
-    def _within_memory(self) -> Iterator[None]:
-        try:
-            yield
-        except WeftError:
-            raise
-        except MemoryError as error:
-            hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
 
 
 class Pipeline:
@@ -395,7 +153,7 @@ class Pipeline:
         return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
 
     def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
-        self.dump.stage(f"piece-{device.name}", lambda: program)
+        self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)
         return self._generate(program, self.fuse(program, device), device)
 
     # -- a model -----------------------------------------------------------------------------------------------------
@@ -469,19 +227,32 @@ class Pipeline:
         return session
 
     def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
-        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed.
-
-        Models whose weights were set are not kept: there would be one for each set of them.
-        """
+        """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
         entry = self._entry(device)
-        cached = None if entry is None else entry.get()
+        cached = self._changed(device) if self.files.changed else None if entry is None else entry.get()
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
             made = self._make()
             self.progress.stage("saving")
             cached = (made if entry is None else entry.put(made)) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
+        if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
+            check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
+
+    def _changed(self, device: KeepingDriver) -> CachedModel | None:
+        """A model whose weights were set, made of what the cache has with the file's own weights.
+
+        It is not kept: there would be one for each set of weights.
+        """
+        former = Pipeline(self.files.unchanged, self.options, device.name, self.progress, self.precision)
+        entry = former._entry(device)
+        kept = None if entry is None else entry.get()
+        if kept is None or not isinstance(kept.program, CompiledProgram):
+            return None
+        revised = self._revised(former, kept.program)
+        assert not isinstance(revised, TensorProgram)
+        return CachedModel(kept.signature, revised)
 
     def is_ready(self) -> bool:
         """Whether it takes no compilation to load the model."""
@@ -577,7 +348,7 @@ class Pipeline:
         if self.dump.folder is None:
             return
         kernels = named_kernels(sections)
-        folder = "kernels" if device is self.driver else f"kernels-{device.name}"
+        folder = "kernels" if device is self.driver else f"kernels-{device.name.replace(':', '-')}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
         for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
             self.dump.file(f"{folder}/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
@@ -592,10 +363,6 @@ class Pipeline:
         except WeftError as error:
             text = f"no plan for sizes that are only guessed: {error.problem}"
         self.dump.stage("plan", lambda: text)
-
-
-def _read(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
-    return read_model(opened, is_defined=is_defined, folders=folders)
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:

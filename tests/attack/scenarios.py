@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-import weft.compiler
+import weft.loading
 from weft.errors import DeviceError
 
 CALLERS = 8

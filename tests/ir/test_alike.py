@@ -47,7 +47,7 @@ def program(number: float) -> TensorProgram:
         (object(), object()),
         (program(0.0), program(-0.0)),
     ],
-    ids=str,
+    ids=lambda content: type(content).__name__,
 )
 def test_what_only_looks_alike(one: Any, other: Any) -> None:
     assert not alike(one, other)

@@ -9,7 +9,6 @@ from typing import Any
 from weft.backends.device import CompilingDriver, RunOptions
 from weft.backends.mixed.driver import MixedDriver
 from weft.backends.mixed.runner import MixedRunner
-from weft.compiler import LoadOptions, open_pipeline
 from weft.cost.calibration import Calibration, Transfer
 from weft.cost.roofline import Peak
 from weft.fuse import fuse
@@ -18,9 +17,11 @@ from weft.ir.dtypes import DType
 from weft.ir.mixed import MixedProgram
 from weft.ir.program import TensorProgram
 from weft.kernels.sections import build_sections
+from weft.loading import open_pipeline
 from weft.placement.compile import compile_pieces
 from weft.placement.schedule import Rules, schedule
 from weft.placement.units import Candidate, Problem, problem
+from weft.runtime.options import LoadOptions
 
 
 def calibration(device: str, flops: float = 1e11, run: float = 1e-5, moved: Transfer | None = None) -> Calibration:

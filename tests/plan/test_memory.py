@@ -188,7 +188,7 @@ def test_weights_are_shared_by_all_who_load_a_file(file: Path) -> None:
 LIMITED = """
 import resource, sys
 import numpy as np
-import weft, weft.compiler
+import weft, weft.loading
 if len(sys.argv) == 4:
     import weft.backends.cpu.device
 path, more, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -228,7 +228,7 @@ MEASURED = """
 import sys
 from pathlib import Path
 import numpy as np
-import weft, weft.compiler, weft.backends.cpu.device
+import weft, weft.loading, weft.backends.cpu.device
 def now(field):
     return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()
                 if line.startswith(field))

@@ -19,6 +19,7 @@ from peers import onnxruntime_run
 from placement.forcing import calibration
 
 import weft
+from weft.backends.mixed.driver import JOINED
 from weft.cache.files import VARIABLE
 from weft.cli import main
 from weft.cost.calibration import Calibration, Transfer
@@ -26,7 +27,7 @@ from weft.errors import DeviceError, OutOfMemoryError
 from weft.ir.dtypes import DType
 from weft.ir.mixed import MixedProgram
 from weft.ir.target import Target
-from weft.runtime import devices, mixing
+from weft.runtime import choice, devices, mixing
 from weft.runtime.choice import Ranked, Ranking
 
 TOGETHER = "acme_card+cpu"
@@ -136,7 +137,10 @@ def test_tensors_are_kept_on_the_first_device() -> None:
         loaded.run({"x": weft.to_device(feeds["x"], "cpu")})
 
 
-def test_strict_refuses_what_is_moved() -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_strict_refuses_what_is_moved(kept: bool) -> None:
+    if kept:
+        weft.load(_made()[0], device=TOGETHER)
     with pytest.raises(DeviceError, match=r"1 steps would not run on acme_card: Scan\w*: sequential: 64 turns"):
         weft.load(_made()[0], device=TOGETHER, strict=True)
 
@@ -231,7 +235,10 @@ def test_a_named_device_gives_away_what_it_lacks() -> None:
 
 
 @pytest.mark.usefixtures("without_doubles")
-def test_a_named_device_may_give_nothing_away_where_that_is_strict() -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["new", "kept"])
+def test_a_named_device_may_give_nothing_away_where_that_is_strict(kept: bool) -> None:
+    if kept:
+        weft.load(_doubles()[0], device="acme_card")
     with pytest.raises(DeviceError, match=r"steps would not run on acme_card: .*precise.*float64"):
         weft.load(_doubles()[0], device="acme_card", strict=True)
 
@@ -257,3 +264,55 @@ def test_other_shapes_follow_what_was_decided(measured: dict[str, float]) -> Non
     np.testing.assert_array_equal(loaded.run({**rows, "x": rows["z"]})["y"], np.full((1, 16), 2, np.float32))
     kept = loaded.run(rows, keep=True)["y"]
     assert kept.device == "acme_card"
+
+
+# -- a choice that several devices are a part of ---------------------------------------------------------------------
+
+ANY = weft.DevicePolicy(allow=("acme_card", "cpu"))
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "calibrated", _calibrated)
+
+
+@pytest.mark.usefixtures("chosen")
+def test_several_devices_are_chosen_where_they_are_expected_to_be_ahead() -> None:
+    built, feeds, expected = _made()
+    loaded = weft.load(built, device=ANY)
+    assert loaded.device == TOGETHER
+    assert [piece.device for piece in _placement(loaded).pieces] == ["acme_card", "cpu", "acme_card"]
+    np.testing.assert_allclose(loaded.run(feeds)["y"], expected, rtol=1e-4, atol=1e-5)
+    report = loaded.report()
+    assert report.candidates == (TOGETHER, "acme_card", "cpu")
+    assert "in 3 pieces" in str(report)
+    assert "moved to cpu: sequential: 64 turns" in str(report)
+    assert weft.load(built, device=ANY).device == TOGETHER  # as it is remembered
+
+
+@pytest.mark.usefixtures("chosen")
+def test_one_device_is_chosen_where_that_is_strict() -> None:
+    assert JOINED not in weft.load(_made()[0], device=ANY, strict=True).device
+
+
+@pytest.mark.usefixtures("chosen")
+def test_one_device_is_chosen_where_several_are_not_ahead() -> None:
+    built = model([node("MatMul", ["x", "w"], ["y"])], initializers=[tensor("w", np.eye(3, dtype=np.float32))])
+    assert JOINED not in weft.load(built, device=ANY).device
+
+
+@pytest.mark.usefixtures("chosen")
+def test_a_device_that_fails_in_the_middle_leaves_the_model_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, feeds, expected = _made()
+    loaded = weft.load(built, device=ANY)
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise DeviceError("the card fell out")
+
+    monkeypatch.setattr(acme_card.Card, "execute", broken)
+    with pytest.warns(weft.FallbackWarning):
+        found = loaded.run(feeds)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert loaded.device == "cpu"
+    assert [attempt.device for attempt in loaded.report().attempts] == [TOGETHER, "acme_card"]
+    assert "acme_card: the card fell out" in str(loaded.report())

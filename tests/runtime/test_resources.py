@@ -20,7 +20,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 import weft
-import weft.compiler
+import weft.loading
 
 def peak():
     return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()

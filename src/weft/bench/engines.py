@@ -79,7 +79,7 @@ def _as_they_are(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_weft(setup: Setup) -> Loaded:
-    model = import_module("weft.compiler").load(setup.path, device=setup.device, threads=setup.threads)
+    model = import_module("weft.loading").load(setup.path, device=setup.device, threads=setup.threads)
     return Loaded(model, _as_they_are, model.run, lambda result: list(result.values()))
 
 
@@ -186,7 +186,7 @@ def _several(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (list, tuple)) else [result]
 
 
-WEFT = Engine("weft", ("weft",), ("weft.compiler",), _load_weft, {})
+WEFT = Engine("weft", ("weft",), ("weft.loading",), _load_weft, {})
 JUDGE = Engine("onnxruntime", ("onnxruntime",), ("onnxruntime",), _load_onnxruntime, {})
 """The engine whose outputs all others are compared with."""
 

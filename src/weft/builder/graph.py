@@ -26,7 +26,6 @@ from weft.builder.finish import finished
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
-from weft.compiler import load
 from weft.errors import GraphError, shown
 from weft.frontend.schemas import newest_known, newest_opsets
 from weft.frontend.source import OpenedModel
@@ -35,6 +34,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.types import Shape, TensorType, Type
+from weft.loading import load
 from weft.runtime.model import Model
 
 Size = Union[int, str, None]

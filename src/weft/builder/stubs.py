@@ -12,7 +12,7 @@ from weft.opset.registry import REQUIRED, Definition
 
 WIDEST = 120
 
-_HEADER = '''"""Made from the definitions of the ops: WEFT_WRITE_DOCS=1 pytest tests/builder/test_stubs.py"""
+_HEADER = '''"""Made from the definitions of the ops: see tests/builder/test_stubs.py"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload

@@ -12,15 +12,16 @@ from weft.cli import inputs, output, values
 from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
 from weft.compat.onnxruntime_values import PEER, InOnnxruntime
-from weft.compiler import LoadOptions, open_pipeline
 from weft.errors import InputError
 from weft.ir.dtypes import from_numpy
 from weft.ir.specs import signature
+from weft.loading import open_pipeline
 from weft.opset.lower import untraced
 from weft.report.comparison import Comparison, Deviation, Findings, Method, compare
 from weft.report.contenders import Contender, InFloat64, OnDevice
 from weft.report.deviation import Difference
 from weft.report.layers import layers
+from weft.runtime.options import LoadOptions
 from weft.runtime.policy import route
 from weft.runtime.progress import stages
 

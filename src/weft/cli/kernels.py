@@ -13,11 +13,12 @@ from rich.text import Text
 from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import named
 from weft.cli import inputs, output
-from weft.compiler import LoadOptions, open_pipeline
 from weft.errors import DeviceError, InputError
+from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
 from weft.report.kernels import KernelUse, kernel_uses
 from weft.report.nodes import labelled, ops_by_node
+from weft.runtime.options import LoadOptions
 
 SHOWN_NODES = 3
 NOTHING = "–"
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision, cache=False))
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
-        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="choose another device: see weft devices")
+        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="name one that compiles: see weft devices")
     program = pipeline.program()
     sections = named(pipeline.build(pipeline.fuse(program)))
     given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), sizes)

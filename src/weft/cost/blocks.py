@@ -22,8 +22,7 @@ def elements_in(seconds: float, rates: Rates = CORE) -> int:
     return 1 << (int(rates.workspace_bandwidth * seconds / _ELEMENT_BYTES).bit_length() - 1)
 
 
-BLOCK_SECONDS = 4e-6  # of a thread, that are worth dividing work for
-BLOCK_ELEMENTS = elements_in(BLOCK_SECONDS)  # of a map or a reduction, about
+BLOCK_ELEMENTS = elements_in(4e-6)  # of a map or a reduction, about
 TRANSFORM_ELEMENTS = elements_in(16e-6)  # of tiles that are transformed
 BLOCK_WORK = operations_in(10e-6)  # operations of a product, about
 LEAST_BLOCK_WORK = operations_in(2e-6)  # operations of a product's block, where there are more

@@ -4,22 +4,21 @@ A `Calibration` decides where work runs, never what is computed: kernels and bit
 target. It extends the `Peak` that profiles show by what real runs add to it: what kernels of each kind reach of that
 peak, what launches, runs, transfers and steps on the host cost.
 
-An `Amount` is one group's work at given sizes. Its time is that of its launches, and of its arithmetic or memory
-traffic, whichever is longer, on as many of the device's units as there is work for.
+An `Amount` is one group's work at given sizes. Its time is that of its launches, of its arithmetic or memory traffic,
+whichever is longer, on as many of the device's units as there is work for, and of waiting for weights from afar.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import Any, Literal
 
 from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
 
-REACHED_ARITHMETIC = 0.65  # of what kernels do with even sizes, about what they do with those of models
-REACHED_BANDWIDTH = 0.7  # of what a loop that only reads is measured to do, about what kernels reach
+REACHED_BANDWIDTH = 0.6  # of what a loop that only reads is measured to do, about what kernels reach
 Direction = Literal["up", "down"]  # from the host to the device, and back
 
 
@@ -40,6 +39,12 @@ class WorkKind(str, Enum):
     SCATTER = "scatter"
 
     __str__ = str.__str__
+
+
+HEAVY = frozenset(
+    (WorkKind.PRODUCT, WorkKind.CONVOLUTION, WorkKind.TRANSFORMED, WorkKind.ATTENTION, WorkKind.DEPTHWISE)
+)
+LIGHTER = 8.0  # times as long must work take that does little to each element, to leave nothing of a GPU idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,9 @@ class Calibration:
     """Of one device, with all its threads. `identity` names what it holds for: hardware, driver, threads, weft.
 
     `products` are the operations a second that large products of a type reach, `reached` what part of that (float32's,
-    if a type has none) other kinds of work do. Work of fewer operations than `saturation` is slower by that part of it,
-    to the power of `falloff`: it leaves some of a GPU idle. Work that takes one unit longer than `grain` is divided
-    among all `units`, which takes `share_seconds`: so it is with the threads of a CPU.
+    if a type has none) work of other kinds does, of models' sizes. Work that takes less than `saturation` leaves some
+    of a GPU idle, the more the shorter it is. On a CPU, one of its `units` does short work alone; it takes
+    `share_seconds` to divide longer work among them.
     """
 
     device: str
@@ -103,10 +108,8 @@ class Calibration:
     peak: Peak
     products: tuple[tuple[DType, float], ...]
     reached: tuple[tuple[WorkKind, float], ...] = ()
-    saturation: float = 0.0
-    falloff: float = 0.0
+    saturation: float = 0.0  # seconds
     units: float = 1.0
-    grain: float = 0.0
     share_seconds: float = 0.0
     launch_seconds: float  # of a launch after another in the same run
     serial_seconds: float = 0.0  # of an element that a lane adds to those before it
@@ -132,15 +135,16 @@ def work_seconds(amount: Amount, calibration: Calibration, *, iterated: bool = F
     """How long a device takes for one group's work; `iterated`: as a part of a scan's body."""
     each = calibration.iteration_seconds if iterated else calibration.launch_seconds
     launches = amount.launches * each
-    rate = REACHED_ARITHMETIC * calibration.flops(amount.kind, amount.dtype) * occupied(amount.flops, calibration)
-    arithmetic = max(amount.flops / rate, amount.serial * calibration.serial_seconds)
+    busy = amount.flops / calibration.flops(amount.kind, amount.dtype)
+    idle = sqrt(busy * calibration.saturation * (1.0 if amount.kind in HEAVY else LIGHTER))
+    arithmetic = max(busy, idle, amount.serial * calibration.serial_seconds)
     near = amount.bytes - amount.far
-    moved = near / calibration.bandwidth(near) + amount.far / calibration.peak.bandwidth
-    memory = moved / REACHED_BANDWIDTH
+    memory = near / (REACHED_BANDWIDTH * calibration.bandwidth(near))
+    waiting = amount.far / (REACHED_BANDWIDTH * calibration.peak.bandwidth)
     taken = _divided(max(arithmetic, memory), calibration)
     if arithmetic >= memory:
-        return Seconds(arithmetic=taken, launches=launches)
-    return Seconds(memory=taken, launches=launches)
+        return Seconds(arithmetic=taken, memory=waiting, launches=launches)
+    return Seconds(memory=taken + waiting, launches=launches)
 
 
 def transfer_seconds(bytes: float, calibration: Calibration, direction: Direction) -> float:
@@ -149,17 +153,9 @@ def transfer_seconds(bytes: float, calibration: Calibration, direction: Directio
     return transfer.seconds + bytes / transfer.bandwidth
 
 
-def occupied(flops: float, calibration: Calibration) -> float:
-    """Which part of the device so much work keeps busy."""
-    if not 0 < flops < calibration.saturation:
-        return 1.0
-    return float((flops / calibration.saturation) ** calibration.falloff)
-
-
 def _divided(seconds: float, calibration: Calibration) -> float:
-    """The time of work that takes all units so long if they share it evenly; little of it is left to one of them."""
-    alone = seconds * calibration.units
-    return alone if alone <= calibration.grain else max(seconds, calibration.grain) + calibration.share_seconds
+    """The time of work that takes all units so long if they share it evenly: they do, or one of them does it all."""
+    return min(seconds * calibration.units, seconds + calibration.share_seconds)
 
 
 # -- as a record on disk ---------------------------------------------------------------------------------------------
@@ -193,8 +189,8 @@ def from_record(record: Any) -> Calibration:
 
 
 _PLAIN = (
-    "saturation", "falloff", "units", "grain", "share_seconds", "launch_seconds", "serial_seconds",
-    "iteration_seconds", "run_seconds", "host_step_seconds",
+    "saturation", "units", "share_seconds", "launch_seconds", "serial_seconds", "iteration_seconds", "run_seconds",
+    "host_step_seconds",
 )  # fmt: skip
 
 

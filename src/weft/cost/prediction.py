@@ -53,16 +53,15 @@ from weft.ir.types import TensorType
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
 STEPS_OF_A_GROUP = 3  # about
 SORT_OPERATIONS = 64  # of an element that is sorted
-USUAL_LAUNCHES = 2  # of a group, in the time of the shortest: kernels that do something, and copies for other layouts
-LAUNCHES = {  # of kinds that need more, for partial sums or pass after pass
-    WorkKind.PRODUCT: 4,
-    WorkKind.CONVOLUTION: 4,
-    WorkKind.TRANSFORMED: 4,
-    WorkKind.ATTENTION: 4,
-    WorkKind.DEPTHWISE: 3,
-    WorkKind.SCATTER: 4,
-    WorkKind.CUMULATE: 6,
-    WorkKind.SORT: 16,
+HEAVY_LAUNCHES = 5  # what comes with a product, in the time of the shortest launches: copies, partial sums, waiting
+LAUNCHES = {  # of kinds that need more than one
+    WorkKind.PRODUCT: HEAVY_LAUNCHES,
+    WorkKind.CONVOLUTION: HEAVY_LAUNCHES,
+    WorkKind.TRANSFORMED: HEAVY_LAUNCHES,
+    WorkKind.ATTENTION: HEAVY_LAUNCHES,
+    WorkKind.SCATTER: 2,
+    WorkKind.CUMULATE: 3,
+    WorkKind.SORT: 8,
 }
 
 
@@ -150,7 +149,7 @@ def likely_quickest(program: TensorProgram, sizes: Mapping[str, int], calibratio
     """The device that is likely to be the quickest, before anything is fused: whom to fuse for first."""
     flops = number_at(program_cost(program).flops, sizes)
     groups = len(program.steps) / STEPS_OF_A_GROUP
-    each = Amount(WorkKind.PRODUCT, DType.float32, flops / max(groups, 1), 0.0, USUAL_LAUNCHES)
+    each = Amount(WorkKind.PRODUCT, DType.float32, flops / max(groups, 1), 0.0)
 
     def seconds(device: str) -> float:
         found = calibrations[device]
@@ -186,7 +185,7 @@ def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
         moved = bytes_moved(group.steps, group.operands, group.results)
     except UnknownShapeError:
         flops, moved = 0, 0
-    launches = LAUNCHES.get(kind, USUAL_LAUNCHES)
+    launches = LAUNCHES.get(kind, 1)
     return Portion(kind, _dtype(heavy), flops, moved, weights, launches, _serial(group), origin=heavy.origin)
 
 

@@ -188,6 +188,17 @@ def all_works(section: NativeSection) -> Iterator[Work]:
             yield task.work
 
 
+def count_launches(sections: Iterable[Section]) -> int:
+    """How many launches sections have, those of scans and inside of control flow once."""
+    count = 0
+    for section in sections:
+        if isinstance(section, NativeSection):
+            count += sum(len(work.launches) for work in all_works(section))
+        else:
+            count += sum(map(count_launches, section.bodies))
+    return count
+
+
 def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launch]) -> tuple[Section, ...]:
     """Sections with other launches in place of theirs; works that tasks share stay shared."""
     works: dict[int, Work] = {}

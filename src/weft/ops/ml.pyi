@@ -1,4 +1,4 @@
-"""Made from the definitions of the ops: WEFT_WRITE_DOCS=1 pytest tests/builder/test_stubs.py"""
+"""Made from the definitions of the ops: see tests/builder/test_stubs.py"""
 
 from collections.abc import Sequence
 

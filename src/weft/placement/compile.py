@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import CompiledPiece, MixedProgram
 from weft.ir.program import TensorProgram
-from weft.ir.work import NativeSection, Section, all_works
+from weft.ir.work import count_launches
 from weft.placement.place import pieces_of, record_of
 from weft.placement.schedule import Schedule
 from weft.placement.units import HOME, Problem
@@ -32,16 +32,5 @@ def compile_pieces(
         {value: program.constants[value] for value in program.outputs if value in program.constants},
         pieces,
         problem.candidates[HOME].name,
-        record_of(problem, schedule, sizes, [launch_count(piece.program.sections) for piece in pieces]),
+        record_of(problem, schedule, sizes, [count_launches(piece.program.sections) for piece in pieces]),
     )
-
-
-def launch_count(sections: Sequence[Section]) -> int:
-    """How many launches sections have, those inside of control flow too."""
-    count = 0
-    for section in sections:
-        if isinstance(section, NativeSection):
-            count += sum(len(work.launches) for work in all_works(section))
-        else:
-            count += sum(launch_count(body) for body in section.bodies)
-    return count

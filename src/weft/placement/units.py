@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from weft.cost.calibration import Calibration
 from weft.cost.effort import UnknownShapeError, effort
-from weft.cost.prediction import number_at, predict, workload
-from weft.fuse import join_steps, leave_to_host
+from weft.cost.prediction import Known, Workload, number_at, predict, workload
+from weft.fuse import adapted, join_steps
 from weft.fuse.grouping import single_group
 from weft.fuse.host import host_by_nature, host_group
 from weft.ir import dims
@@ -74,15 +74,23 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
     fewest = min(candidate.target.most_buffers for candidate in candidates)
     joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
     joined = _without_lacking_parts(joined, candidates)
-    there = [leave_to_host(joined, candidate.target) for candidate in candidates]
-    weights = [workload(fused).weights for fused in there]
+    return problem_of([adapted(joined, candidate.target) for candidate in candidates], candidates, sizes, {})
+
+
+def problem_of(
+    there: Sequence[FusedProgram], candidates: Sequence[Candidate], sizes: Mapping[str, int], known: Known
+) -> Problem:
+    """The same from one program's groups as each of the candidates would do them, one by one the same steps."""
+    joined = there[HOME]
+    weights = [workload(fused, known).weights for fused in there]
     makers = {value: number for number, group in enumerate(joined.groups) for value in group.results}
     before = _needed(joined, makers)
     units = []
     for number, group in enumerate(joined.groups):
         seconds = tuple(
-            _seconds(replace(fused, groups=(fused.groups[number],)), total, candidate.calibration, sizes)
-            for fused, total, candidate in zip(there, weights, candidates)
+            _seconds(workload(replace(fused, groups=(fused.groups[number],)), known), total, one.calibration, sizes)
+            + _interpreted_seconds(fused.groups[number], sizes)
+            for fused, total, one in zip(there, weights, candidates)
         )
         lacking = tuple(_lacking(fused.groups[number]) for fused in there)
         units.append(Unit(group, before[number], seconds, lacking))
@@ -135,12 +143,10 @@ def value_bytes(value: Value, sizes: Mapping[str, int]) -> int:
 # -- costs -----------------------------------------------------------------------------------------------------------
 
 
-def _seconds(alone: FusedProgram, weights: int, calibration: Calibration, sizes: Mapping[str, int]) -> float:
-    """How long a device takes for the only group of a program, which is a part of one with so many bytes of weights."""
-    work = replace(workload(alone), weights=weights, up=(), down=())
-    total = predict(work, sizes, calibration).seconds - calibration.run_seconds
-    (group,) = alone.groups
-    return total if _lacking(group) is None else total + _interpreted_seconds(group, sizes)
+def _seconds(work: Workload, weights: int, calibration: Calibration, sizes: Mapping[str, int]) -> float:
+    """How long a device takes for one group's work, which is a part of a run that reads so many bytes of weights."""
+    alone = replace(work, weights=weights, up=(), down=())
+    return predict(alone, sizes, calibration).seconds - calibration.run_seconds
 
 
 def _lacking(group: Group) -> str | None:
@@ -151,7 +157,9 @@ def _lacking(group: Group) -> str | None:
 
 
 def _interpreted_seconds(group: Group, sizes: Mapping[str, int]) -> float:
-    """How long numpy takes for what should be a kernel's work."""
+    """How long numpy takes for what should be a kernel's work, where kernels are missing."""
+    if _lacking(group) is None:
+        return 0.0
     try:
         work = effort(group.steps, group.operands, group.results)
     except UnknownShapeError:

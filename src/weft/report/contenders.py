@@ -13,12 +13,14 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from weft.backends.reference.wide import WideInterpreter, exact
-from weft.compiler import LoadOptions, Pipeline, open_pipeline
+from weft.compiler import Pipeline
 from weft.errors import WeftError
 from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
+from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
 from weft.report.isolation import alone, isolated
 from weft.runtime.model_files import ModelFiles
+from weft.runtime.options import LoadOptions
 from weft.runtime.progress import Stages
 
 Array = np.ndarray[Any, Any]

@@ -11,16 +11,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from math import inf, log
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from weft.backends.device import CompilingDriver, KeepingDriver, Runner, RunOptions
 from weft.cache.digests import key_of, package_digest
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.cost.blocks import BLOCK_SECONDS
-from weft.cost.calibration import Calibration, Transfer, WorkKind, from_record, occupied, to_record
+from weft.cost.calibration import Calibration, Transfer, WorkKind, from_record, to_record
+from weft.cost.roofline import Peak
 from weft.errors import DeviceError, WeftError
 from weft.fuse import fuse
 from weft.ir.dtypes import DType
@@ -35,30 +35,34 @@ ENOUGH = 2e-2  # seconds that the runs of a probe take together, unless the firs
 FEWEST_RUNS, MOST_RUNS = 2, 50
 BUDGET = 1.6  # seconds after which types that are left are taken for as fast as float32
 LEAST = 1e-8  # seconds that anything takes
-SHARED_PART, OCCUPYING_PART = (
-    0.5,
-    0.25,
-)  # of the sides of a large product, those of one that is small for vectors, threads
-TRANSFORMED_GAIN = 2.2  # of convolutions on transformed tiles, about
-VECTORS_REACH = {  # of the speed of products, about, where lanes are elements of vectors
+MOST_UNITS = 1 << 16
+SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that work is shared with, at least and at most
+SATURATION = 4e-4  # seconds of work that leaves nothing idle where threads wait for memory
+VECTORS_REACH = {  # of the speed of large products, about, where lanes are elements of vectors
+    WorkKind.PRODUCT: 0.85,
+    WorkKind.CONVOLUTION: 0.8,
+    WorkKind.TRANSFORMED: 1.4,
     WorkKind.ATTENTION: 0.8,
+    WorkKind.DEPTHWISE: 0.22,
     WorkKind.ROWS: 0.4,
     WorkKind.MAP: 0.4,
     WorkKind.REDUCE: 0.4,
-    WorkKind.POOL: 0.2,
+    WorkKind.POOL: 0.4,
     WorkKind.CUMULATE: 0.05,
     WorkKind.SORT: 0.05,
     WorkKind.SCATTER: 0.05,
 }
 THREADS_REACH = {  # and where they are threads
+    WorkKind.CONVOLUTION: 0.6,
     WorkKind.ATTENTION: 0.6,
+    WorkKind.DEPTHWISE: 0.3,
     WorkKind.ROWS: 0.1,
     WorkKind.MAP: 0.1,
     WorkKind.REDUCE: 0.1,
     WorkKind.POOL: 0.1,
-    WorkKind.CUMULATE: 0.05,
-    WorkKind.SORT: 0.05,
-    WorkKind.SCATTER: 0.05,
+    WorkKind.CUMULATE: 0.1,
+    WorkKind.SORT: 0.1,
+    WorkKind.SCATTER: 0.1,
 }
 Progress = Callable[[str], None]
 
@@ -97,7 +101,7 @@ def device_identity(device: str, threads: int | None) -> str:
     opened = driver(found.name)
     what = (found.name, found.description, found.kind, found.driver)
     code = opened.identity() if isinstance(opened, KeepingDriver) else ""
-    return key_of("calibration 2", *what, code, str(usable_cores()), str(threads), package_digest() or "")
+    return key_of("calibration 3", *what, code, str(usable_cores()), str(threads), package_digest() or "")
 
 
 def _measured(device: str, threads: int | None, progress: Progress) -> Calibration:
@@ -136,84 +140,69 @@ class _Measurement:
     opened: CompilingDriver
     threads: int | None
     progress: Progress
-    smallest: float = 0.0  # seconds of a run that does next to nothing
     began: float = field(default_factory=time.perf_counter)
 
     def calibration(self, identity: str) -> Calibration:
-        """All of it; what comes first is what later numbers are made with."""
+        """All of it."""
         opened = self.opened
         target = opened.target("float32")
         is_threads = isinstance(target, ThreadTarget)
+        units = 1 if is_threads else min(self.threads or MOST_UNITS, usable_cores())
         self.progress("arithmetic and memory")
         peak = opened.calibrate(self.threads or usable_cores())
         self.progress("runs and launches")
-        self.smallest = self._time(probes.smallest())
-        launch = self._above(probes.chain()) / (probes.CHAIN - 1)
-        iteration = self._above(probes.iterations()) / probes.ITERATIONS
-        column = self._time(probes.column_sums(), placed=True) - self.smallest
-        interruption = self._above(probes.host_step())
-        upload, download = self._transfers(launch) if opened.has_memory else (Transfer(), Transfer())
+        smallest = self._time(probes.smallest())
+        launch = _positive((self._time(probes.chain()) - smallest) / (probes.CHAIN - 1))
+        iteration = _positive((self._time(probes.iterations()) - smallest) / probes.ITERATIONS)
+        upload, download = self._transfers(smallest, launch) if opened.has_memory else (Transfer(), Transfer())
         moved = upload.seconds + download.seconds
+        interruption = _positive(self._time(probes.host_step()) - smallest - moved)
+        there = self._time(probes.smallest(), placed=True)
+        column = self._time(probes.column_sums(), placed=True) - there
         self.progress("products of float32")
         large = probes.products(DType.float32, peak)
-        small = probes.products(DType.float32, peak, OCCUPYING_PART if is_threads else SHARED_PART)
-        rate = large.flops / self._above(large)
-        found = Calibration(
+        rate = large.flops / _positive(self._time(large, placed=True) - there)
+        return Calibration(
             device=opened.name,
             identity=identity,
             peak=peak,
-            products=((DType.float32, rate),),
+            products=((DType.float32, rate), *self._other_types(peak, there, target)),
             reached=tuple((THREADS_REACH if is_threads else VECTORS_REACH).items()),
-            units=1.0 if is_threads else min(self.threads or inf, usable_cores()),
-            grain=0.0 if is_threads else BLOCK_SECONDS,
+            saturation=SATURATION if isinstance(target, ThreadTarget) and target.sharing_pays else 0.0,
+            units=units,
+            share_seconds=self._sharing(units, rate) if units > 1 else 0.0,
             launch_seconds=launch,
             serial_seconds=max(column / probes.COLUMN, 0.0),
             iteration_seconds=iteration,
-            run_seconds=max(self.smallest - moved, LEAST),
-            host_step_seconds=max(interruption - moved, LEAST),
+            run_seconds=_positive(smallest - moved),
+            host_step_seconds=interruption,
             upload=upload,
             download=download,
         )
-        each = max(self._above(small) / probes.LAYERS - launch, LEAST)
-        few = small.flops / probes.LAYERS
-        if is_threads:
-            saturation = large.flops / probes.LAYERS
-            slower = max(log(rate * each / few), 0.0)
-            found = replace(found, saturation=saturation, falloff=min(slower / log(saturation / few), 1.0))
-        else:
-            found = replace(found, share_seconds=max(each - few / rate, 0.0))
-        found = replace(found, reached=tuple({**dict(found.reached), **self._convolutions(found)}.items()))
-        return replace(found, products=(*found.products, *self._other_types(found, target)))
 
-    def _transfers(self, launch: float) -> tuple[Transfer, Transfer]:
+    def _transfers(self, smallest: float, launch: float) -> tuple[Transfer, Transfer]:
         """What it costs to bring tensors there and back."""
         self.progress("transfers")
         several = probes.MANY - 1
-        inputs = self._above(probes.many_inputs()) / several
-        outputs = self._above(probes.many_outputs()) / several - launch
-        up, down = (probes.LARGE_BYTES / self._above(probe) for probe in (probes.large_input(), probes.large_output()))
+        inputs = (self._time(probes.many_inputs()) - smallest) / several
+        outputs = (self._time(probes.many_outputs()) - smallest) / several - launch
+        large = [self._time(probe) - smallest for probe in (probes.large_input(), probes.large_output())]
+        up, down = (probes.LARGE_BYTES / _positive(seconds) for seconds in large)
         return Transfer(max(inputs, 0.0), up), Transfer(max(outputs, 0.0), down)
 
-    def _convolutions(self, known: Calibration) -> dict[WorkKind, float]:
-        """What part of the speed of products convolutions reach."""
-        self.progress("convolutions")
-        convolutions = {
-            WorkKind.CONVOLUTION: probes.convolution(known.peak),
-            WorkKind.DEPTHWISE: probes.depthwise_convolution(known.peak),
-        }
-        product = dict(known.products)[DType.float32]
-        found = {
-            kind: probe.flops / self._above(probe) / product / occupied(probe.flops, known)
-            for kind, probe in convolutions.items()
-        }
-        return {**found, WorkKind.TRANSFORMED: TRANSFORMED_GAIN * found[WorkKind.CONVOLUTION]}
+    def _sharing(self, units: int, rate: float) -> float:
+        """What it takes so many threads to share work: as measured, or as is likely where others disturbed that."""
+        small = probes.small_products()
+        alone = small.flops / (rate * VECTORS_REACH[WorkKind.PRODUCT])
+        measured = (self._time(small) - self._time(probes.smallest()) - alone) / probes.LAYERS
+        low, high = (each * (units - 1) for each in SHARING)
+        return min(max(measured, low), high)
 
-    def _other_types(self, known: Calibration, target: Target) -> Iterator[tuple[DType, float]]:
+    def _other_types(self, peak: Peak, there: float, target: Target) -> Iterator[tuple[DType, float]]:
         """Operations a second of products of types other than float32, as far as there is time."""
-        peak = known.peak
         others: Mapping[DType, Callable[[], Probe]] = {
-            DType.float16: lambda: probes.products(DType.float16, peak),
             DType.int8: lambda: probes.byte_products(peak),
+            DType.float16: lambda: probes.products(DType.float16, peak),
             DType.bfloat16: lambda: probes.products(DType.bfloat16, peak, 0.5),
             DType.float64: lambda: probes.products(DType.float64, peak, 0.5),
         }
@@ -222,12 +211,7 @@ class _Measurement:
                 self.progress(f"products of {dtype}")
                 with suppress(WeftError):
                     probe = make()
-                    count = 1 if dtype is DType.int8 else probes.LAYERS
-                    yield dtype, probe.flops / self._above(probe) / occupied(probe.flops / count, known)
-
-    def _above(self, probe: Probe) -> float:
-        """Seconds of a run beyond those of one that does nothing; arithmetic is timed on what is there already."""
-        return max(self._time(probe, placed=probe.flops > 0) - self.smallest, LEAST)
+                    yield dtype, probe.flops / _positive(self._time(probe, placed=True) - there)
 
     def _time(self, probe: Probe, *, placed: bool = False) -> float:
         """The seconds of a run; `placed`: on inputs that are on the device already."""
@@ -237,6 +221,10 @@ class _Measurement:
         runner = self.opened.start(compiled, RunOptions(self.threads))
         there = placed and self.opened.has_memory
         return _quickest(runner, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
+
+
+def _positive(seconds: float) -> float:
+    return max(seconds, LEAST)
 
 
 def _quickest(runner: Runner, inputs: Sequence[Any]) -> float:

@@ -18,20 +18,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from weft.backends.device import CompilingDriver
+from weft.backends.mixed.driver import JOINED
 from weft.backends.reference.interpret import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.calibration import Calibration, Seconds
 from weft.cost.prediction import Known, Prediction, likely_quickest, predict, workload
-from weft.errors import DeviceError, WeftError
+from weft.errors import WeftError
 from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
+from weft.placement.partition import divided
+from weft.placement.units import Candidate, problem_of
 from weft.plan.usual_sizes import usual_sizes
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.calibrate import calibrated
-from weft.runtime.devices import driver
+from weft.runtime.devices import compiling
 
 Run = Callable[[], object]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -87,21 +89,30 @@ class Ranking:
 
 
 def by_cost(
-    devices: Sequence[str], source: ChoiceSource, sizes: Mapping[str, int], calibrations: Mapping[str, Calibration]
+    devices: Sequence[str],
+    source: ChoiceSource,
+    sizes: Mapping[str, int],
+    calibrations: Mapping[str, Calibration],
+    share: bool = False,
 ) -> Ranking:
-    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order."""
+    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order.
+
+    `share`: all that are calibrated together are one more, where that promises to be well ahead of each alone.
+    """
     known = [device for device in devices if device in calibrations]
     found: dict[str, Prediction] = {}
+    shared: list[Ranked] = []
     if known:
         likely = likely_quickest(source.program(), sizes, {device: calibrations[device] for device in known})
         groups = source.fused(likely)
         portions: Known = {}
+        there = {device: groups if device == likely else _for_device(groups, device) for device in known}
         for device in known:
-            work = workload(groups if device == likely else _for_device(groups, device), portions)
-            found[device] = predict(work, sizes, calibrations[device])
+            found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
+        shared += _shared(there, sizes, calibrations, portions) if share else []
     entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
-    return Ranking("cost", (*entries, *unknown))
+    return Ranking("cost", (*shared, *entries, *unknown))
 
 
 def calibrations_of(devices: Sequence[str], threads: int | None) -> tuple[dict[str, Calibration], dict[str, str]]:
@@ -129,10 +140,20 @@ def likely_sizes(program: TensorProgram, given: Mapping[str, int]) -> dict[str, 
 
 def _for_device(groups: FusedProgram, device: str) -> FusedProgram:
     """Groups that were made for another device, as this one would do them: what it lacks is left to the host."""
-    opened = driver(device)
-    if not isinstance(opened, CompilingDriver):
-        raise DeviceError(f"device {device!r} has no kernels")
-    return adapted(groups, opened.target("float32"))
+    return adapted(groups, compiling(device).target("float32"))
+
+
+def _shared(
+    there: Mapping[str, FusedProgram], sizes: Mapping[str, int], calibrations: Mapping[str, Calibration], known: Known
+) -> list[Ranked]:
+    """All devices together, those with memory of their own first, if that is well ahead; groups are given for each."""
+    drivers = sorted(map(compiling, there), key=lambda one: not one.has_memory)
+    candidates = [Candidate(one.name, one.target("float32"), calibrations[one.name], one.has_memory) for one in drivers]
+    found = divided(problem_of([there[one.name] for one in drivers], candidates, sizes, known))
+    if found is None:
+        return []
+    reason = f"about {found.seconds * 1e3:.3g} ms, in {len(found.parts)} pieces"
+    return [Ranked(JOINED.join(one.name for one in drivers), found.seconds, reason)]
 
 
 def _predicted(prediction: Prediction) -> Ranked:
@@ -279,7 +300,7 @@ def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
         if not isinstance(reason, str) or not (seconds is None or 0 <= seconds < inf):
             raise ValueError("no ranking")
         entries.append(Ranked(device, seconds, reason, None if parts is None else Seconds(*map(float, parts))))
-    if sorted(entry.device for entry in entries) != sorted(devices):
+    if sorted(entry.device for entry in entries if JOINED not in entry.device) != sorted(devices):
         raise ValueError("a ranking of other devices")
     return Ranking(by, tuple(entries), remembered=True)
 

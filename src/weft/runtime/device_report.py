@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram, PlacementRecord
-from weft.ir.work import NativeSection, Section, all_works
+from weft.ir.work import count_launches
 from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment
@@ -61,7 +61,7 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
     for name, session in list(deployment.sessions.items()):
         match session.whole.program:
             case CompiledProgram(sections=sections):
-                shares.append(DeviceShare(name, _kernels(sections), session.explain()))
+                shares.append(DeviceShare(name, count_launches(sections), session.explain()))
             case MixedProgram(placement=placement):
                 kernels = sum(piece.kernels for piece in placement.pieces)
                 shares.append(DeviceShare(name, kernels, session.explain(), placement))
@@ -91,14 +91,3 @@ def _placement_lines(placement: PlacementRecord | None) -> Iterator[str]:
     for value in placement.crossings:
         source, target = value.source or "the host", value.device or "the host"
         yield f"{value.value} goes from {source} to {target}: {value.bytes:,} bytes"
-
-
-def _kernels(sections: Sequence[Section]) -> int:
-    """How many launches sections have, those inside of control flow too."""
-    count = 0
-    for section in sections:
-        if isinstance(section, NativeSection):
-            count += sum(len(work.launches) for work in all_works(section))
-        else:
-            count += sum(_kernels(body) for body in section.bodies)
-    return count

@@ -69,15 +69,16 @@ def driver(name: str) -> Driver:
 
 def together(names: Sequence[str]) -> MixedDriver:
     """What runs programs in pieces on these devices; tensors are kept on the first."""
-    return MixedDriver([_compiling(name) for name in names])
+    return MixedDriver([compiling(name) for name in names])
 
 
 def helper(name: str) -> CompilingDriver | None:
     """What can do what a device lacks: the host's processor, unless the device is that."""
-    return None if name == HOST else _compiling(HOST)
+    return None if name == HOST else compiling(HOST)
 
 
-def _compiling(name: str) -> CompilingDriver:
+def compiling(name: str) -> CompilingDriver:
+    """What compiles for a device, and runs programs or pieces of them there."""
     found = driver(name)
     if not isinstance(found, CompilingDriver):
         raise DeviceError(f"device {name!r} runs no pieces of programs", hint="join devices that compile")
@@ -91,7 +92,7 @@ def _together(name: str) -> Device:
     if len(set(names)) < len(names):
         raise DeviceError(f"{name!r} names a device twice", hint="join different devices, as in 'webgpu+cpu'")
     for part in names:
-        _compiling(part)
+        compiling(part)
     return Device(JOINED.join(names), True, "each part of a model where it is quickest: " + ", ".join(names))
 
 

@@ -18,7 +18,7 @@ from weft.backends.mixed.driver import JOINED, MixedDriver
 from weft.backends.reference.interpret import GuardError
 from weft.cost.calibration import Calibration, Transfer
 from weft.cost.roofline import Peak
-from weft.errors import DeviceError, ExecutionError
+from weft.errors import DeviceError, ExecutionError, InputError
 from weft.fuse.host import host_by_nature
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
@@ -30,10 +30,12 @@ from weft.ir.target import Target
 from weft.opset.tensor import OnlyAtRunError
 from weft.placement.compile import compile_pieces
 from weft.placement.partition import best_single, divided, on_one, without_lacking
+from weft.placement.place import record_of
 from weft.placement.schedule import Schedule
 from weft.placement.units import Candidate, Problem, problem
 from weft.runtime.calibrate import calibrated
 from weft.runtime.choice import Run, by_benchmark, likely_sizes
+from weft.runtime.explain import explain
 from weft.runtime.generated_inputs import generate_inputs
 from weft.runtime.inputs import InputBinder
 from weft.runtime.memory import bind_shapes
@@ -41,6 +43,9 @@ from weft.runtime.memory import bind_shapes
 FAR = 8.0  # times the prediction of the best: a device alone that is further behind is not tried
 CLEARLY_AHEAD = 0.95  # of the time on one device, that several may take
 MEASURED_SECONDS = 1.0  # of timed runs of all that is tried
+
+Times = tuple[tuple[str, float], ...]
+"""Seconds of a run, by what ran it."""
 
 _NAMED = 8  # steps that an error names
 _NEAR_RUN, _FAR_RUN = 1e-5, 1e-4  # seconds of a run on the host's memory, and on a device with memory of its own
@@ -92,7 +97,10 @@ class Mixer:
 
     def measured(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> MixedProgram:
         """The program on several devices, or on one alone, whichever runs it quickest."""
-        tried = contenders(self._expected(program, drivers))
+        mix = self._expected(program, drivers)
+        if self._options.strict and mix.is_divided:
+            return self._compiled(mix, drivers)  # which says what it refuses
+        tried = contenders(mix)
         made: dict[str, MixedProgram] = {}
 
         def ready(name: str) -> Run:
@@ -108,9 +116,18 @@ class Mixer:
 
             return run
 
-        best, times = _best(list(tried), ready) if len(tried) > 1 else (next(iter(tried)), ())
+        best, times = self._quickest_of(list(tried), ready)
         found = made[best] if best in made else self._compiled(tried[best], drivers)
         return replace(found, placement=replace(found.placement, measured=times))
+
+    def _quickest_of(self, names: Sequence[str], ready: Callable[[str], Run]) -> tuple[str, Times]:
+        """Who ran quickest, and what each took; the likeliest where none could be run."""
+        try:
+            return _best(names, ready) if len(names) > 1 else (names[0], ())
+        except (InputError, ExecutionError):
+            if self._options.sample is not None:
+                raise
+            return names[0], ()  # no data can be made up that the model takes
 
     def helped(
         self, program: TensorProgram, fused: FusedProgram, drivers: Sequence[CompilingDriver]
@@ -124,7 +141,7 @@ class Mixer:
         if not lacking:
             return None
         if self._options.strict:
-            raise refused(drivers[0].name, lacking).at(file=self._file)
+            raise refused(drivers[0].name, lacking, self._file)
         sizes = self._sizes(program)
         candidates = [_nominal(driver, driver.target(self._options.precision)) for driver in drivers]
         found = problem(program, candidates, sizes)
@@ -142,13 +159,13 @@ class Mixer:
     def _compiled(self, mix: Mix, drivers: Sequence[CompilingDriver]) -> MixedProgram:
         """All pieces, each for its device."""
         by_name = {driver.name: driver for driver in drivers}
-        made = compile_pieces(
+        if self._options.strict and mix.is_divided:
+            moved = record_of(mix.problem, mix.schedule, mix.sizes, [0] * len(mix.schedule.parts)).moved
+            steps = [(step.node or step.step, step.reason) for step in moved]
+            raise refused(mix.problem.candidates[mix.schedule.primary].name, steps, self._file)
+        return compile_pieces(
             mix.problem, mix.schedule, mix.sizes, lambda name, program: self._compile_piece(program, by_name[name])
         )
-        if self._options.strict and made.placement.moved:
-            steps = [(moved.node or moved.step, moved.reason) for moved in made.placement.moved]
-            raise refused(made.placement.primary, steps).at(file=self._file)
-        return made
 
     def _sizes(self, program: TensorProgram) -> dict[str, int]:
         """Sizes as in the sample, and where that does not tell usual ones."""
@@ -186,15 +203,26 @@ def lacking_steps(fused: FusedProgram) -> list[tuple[str, str]]:
     ]
 
 
-def refused(device: str, steps: Sequence[tuple[str, str]]) -> DeviceError:
+def check_strict(device: str, program: CompiledProgram | MixedProgram, file: str) -> None:
+    """Raise DeviceError where steps of a program do not run on the one device that was asked for."""
+    if isinstance(program, MixedProgram):
+        steps = [(step.node or step.step, step.reason) for step in program.placement.moved]
+        device = program.placement.primary
+    else:
+        steps = [(step.node or step.step, step.reason) for step in explain(program) if not step.by_nature]
+    if steps:
+        raise refused(device, steps, file)
+
+
+def refused(device: str, steps: Sequence[tuple[str, str]], file: str) -> DeviceError:
     """What `strict` says to steps that would run elsewhere."""
     named = "; ".join(f"{node}: {reason}" for node, reason in steps[:_NAMED])
     more = f"; and {len(steps) - _NAMED} more" if len(steps) > _NAMED else ""
     problem = f"{len(steps)} steps would not run on {device}: {named}{more}"
-    return DeviceError(problem, hint="load it without strict, or on another device")
+    return DeviceError(problem, hint="load it without strict, or on another device", file=file)
 
 
-def _best(names: Sequence[str], ready: Callable[[str], Run]) -> tuple[str, tuple[tuple[str, float], ...]]:
+def _best(names: Sequence[str], ready: Callable[[str], Run]) -> tuple[str, Times]:
     """Who ran quickest, and what each took; several devices must be clearly ahead of one. If none ran, the first."""
     entries = by_benchmark(names, ready, seconds=MEASURED_SECONDS).entries
     times = {entry.device: entry.seconds for entry in entries if entry.seconds is not None}

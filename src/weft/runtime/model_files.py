@@ -117,6 +117,11 @@ class ModelFiles:
                 return []
             return [self._copy.view, *self._model.external.values()]
 
+    @property
+    def unchanged(self) -> ModelFiles:
+        """The files with the weights that they hold."""
+        return self
+
     def with_weights(self, changed: Mapping[str, Array]) -> ModelFiles:
         """The same files, with these arrays instead of the weights that they hold."""
         return ChangedModelFiles(self, changed)
@@ -155,8 +160,12 @@ class ChangedModelFiles(ModelFiles):
 
     def __init__(self, under: ModelFiles, changed: Mapping[str, Array]) -> None:
         super().__init__(under.opened, under._read, under._folder, under._records)
-        self._under: ModelFiles = under._under if isinstance(under, ChangedModelFiles) else under
+        self._under = under.unchanged
         self.changed = {**under.changed, **changed}
+
+    @property
+    def unchanged(self) -> ModelFiles:
+        return self._under
 
     def name(self) -> str:
         """Of the file alone: what is made of it with these weights has no place in the cache."""

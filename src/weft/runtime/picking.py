@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.backends.mixed.driver import JOINED
 from weft.cost.calibration import to_record
 from weft.errors import ExecutionError, InputError, WeftError
 from weft.runtime.attempts import is_the_devices, logger
@@ -79,20 +80,20 @@ class _Picking:
             return found
         calibrations = {device: known_calibration(device, threads) for device in devices}
         records = {device: to_record(found) for device, found in calibrations.items() if found is not None}
-        return self._remembered().get(COST, devices, self._shapes(), json.dumps(records, sort_keys=True))
+        return self._remembered().get(COST, devices, self._shapes(), self._known(records))
 
     def _by_cost(self) -> Ranking:
         opener, devices = self.deployment.opener, self.way.devices
         calibrations, problems = calibrations_of(devices, opener.threads)
         records = {device: to_record(found) for device, found in calibrations.items()}
-        known, shapes = json.dumps(records, sort_keys=True), self._shapes()
+        known, shapes = self._known(records), self._shapes()
         found = self._remembered().get(COST, devices, shapes, known)
         if found is None:
             program = opener.program()
             taken = {value.name for value in program.inputs}
             given = {name: shape for name, shape in (shapes or {}).items() if name in taken}
             sizes = likely_sizes(program, bind_shapes(program.inputs, given, opener.file)[0])
-            found = with_reasons(by_cost(devices, opener, sizes, calibrations), problems)
+            found = with_reasons(by_cost(devices, opener, sizes, calibrations, not opener.strict), problems)
             self._remembered().put(found, devices, shapes, known)
         return found
 
@@ -105,7 +106,8 @@ class _Picking:
             request = session.request(usual_inputs(session) if sample is None else sample)
             return lambda: self._attempt(device, "running", lambda: session.answer(request))
 
-        found = by_benchmark(self.way.devices, ready, self.way.runs)
+        shared = [] if deployment.opener.strict else [name for name in self._by_cost().devices if JOINED in name]
+        found = by_benchmark((*self.way.devices, *shared), ready, self.way.runs)
         for entry in found.entries[1:]:
             deployment.drop(entry.device)
         return found
@@ -118,13 +120,18 @@ class _Picking:
                 self.deployment.history.failed(device, stage, error)
             raise
 
+    def _known(self, records: Mapping[str, Any]) -> str:
+        """What a prediction holds for: calibrations, and whether devices may share a model."""
+        return json.dumps([self.deployment.opener.strict, records], sort_keys=True)
+
     def _remembered(self) -> RememberedRankings:
         return RememberedRankings(self.deployment.opener.content())
 
     def _machine(self) -> str:
         """What a benchmark holds for."""
         threads = self.deployment.opener.threads
-        return " ".join(device_identity(device, threads) for device in self.way.devices)
+        alone = " alone" if self.deployment.opener.strict else ""
+        return " ".join(device_identity(device, threads) for device in self.way.devices) + alone
 
     def _shapes(self) -> Shapes | None:
         """The shapes of the sample, if there is one."""

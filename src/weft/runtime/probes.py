@@ -34,8 +34,6 @@ LAYERS = 4  # products or convolutions in a row
 MANY = 5  # tensors that come in or go out
 PRODUCT_SECONDS = 1.5e-4  # that one should take at the peak, about
 SMALLEST_SIDE, LARGEST_SIDE = 128, 2048  # of a product
-SMALLEST_IMAGE, LARGEST_IMAGE = 16, 112  # rows and columns of what is convolved
-DEPTHWISE_CHANNELS = 128
 LARGE_BYTES = 8 << 20  # of a transfer
 
 
@@ -112,8 +110,10 @@ def host_step() -> Probe:
 
 def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
     """Products with weights, in a row; sides are `part` of those that take the device a while."""
-    side = int(_product_side(peak) * part)
+    return _products(dtype, int(_product_side(peak) * part))
 
+
+def _products(dtype: DType, side: int) -> Probe:
     def layers(x: Tensor) -> list[Tensor]:
         weights = _weights(side, side, dtype=dtype)
         for _ in range(LAYERS):
@@ -121,6 +121,11 @@ def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
         return [language.reduce("maximum", x, [0])]
 
     return _probe([_zeros(side, side, dtype=dtype)], layers, LAYERS * 2.0 * side**3)
+
+
+def small_products() -> Probe:
+    """The same of sides that tell what a device does with little work."""
+    return _products(DType.float32, SMALLEST_SIDE)
 
 
 def byte_products(peak: Peak) -> Probe:
@@ -134,32 +139,6 @@ def byte_products(peak: Peak) -> Probe:
         return [language.reduce("maximum", sums, [0])]
 
     return _probe([_zeros(side, side, dtype=DType.uint8)], layer, 2.0 * side**3)
-
-
-def convolution(peak: Peak) -> Probe:
-    """A 3x3 convolution, of a stride for which nobody has another way than products."""
-    wanted = PRODUCT_SECONDS * peak.flops
-    channels = 64 if wanted < 1e9 else 256
-    side = _image_side(wanted / (2 * 9 * channels**2))
-    return _convolution(channels, side, channels, 2)
-
-
-def depthwise_convolution(peak: Peak) -> Probe:
-    """A 3x3 convolution of each channel on its own."""
-    side = _image_side(PRODUCT_SECONDS * peak.bandwidth / (8 * DEPTHWISE_CHANNELS))
-    return _convolution(DEPTHWISE_CHANNELS, side, 1, 1)
-
-
-def _convolution(channels: int, side: int, taken: int, stride: int) -> Probe:
-    strides, pads, groups = (stride, stride), ((1, 1), (1, 1)), channels // taken
-
-    def layer(x: Tensor) -> list[Tensor]:
-        filters = _weights(channels, taken, 3, 3)
-        y = language.convolve(x, filters, strides=strides, dilations=(1, 1), pads=pads, groups=groups)
-        return [language.reduce("maximum", y, [2, 3])]
-
-    flops = 2.0 * 9 * taken * channels * side**2
-    return _probe([_zeros(1, channels, stride * side, stride * side)], layer, flops)
 
 
 # -- making them -----------------------------------------------------------------------------------------------------
@@ -198,7 +177,3 @@ def _sum(inputs: Sequence[Tensor]) -> Tensor:
 def _product_side(peak: Peak) -> int:
     wanted = (PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3)
     return int(min(max(2 ** int(np.log2(max(wanted, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
-
-
-def _image_side(points: float) -> int:
-    return int(min(max(round(points**0.5 / 8) * 8, SMALLEST_IMAGE), LARGEST_IMAGE))

@@ -11,7 +11,7 @@ Kernels that were built before are remembered, so that building a group again co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -26,7 +26,7 @@ from weft.ir.groups import FusedProgram, Group, HostGroup, KernelGroup, ReshapeG
 from weft.ir.packing import array_of
 from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
 from weft.ir.target import Target
-from weft.ir.work import NativeSection, ScanTask, Section, Task, Work, all_works
+from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work, all_works
 from weft.kernels.lower.memoize import memoizing
 from weft.kernels.sections import group_works, works_section
 
@@ -140,17 +140,23 @@ def _revise_level(
     """Sections and constants that were compiled from the old program, for the new one."""
     changed, contents = level.changed(), level.fused.program.constants
     found = {value: contents[value] if value in changed else content for value, content in constants.items()}
+    if any((content.dtype, content.shape) != (found[value].dtype, found[value].shape)
+           for value, content in constants.items() if value in changed):  # fmt: skip
+        raise UnlikeError  # a device has something of its own made of them
     groups = [list(zip(*same)) for same in zip(*map(_stretches, (level.before, level.after, level.fused)))]
     if len(groups) != len(sections):
         raise UnlikeError
     made: list[Section] = []
     for members, section in zip(groups, sections):
         if isinstance(section, NativeSection):
-            section = _revise_native(level, members, section, changed)
-        elif any(_differ_inside(old, new) for old, new, _ in members):
-            raise UnlikeError
-        made.append(section)
+            made.append(_revise_native(level, members, section, changed))
+        else:
+            made.append(_revise_host(level, members, section))
     return tuple(made), found
+
+
+Members = tuple[Group, Group, Group]
+"""A group of the old skeleton, and the same of the new one and of the program itself."""
 
 
 def _stretches(fused: FusedProgram) -> list[tuple[Group, ...]]:
@@ -158,7 +164,7 @@ def _stretches(fused: FusedProgram) -> list[tuple[Group, ...]]:
 
 
 def _revise_native(
-    level: Level, members: Sequence[tuple[Group, Group, Group]], section: NativeSection, changed: set[Value]
+    level: Level, members: Sequence[Members], section: NativeSection, changed: set[Value]
 ) -> NativeSection:
     tasks = list(section.tasks)
     places = {task.results: number for number, task in enumerate(tasks)}
@@ -177,6 +183,26 @@ def _revise_native(
             _check_same(works, tasks[those], group.results, level.known)
             tasks[those] = map(_revise_task, tasks[those], works)
     return replace(section, tasks=tuple(tasks))
+
+
+def _revise_host(level: Level, members: Sequence[Members], section: HostSection) -> HostSection:
+    """Steps of the host, with the programs inside them: in the order of the steps, as their sections are."""
+    inside: list[Level] = []
+    for old, new, group in members:
+        if isinstance(old, HostGroup) and isinstance(new, HostGroup) and isinstance(group, HostGroup):
+            inside += [Level(*same, level.known) for same in zip(old.bodies, new.bodies, group.bodies)]
+    if len(inside) != len(section.bodies):
+        raise UnlikeError
+    waiting = zip(inside, section.bodies)
+    made: list[tuple[Section, ...]] = []
+
+    def revised(body: TensorProgram) -> TensorProgram:
+        sections, constants = _revise_level(*next(waiting), body.constants)
+        made.append(sections)
+        return replace(body, constants=constants)
+
+    steps = tuple(replace(step, primitive=with_bodies(step.primitive, revised)) for step in section.steps)
+    return HostSection(steps, tuple(made))
 
 
 def _revise_scan(inside: Level, task: Task | ScanTask) -> ScanTask:
@@ -223,16 +249,3 @@ def _outline(work: Work, by_name: bool = False) -> tuple[Any, ...]:
     ]
     constants = [(str(constant.dtype), constant.shape) for constant in work.constants]
     return launches, constants, work.workspaces, work.overwritable, work.copies
-
-
-def _differ_inside(old: Group, new: Group) -> bool:
-    """Whether programs inside of the host's steps have other constants."""
-    return any(not a.is_same(b) for a, b in zip(_contents(old), _contents(new), strict=True))
-
-
-def _contents(group: Group) -> Iterator[Content]:
-    programs = [body for step in group.steps for body in bodies(step.primitive)]
-    while programs:
-        program = programs.pop()
-        yield from (content for content in program.constants.values() if isinstance(content, Content))
-        programs += [body for step in program.steps for body in bodies(step.primitive)]

@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 from attack.forms.sample import Results, Sample, with_model
 
-from weft.compiler import load
 from weft.errors import WeftError
+from weft.loading import load
 
 Dim = "str | int | None"
 ODD_NAMES = ("", " ", "8", "-1", "s_input_0", "n*2", "batch size", "größe", "n" * 500, "floor(x)", "%0", "a\nb", "?")

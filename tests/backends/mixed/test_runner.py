@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -316,6 +318,61 @@ def test_no_thread_stays() -> None:
     for _ in range(5):
         runner.run(_inputs(built, feeds[0]))
     assert threading.active_count() == before
+
+
+class _Blocked:
+    """A piece that says when it has begun, and ends when it may."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def run(self, *given: Any) -> Any:
+        self.begun.set()
+        self.may_end.wait(60)
+        return self.inner.run(*given)
+
+
+def test_ctrl_c_ends_a_run_side_by_side() -> None:
+    """It does not wait for the piece that has begun, and those that have not do not begin."""
+    built, feeds = SAMPLES["towers"]
+    runner = _split(built, TWINS, lambda number: number % 2, side_by_side=True)
+    inputs = _inputs(built, feeds[0])
+    expected = _bits(runner.run(inputs))
+    blocked = runner._runners[0] = _Blocked(runner._runners[0])  # type: ignore[assignment]
+    later = _Blocked(runner._runners[-1])
+    runner._runners[-1] = later  # type: ignore[assignment]
+    before = threading.active_count()
+
+    def interrupt() -> None:
+        blocked.begun.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    helper_thread = threading.Thread(target=interrupt)
+    helper_thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(inputs)
+    helper_thread.join()
+    blocked.may_end.set()
+    later.may_end.set()
+    while threading.active_count() > before:
+        threading.Event().wait(0.01)
+    assert _bits(runner.run(inputs)) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_runs_it() -> None:
+    built, feeds = SAMPLES["towers"]
+    runner = _split(built, TWINS, lambda number: number % 2, side_by_side=True)
+    inputs = _inputs(built, feeds[0])
+    expected = _bits(runner.run(inputs))
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(int(_bits(runner.run(inputs)) != expected))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def _gathering() -> onnx.ModelProto:

@@ -33,10 +33,12 @@ BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
 READ_VECTORS = 8
 CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may lie in a cache; in the first they do
 CACHE_ROUNDS = 12
+CACHE_LOOPS = 1 << 17  # in a round
 AS_FAST = 0.6  # of the speed of the smallest, with which larger ones lie in a cache too
 GOOD_FOR = 7 * 86_400.0  # seconds that a measurement is used for
 USUAL_CLOCK = 3e9  # multiply-adds of a vector in a second
 USUAL_BANDWIDTH = 2e10  # bytes a second
+_FUNCTIONS = ("weft_peak_multiply", "weft_peak_read")
 MOST = 1e18  # operations or bytes a second that no machine does
 
 
@@ -91,32 +93,27 @@ def measure_peak(threads: int) -> Peak:
     per_loop = 2 * _accumulators(target) * _lanes(target)
     buffers = [_buffer() for _ in range(min(threads, usable_cores()))]
     code = _code()  # held as long as its functions are called
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
-    multiply, read = (signature(code.addresses[name]) for name in ("weft_peak_multiply", "weft_peak_read"))
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    multiply, read = (signature(code.addresses[name]) for name in _FUNCTIONS)
     places = [buffer.ctypes.data for buffer in buffers]
-    loops = _loops_for(lambda count: multiply(count, places[0]))
+    loops = _loops_for(lambda count: multiply(count, places[0], 0))
     rows = BUFFER_BYTES // (READ_VECTORS * target.vector_bytes)
-    multiplying = _rounds([partial(multiply, loops, place) for place in places])
+    multiplying = _rounds([partial(multiply, loops, place, 0) for place in places])
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
-    reading = _rounds([partial(read, rows, place) for place in places])
+    reading = _rounds([partial(read, rows, place, -1) for place in places])
     together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
     return Peak(sum(rates), len(reading[0]) * BUFFER_BYTES / together, *_caches(read, places))
 
 
-def _caches(read: Callable[[int, int], object], places: Sequence[int]) -> tuple[float, float]:
+def _caches(reread: Callable[[int, int, int], object], places: Sequence[int]) -> tuple[float, float]:
     """How many bytes all threads together read faster than from memory, and how fast."""
     row = READ_VECTORS * host().target.vector_bytes
     found: list[tuple[float, float]] = []
     for size in CACHED_BYTES:
-        times = max(1, CACHED_BYTES[-1] // size // 2)
-
-        def over_and_over(place: int, size: int = size, times: int = times) -> None:
-            for _ in range(times):
-                read(size // row, place)
-
-        spans = _rounds([partial(over_and_over, place) for place in places], CACHE_ROUNDS)
+        rows = size // row
+        spans = _rounds([partial(reread, CACHE_LOOPS, place, rows - 1) for place in places], CACHE_ROUNDS)
         together = min(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
-        found.append((len(spans[0]) * size, len(spans[0]) * size * times / together))
+        found.append((len(spans[0]) * size, len(spans[0]) * CACHE_LOOPS * row / together))
     rate = found[0][1]
     return max(size for size, reached in found if reached >= AS_FAST * rate), rate
 
@@ -159,7 +156,7 @@ def _rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list
 def _code() -> LoadedCode:
     machine = host()
     text = peak_text(machine)
-    return load_code([compile_module(text, machine)], ("weft_peak_multiply", "weft_peak_read"))
+    return load_code([compile_module(text, machine)], _FUNCTIONS)
 
 
 def _lanes(target: VectorTarget) -> int:
@@ -182,7 +179,7 @@ def peak_text(machine: Machine) -> str:
         f"{vector} splat (float 1.0))"
         for index in range(accumulators)
     ]
-    read = [f"%first = mul i64 %turn, {READ_VECTORS}"]
+    read = ["%row = and i64 %turn, %mask", f"%first = mul i64 %row, {READ_VECTORS}"]
     for index in range(READ_VECTORS):
         read += [
             f"%number{index} = add i64 %first, {index}",
@@ -193,14 +190,14 @@ def peak_text(machine: Machine) -> str:
     return "\n".join(
         (
             f"declare {vector} {fused}({vector}, {vector}, {vector})",
-            _loop("weft_peak_multiply", vector, multiply, accumulators),
-            _loop("weft_peak_read", vector, read, READ_VECTORS),
+            _loop(_FUNCTIONS[0], vector, multiply, accumulators),
+            _loop(_FUNCTIONS[1], vector, read, READ_VECTORS),
         )
     )
 
 
 def _loop(name: str, vector: str, body: Sequence[str], count: int) -> str:
-    """A function of a number of loops and a buffer, with `count` sums carried from loop to loop.
+    """A function of a number of loops, a buffer and a mask of its rows, with `count` sums carried from loop to loop.
 
     The sums start apart from each other: equal ones could be merged.
     """
@@ -211,7 +208,7 @@ def _loop(name: str, vector: str, body: Sequence[str], count: int) -> str:
     added = [f"%total1 = fadd {vector} %next0, %next1"]
     added += [f"%total{index} = fadd {vector} %total{index - 1}, %next{index}" for index in range(2, count)]
     lines = [
-        f"define void @{name}(i64 %loops, ptr %data) {{",
+        f"define void @{name}(i64 %loops, ptr %data, i64 %mask) {{",
         "entry:",
         "br label %loop",
         "loop:",

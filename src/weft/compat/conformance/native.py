@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.compiler import load
 from weft.errors import UnsupportedModelError
+from weft.loading import load
 
 
 def load_native(source: Any, device: str) -> Any:
