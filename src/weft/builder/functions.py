@@ -56,7 +56,7 @@ def function(domain: str, op: str) -> OpFunction:
 
     definition = newest(domain, op)
     add_node.__name__ = add_node.__qualname__ = python_name(op)
-    add_node.__module__ = __name__
+    add_node.__module__ = "weft.ops"
     add_node.__signature__ = signature(definition)  # type: ignore[attr-defined]
     add_node.__doc__ = description(definition)
     return add_node
