@@ -18,8 +18,8 @@ from builder.running import run, with_onnxruntime
 
 import weft
 from weft import ops
-from weft.builder.functions import newest
 from weft.builder.naming import module_name, names_of, python_name
+from weft.builder.signatures import newest
 from weft.frontend.schemas import newest_opsets
 from weft.ir.dtypes import DType
 from weft.opset import registry
@@ -319,7 +319,7 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda x: ops.relu(x, x), "too many positional arguments"),
         (lambda x: ops.loop(x, 3), r"loop: missing a required argument: 'states'\n.*loop\(trip_count, condition"),
         (lambda x: ops.split(x, outputs=3), r"split: got an unexpected keyword argument 'outputs'\n.*num_outputs=None"),
-        (lambda x: ops.concat(x, x), "Concat needs its attribute 'axis'"),
+        (lambda x: ops.concat(x, x), "concat: missing a required argument: 'axis'"),
         (lambda x: ops.concat(x, x, axis="first"), "attribute 'axis' must be int, not 'first'"),
         (lambda x: ops.transpose(x, perm=[0.5]), r"attribute 'perm' must be tuple\[int, ...\], but it has 0.5"),
         (lambda x: ops.transpose(x, perm=1), "attribute 'perm' must be"),

@@ -13,8 +13,8 @@ from models.catalog import load_catalog, random_inputs
 
 import weft
 from weft import Tensor, ops
-from weft.builder.functions import takes_count
 from weft.builder.naming import python_name
+from weft.builder.signatures import takes_count
 from weft.frontend import read_model
 from weft.ir.graph import Graph, Node
 from weft.ir.types import TensorType

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import cleandoc
 
 import onnx
 import onnx.defs
@@ -70,6 +71,11 @@ def output_dtypes(
         elif len(dtypes) == 1:
             found[number] = next(iter(dtypes))
     return found
+
+
+def documentation(domain: str, op: str, version: int) -> str:
+    """What the installed onnx package says about an op."""
+    return cleandoc(onnx.defs.get_schema(op, version, domain).doc or "") if onnx.defs.has(op, version, domain) else ""
 
 
 @cache
