@@ -17,8 +17,8 @@ from weft.frontend.opsets import IMPLIED
 from weft.frontend.tensors import ELEMENT_TYPES
 from weft.ir.dtypes import DType
 
-LATEST_SHARED = 26
-"""The newest opset of ai.onnx that both weft and onnxruntime read."""
+LATEST_SHARED = 23
+"""The newest opset of ai.onnx that an onnxruntime reads wherever weft runs: 1.23 is the last for Python 3.10."""
 
 _BY_NAME = {f"tensor({onnx.helper.tensor_dtype_to_string(number).split('.')[-1].lower()})": dtype
             for number, dtype in ELEMENT_TYPES.items()}  # fmt: skip
