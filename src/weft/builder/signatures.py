@@ -11,15 +11,15 @@ from functools import cache
 from typing import Any
 
 from weft.errors import GraphError
-from weft.frontend.schemas import documentation, newest_opsets
+from weft.frontend.schemas import LATEST_SHARED, documentation, newest_opsets
 from weft.opset import registry
 from weft.opset.registry import Definition
 
 
 @cache
 def newest(domain: str, op: str) -> Definition:
-    """The definition that a new graph takes."""
-    versions = newest_opsets()
+    """The definition that a new graph takes, whatever the installed onnx package knows."""
+    versions = {**newest_opsets(), "": LATEST_SHARED}
     known = [each for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
     usable = [each for each in known if each.since <= versions.get(domain, each.since)]
     return (usable or known)[-1]
