@@ -118,6 +118,14 @@ def test_strings() -> None:
     assert results["both"].tolist() == ["aä", "c"]
 
 
+def test_lists_without_elements_have_the_type_of_the_schema() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("n",), "string")
+    graph.output(ops.string_normalizer(x, stopwords=[]), "y")
+    onnx.checker.check_model(graph.to_onnx(), full_check=True)
+    assert run_texts(graph, np.array(["a", "b"], object))["y"].tolist() == ["a", "b"]
+
+
 def run_texts(graph: weft.Graph, x: Any) -> dict[str, Any]:
     wanted = with_onnxruntime(graph.to_onnx(), {"x": x})
     results = graph.compile(device="reference").run({"x": x})

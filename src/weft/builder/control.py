@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 from weft.builder.arguments import as_attribute, as_inputs
 from weft.builder.bodies import write_body
 from weft.builder.draft import Draft
@@ -99,7 +101,7 @@ def loop(
         new first axis. A state may change its shape from one iteration to the next, but not its dtype.
     """
     definition = _definition(draft, "loop")
-    inputs = as_inputs(draft, definition, (trip_count, condition, *states))
+    inputs = as_inputs(draft, definition, (trip_count, condition, *_listed(states, "states")))
     types = [_there(handle).type for handle in inputs[2:]]
     loose: set[Dim] = set()  # sizes that are others in each iteration
     calls = _function(body, "body")
@@ -148,16 +150,16 @@ def scan(
         axis.
     """
     definition = _definition(draft, "scan")
-    inputs = [_there(handle) for handle in as_inputs(draft, definition, (*states, *sequences))]
+    operands = (*_listed(states, "states"), *_listed(sequences, "sequences"))
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, operands)]
     count = len(states)
     given: dict[str, Attribute] = {"num_scan_inputs": len(sequences)}
-    if axes is not None:
-        given["scan_input_axes"] = tuple(axes)
-    if reverse is not None:
-        given["scan_input_directions"] = tuple(int(each) for each in reverse)
-    for title, values in (("axes", axes), ("reverse", reverse)):
-        if values is not None and len(values) != len(sequences):
-            raise GraphError(f"scan: {title} has {len(values)} entries for {len(sequences)} sequences")
+    known = {parameter.name: parameter for parameter in definition.attributes}
+    for title, attribute, values in (("axes", "scan_input_axes", axes), ("reverse", "scan_input_directions", reverse)):
+        if values is not None:
+            if len(_listed(values, title)) != len(sequences):
+                raise GraphError(f"scan: {title} has {len(values)} entries for {len(sequences)} sequences")
+            given[attribute] = as_attribute(definition, known[attribute], list(values))
     along = axes or [0] * len(sequences)
     types = [(f"state{number}", handle.type) for number, handle in enumerate(inputs[:count])]
     types += [(f"slice{number}", _slice_type(handle.type, axis))
@@ -232,6 +234,12 @@ def _function(given: Any, what: str) -> Callable[..., Any]:
     return given  # type: ignore[no-any-return]
 
 
+def _listed(given: Sequence[Any], what: str) -> Sequence[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise GraphError(f"{what} must be a list, not {shown(given)}", hint="put one into a list as well")
+    return given
+
+
 def _tensors(handles: Sequence[Handle]) -> tuple[Tensor, ...]:
     """The handles that a draft gives out are the tensors of its graph."""
     return cast("tuple[Tensor, ...]", tuple(handles))
@@ -268,4 +276,4 @@ def _length(sizes: Any) -> int:
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
             raise GraphError(f"split: into how many parts is not known from {sizes.type}", hint="give a list of sizes")
         return shape[0]
-    return len(sizes)
+    return len(_listed(sizes.tolist() if isinstance(sizes, np.ndarray) else sizes, "split"))
