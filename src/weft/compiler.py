@@ -185,6 +185,7 @@ class Pipeline:
         Code that is new is not kept on disk.
         """
         former, program = session.compiler, session.whole.program
+        self._decided = program if isinstance(program, MixedProgram) else None
         is_plain = self.options.bytes_limit is None and self.options.dump is None
         with keeping_nothing():
             if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):

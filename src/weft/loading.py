@@ -132,6 +132,10 @@ class ModelOpener:
             return None
         return key_of(self.files.name(), definitions, self.options.precision, repr(self.options.outputs))
 
+    def tell(self, stage: str) -> None:
+        """Say what is being done, to whoever waits for the model."""
+        self._progress.stage(stage)
+
     def program(self) -> TensorProgram:
         """The optimised program, traced for whichever device is chosen."""
         found = self._program

@@ -161,3 +161,11 @@ print(*(name for name in ("weft.backends.cpu", "weft.backends.webgpu", "acme_wef
     command = [sys.executable, "-c", code, str(Path(weft.__file__).parent / "cli" / "demo_data" / "digits.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+def test_a_device_that_cannot_be_measured_comes_after_those_that_can() -> None:
+    model = weft.load(affine(), device=weft.DevicePolicy(allow=["acme:0", "cpu"]))
+    assert model.device == "cpu"
+    assert [entry.reason for entry in model.report().ranking[1:]] == ["device 'acme:0' cannot be measured"]
+    alone = weft.load(affine(), device=weft.DevicePolicy(allow=["acme:1", "acme:0"]))
+    assert alone.device == "acme:1"  # in the order that was given

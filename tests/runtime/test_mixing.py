@@ -153,13 +153,16 @@ def test_a_memory_limit_is_for_all_devices() -> None:
         weft.load(built, device=TOGETHER, memory_limit=needed // 3, cache=False)
 
 
-def test_weights_that_are_set_are_set_on_all_devices(tmp_path: Path) -> None:
+def test_weights_that_are_set_are_set_on_all_devices(tmp_path: Path, measured: dict[str, float]) -> None:
     built, feeds, _ = _made()
     loaded = weft.load(built, device=TOGETHER)
     before = loaded.run(feeds)["y"]
     name = next(iter(loaded.weights))
+    measured[TOGETHER] = 9.0
     loaded.set_weight(name, np.asarray(loaded.weights[name]) * 2)
     after = loaded.run(feeds)["y"]
+    assert [piece.device for piece in _placement(loaded).pieces] == ["acme_card", "cpu", "acme_card"]  # as it was
+    measured[TOGETHER] = 0.1
     assert not np.array_equal(before, after)
     loaded.save(tmp_path / "new.onnx")
     assert weft.load(tmp_path / "new.onnx", device=TOGETHER).run(feeds)["y"].tobytes() == after.tobytes()

@@ -5,6 +5,6 @@
 - `profiles`: rates of classes of devices, which targets carry
 - `blocks`, `occupancy`, `tile_times`: what is worth a block, what keeps a device busy, how long tiles take, all from
   such a profile: these choose kernels, and so decide bits, and never read a measurement
-- `roofline`, `launches`, `calibration`: how long work takes at least, and about, by what was measured: these decide
-  what runs where
+- `roofline`, `launches`, `calibration`, `prediction`: how long work and runs take at least, and about, by what was
+  measured: these decide what runs where
 """

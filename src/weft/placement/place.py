@@ -42,6 +42,7 @@ def record_of(
         tuple((name, on_one(problem, number).seconds) for number, name in enumerate(names)),
         tuple(sizes.items()),
         schedule.side_by_side,
+        assignment=tuple(names[device] for device in schedule.assignment),
     )
 
 

@@ -100,7 +100,10 @@ def device_identity(device: str, threads: int | None) -> str:
     found = choose(device)
     opened = driver(found.name)
     what = (found.name, found.description, found.kind, found.driver)
-    code = opened.identity() if isinstance(opened, KeepingDriver) else ""
+    code = ""
+    if isinstance(opened, KeepingDriver):
+        with suppress(Exception):  # whatever a driver of someone else's raises; to be said by whoever uses it
+            code = opened.identity()
     return key_of("calibration 3", *what, code, str(usable_cores()), str(threads), package_digest() or "")
 
 

@@ -110,7 +110,7 @@ def by_cost(
         for device in known:
             found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
         shared += _shared(there, sizes, calibrations, portions) if share else []
-    entries = [_predicted(found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
+    entries = [_predicted(device, found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
     return Ranking("cost", (*shared, *entries, *unknown))
 
@@ -122,8 +122,8 @@ def calibrations_of(devices: Sequence[str], threads: int | None) -> tuple[dict[s
     for device in devices:
         try:
             found[device] = calibrated(device, threads)
-        except WeftError as error:
-            problems[device] = error.problem
+        except Exception as error:  # whatever a driver of someone else's raises
+            problems[device] = _problem(error)
     return found, problems
 
 
@@ -156,11 +156,11 @@ def _shared(
     return [Ranked(JOINED.join(one.name for one in drivers), found.seconds, reason)]
 
 
-def _predicted(prediction: Prediction) -> Ranked:
+def _predicted(device: str, prediction: Prediction) -> Ranked:
     parts = {name: getattr(prediction.parts, name) for name in Seconds.__slots__}
     most = max(parts, key=lambda name: parts[name])
     reason = f"about {prediction.seconds * 1e3:.3g} ms, most of it {most}"
-    return Ranked(prediction.device, prediction.seconds, reason, prediction.parts)
+    return Ranked(device, prediction.seconds, reason, prediction.parts)
 
 
 # -- by benchmark ----------------------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ def _predicted(prediction: Prediction) -> Ranked:
 def by_benchmark(
     devices: Sequence[str],
     ready: Callable[[str], Run],
-    runs: int | None = None,
+    runs: int = TURN_RUNS * FEWEST_TURNS,
     seconds: float = BENCHMARK_SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Ranking:
     """The devices by the median of timed runs, in turns; `ready` compiles for one and gives what runs there.
 
-    It ends when the order is clear, after `runs` runs of each, or when the seconds are over. A device that fails, while
-    it compiles or runs, is out, with its reason.
+    Each has at least so many `runs`, unless the seconds are over; it ends when the order is clear. A device that fails,
+    while it compiles or runs, is out, with its reason.
     """
     racing: dict[str, Run] = {}
     times: dict[str, list[list[float]]] = {}
@@ -188,38 +188,33 @@ def by_benchmark(
             racing[device], times[device] = run, [[_timed(run, clock)]]
         except Exception as error:
             failed.append(_failed(device, error))
-    turns = {device: list(turn) for device, turn in times.items()}
-    left = seconds
+    least = -(-runs // FEWEST_TURNS)
+    end = clock() + seconds
     for number in range(MOST_TURNS):
-        if len(turns) < 2 or left <= 0 or (number >= FEWEST_TURNS and _is_clear(times)):
+        if len(racing) < 2 or (number and clock() >= end) or (number >= FEWEST_TURNS and _is_clear(times)):
             break
-        for device in sorted(turns, reverse=number % 2 == 1):
+        for device in sorted(racing, reverse=number % 2 == 1):
             try:
-                turn = _turn(racing[device], runs, clock)
+                turn = _turn(racing[device], least, end, clock)
             except Exception as error:
                 failed.append(_failed(device, error))
-                del turns[device], times[device]
+                del racing[device], times[device]
                 continue
-            times[device] = [*(times[device] if number else []), turn]  # the first run warmed up, and counts no more
-            left -= sum(turn)
-            if runs is not None and sum(map(len, times[device])) >= runs:
-                left = 0.0 if number + 1 >= FEWEST_TURNS else left
+            times[device] = [*times[device], turn] if number else [turn]  # the first run only warmed it up
         best = min(map(_median, times.values()), default=inf)
-        turns = {device: turn for device, turn in turns.items() if _median(times[device]) <= FAR_BEHIND * best}
+        racing = {device: run for device, run in racing.items() if _median(times[device]) <= FAR_BEHIND * best}
     order = sorted(times, key=lambda device: _median(times[device]))
     entries = [_measured(device, times[device]) for device in order]
     return Ranking("benchmark", (*entries, *failed))
 
 
-def _turn(run: Run, runs: int | None, clock: Callable[[], float]) -> list[float]:
-    """Times of some runs in a row, after one that wakes the device."""
+def _turn(run: Run, least: int, end: float, clock: Callable[[], float]) -> list[float]:
+    """Times of some runs in a row, after one that wakes the device; at the end there is only one more."""
     run()
     times: list[float] = []
     began = clock()
-    while clock() - began < TURN_SECONDS or len(times) < TURN_RUNS:
+    while not times or (clock() < end and (clock() - began < TURN_SECONDS or len(times) < least)):
         times.append(_timed(run, clock))
-        if times[-1] > BENCHMARK_SECONDS / 8 or (runs is not None and len(times) >= runs):
-            break
     return times
 
 
@@ -249,7 +244,11 @@ def _failed(device: str, error: Exception) -> Ranked:
     """A device that is out; an error that another one would have too is raised."""
     if not is_the_devices(error):
         raise error
-    return Ranked(device, None, error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}")
+    return Ranked(device, None, _problem(error))
+
+
+def _problem(error: Exception) -> str:
+    return error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
 
 
 # -- remembered ------------------------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ class Opener(Protocol):
         """What names the model, whatever its weights are; None where nothing of it may be remembered."""
         ...
 
+    def tell(self, stage: str) -> None:
+        """Say what is being done, to whoever waits for the model."""
+        ...
+
     def program(self) -> TensorProgram:
         """The optimised program for any shapes."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,12 +79,16 @@ class _Picking:
         found = self._remembered().get(BENCHMARK, devices, self._shapes(), self._machine())
         if found is not None or self.way.pick == BENCHMARK:
             return found
-        calibrations = {device: known_calibration(device, threads) for device in devices}
-        records = {device: to_record(found) for device, found in calibrations.items() if found is not None}
+        records: dict[str, Any] = {}
+        for device in devices:
+            with suppress(WeftError):  # it cannot be used; whoever tries says so
+                calibration = known_calibration(device, threads)
+                records |= {} if calibration is None else {device: to_record(calibration)}
         return self._remembered().get(COST, devices, self._shapes(), self._known(records))
 
     def _by_cost(self) -> Ranking:
         opener, devices = self.deployment.opener, self.way.devices
+        opener.tell("measuring devices")
         calibrations, problems = calibrations_of(devices, opener.threads)
         records = {device: to_record(found) for device, found in calibrations.items()}
         known, shapes = self._known(records), self._shapes()
@@ -99,6 +104,7 @@ class _Picking:
 
     def _by_benchmark(self) -> Ranking:
         deployment = self.deployment
+        deployment.opener.tell("timing it on devices")
 
         def ready(device: str) -> Callable[[], object]:
             session = self._attempt(device, "loading", lambda: deployment.session(device))
@@ -131,12 +137,20 @@ class _Picking:
         """What a benchmark holds for."""
         threads = self.deployment.opener.threads
         alone = " alone" if self.deployment.opener.strict else ""
-        return " ".join(device_identity(device, threads) for device in self.way.devices) + alone
+        return " ".join(_identity(device, threads) for device in self.way.devices) + alone
 
     def _shapes(self) -> Shapes | None:
         """The shapes of the sample, if there is one."""
         sample = self.deployment.opener.sample
         return None if sample is None else _shapes_of(sample)
+
+
+def _identity(device: str, threads: int | None) -> str:
+    """What measurements of a device hold for; its name where it cannot be used, as a GPU in a forked child."""
+    try:
+        return device_identity(device, threads)
+    except WeftError:
+        return device
 
 
 def _shapes_of(sample: Mapping[str, Any]) -> Shapes:

@@ -33,7 +33,7 @@ class DevicePolicy:
     prefer: names or kinds that come before all others, in this order, whatever is quicker.
     pick: "cost" takes the device that is quickest by what was measured of it once, "benchmark" the one that runs the
         model itself quickest, "order" the best kind (GPUs before the CPU).
-    runs: how often "benchmark" runs the model on each device.
+    runs: how often "benchmark" runs the model on each device, at least.
     """
 
     allow: str | Sequence[str] | None = None

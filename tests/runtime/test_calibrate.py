@@ -1,0 +1,147 @@
+"""Calibrations: measured once through the devices' own drivers, kept, and measured again when they hold no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cost.made_up import PLAIN
+
+from weft.backends.cpu.device import CpuBackend, CpuDriver
+from weft.backends.device import Device
+from weft.cache.files import VARIABLE
+from weft.cli import main
+from weft.cost.calibration import Calibration, from_record
+from weft.errors import DeviceError
+from weft.ir.dtypes import DType
+from weft.runtime import calibrate
+from weft.runtime.calibrate import calibrated, device_identity, known_calibration, recalibrated
+
+Measure = Callable[[], int]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(calibrate, "package_digest", lambda: "this weft")
+    monkeypatch.setattr(calibrate, "_known", {})
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """How many measurements were made, all of which take no time."""
+    made: list[Calibration] = []
+
+    def measure(_: object, identity: str) -> Calibration:
+        made.append(replace(PLAIN, identity=identity, launch_seconds=float(len(made) + 1)))
+        return made[-1]
+
+    monkeypatch.setattr(calibrate._Measurement, "calibration", measure)
+    return lambda: len(made)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process."""
+    monkeypatch.setattr(calibrate, "_known", {})
+
+
+def test_the_processor_is_measured_through_its_own_driver() -> None:
+    heard: list[str] = []
+    found = recalibrated("cpu", 1, heard.append)
+    assert found.device == "cpu"
+    assert found.peak.flops > 0
+    assert dict(found.products)[DType.float32] > 0
+    assert found.run_seconds > 0
+    assert found.launch_seconds > 0
+    assert found.host_step_seconds > 0
+    assert (found.units, found.upload.seconds, found.saturation) == (1, 0.0, 0.0)
+    assert "products of float32" in heard
+    assert calibrated("cpu", 1) is found
+
+
+def test_measured_once_and_kept(measurements: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known_calibration("cpu", None) is None
+    first = calibrated("cpu")
+    assert calibrated("cpu") is first
+    forget(monkeypatch)
+    assert calibrated("cpu") == first
+    assert known_calibration("cpu", None) == first
+    assert measurements() == 1
+    assert recalibrated("cpu") != first
+    assert measurements() == 2
+
+
+def test_measured_again_when_driver_hardware_threads_or_weft_change(
+    measurements: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated("cpu")
+    calibrated("cpu", 1)
+    assert measurements() == 2
+    monkeypatch.setattr(CpuDriver, "identity", lambda _: "another processor")
+    calibrated("cpu")
+    assert measurements() == 3
+    changed = [Device("cpu", True, "the same name, another driver", driver="2.0")]
+    monkeypatch.setattr(CpuBackend, "devices", lambda _: changed)
+    calibrated("cpu")
+    assert measurements() == 4
+    monkeypatch.setattr(calibrate, "package_digest", lambda: "another weft")
+    calibrated("cpu")
+    assert measurements() == 5
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", "nonsense", '{"device": "cpu"}'])
+def test_damaged_files_are_as_good_as_none(
+    damage: str, measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated("cpu")
+    (file,) = (tmp_path / "calibrations").iterdir()
+    file.write_text(damage)
+    forget(monkeypatch)
+    calibrated("cpu")
+    assert measurements() == 2
+    assert from_record(json.loads(file.read_text())).identity == device_identity("cpu", None)
+
+
+def test_a_file_of_another_device_is_not_taken_for_this_one(
+    measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated("cpu")
+    (file,) = (tmp_path / "calibrations").iterdir()
+    file.write_text(file.read_text().replace(device_identity("cpu", None), "0" * 64))
+    forget(monkeypatch)
+    calibrated("cpu")
+    assert measurements() == 2
+
+
+def test_files_that_others_could_have_written_are_not_read(
+    measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated("cpu")
+    (file,) = (tmp_path / "calibrations").iterdir()
+    file.chmod(0o666)
+    forget(monkeypatch)
+    with pytest.warns(UserWarning, match="not used"):
+        calibrated("cpu")
+    assert measurements() == 2
+
+
+def test_what_compiles_nothing_cannot_be_measured() -> None:
+    with pytest.raises(DeviceError, match="compiles nothing"):
+        calibrated("reference")
+    assert len(device_identity("reference", None)) == 64
+
+
+def test_weft_devices_calibrate(measurements: Measure, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--calibrate", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert from_record(told["calibrations"]["cpu"]).launch_seconds > 0
+    assert "compiles nothing" in told["not measured"]["reference"]
+    assert main(["devices", "--calibrate"]) == 0
+    shown = capsys.readouterr().out
+    assert "products of float32" in shown
+    assert "1 G/s" in shown
+    assert "its memory is the host's" in shown
+    assert measurements() >= 2
