@@ -47,6 +47,7 @@ from weft.runtime.dump import StageDump
 from weft.runtime.mixing import Mixer, MixOptions, check_strict
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.options import LoadOptions
+from weft.runtime.picking import shapes_of
 from weft.runtime.progress import Stages
 from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
@@ -185,6 +186,7 @@ class Pipeline:
         Code that is new is not kept on disk.
         """
         former, program = session.compiler, session.whole.program
+        self._decided = program if isinstance(program, MixedProgram) else None
         is_plain = self.options.bytes_limit is None and self.options.dump is None
         with keeping_nothing():
             if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
@@ -267,7 +269,9 @@ class Pipeline:
             return None
         other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
         identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
-        return CacheEntry(self.files, identity, self.precision, *self._part())
+        sizes = self.options.sample if isinstance(device, MixedDriver) else None  # for which devices share the model
+        sample = () if sizes is None else ("sample", repr(shapes_of(sizes)))
+        return CacheEntry(self.files, identity, self.precision, *self._part(), *sample)
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""

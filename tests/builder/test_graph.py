@@ -97,7 +97,7 @@ def test_inputs_of_other_types() -> None:
 def test_parameters_of_every_dtype_are_in_the_file(dtype: str) -> None:
     values = np.arange(5).astype(DType(dtype).numpy)
     is_new = dtype.startswith("float6")  # Cast alone takes it, and onnx's own package reads it as bits
-    graph = weft.Graph(opset=28 if is_new else None)
+    graph = weft.Graph(opset=28)
     w = graph.parameter("w", values)
     graph.output(w.astype("float32") if is_new else ops.identity(w), "y")
     (stored,) = graph.to_onnx().graph.initializer
@@ -116,6 +116,14 @@ def test_strings() -> None:
     results = run_texts(graph, np.array(["a", "c"], object))
     assert results["same"].tolist() == [True, False]
     assert results["both"].tolist() == ["aä", "c"]
+
+
+def test_lists_without_elements_have_the_type_of_the_schema() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", ("n",), "string")
+    graph.output(ops.string_normalizer(x, stopwords=[]), "y")
+    onnx.checker.check_model(graph.to_onnx(), full_check=True)
+    assert run_texts(graph, np.array(["a", "b"], object))["y"].tolist() == ["a", "b"]
 
 
 def run_texts(graph: weft.Graph, x: Any) -> dict[str, Any]:

@@ -45,6 +45,11 @@ GATHERED: tuple[Any, ...] = (
     (..., TABLE),
     (slice(1, None), [1, 1], None),
     (None, slice(None), TABLE),
+    np.array(2),
+    (None, np.array(2), None),
+    (np.array(3), [0, 1]),
+    (np.array(3), 1),
+    (1, ..., np.array(3)),
     (ROWS, [1, 2, 0]),
     (ROWS, slice(None), [1, 2, 0]),
     (slice(None), ROWS, [1, 2, 0]),
@@ -88,12 +93,13 @@ def test_tensors_as_indices_masks_and_bounds() -> None:
         cut=x[:end, end:],
         half=x[: x.shape[0] // 2, -1],
         last=x[x.shape[0] - 1],
+        scalar=x[None, end, None],
     )
     given = {"x": X, "i": np.array([1, 0, 3], np.int32), "mask": MASK, "end": np.array(2)}
     results = run(graph, given)
     i_, n = given["i"], 2
     expected = {"gathered": X[i_], "both": X[i_, :, i_], "masked": X[MASK], "compared": X[X > 40]}
-    expected |= {"cut": X[:n, n:], "half": X[: X.shape[0] // 2, -1], "last": X[-1]}
+    expected |= {"cut": X[:n, n:], "half": X[: X.shape[0] // 2, -1], "last": X[-1], "scalar": X[None, 2, None]}
     for name, array in expected.items():
         np.testing.assert_array_equal(results[name], array, err_msg=name)
 

@@ -14,8 +14,8 @@ import onnx
 import pytest
 
 import weft
-from weft.builder.functions import newest, takes_count
 from weft.builder.naming import module_name, python_name
+from weft.builder.signatures import newest, takes_count
 from weft.compat.conformance.cases import Case, collect, data_sets
 from weft.frontend import read_model
 from weft.ir.graph import Graph, Node, OnnxModel

@@ -170,6 +170,13 @@ def test_tensors_are_keys_by_identity() -> None:
     assert {x: 1, y: 2}[x] == 1
 
 
+def test_parts_in_an_opset_that_has_their_sizes_as_an_attribute() -> None:
+    graph = weft.Graph(opset=11)
+    first, second = ops.split(graph.input("x", X.shape), [1, 2], axis=1)
+    graph.outputs(first=first, second=second)
+    check(graph, {"first": X[:, :1], "second": X[:, 1:]}, x=X)
+
+
 @pytest.mark.parametrize("opset", [13, 18, 22])
 def test_older_opsets(opset: int) -> None:
     graph = weft.Graph(opset=opset)

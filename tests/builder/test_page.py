@@ -68,7 +68,8 @@ model.py:9: MatMul(a: float32[batch, 4], b: float32[5, 3]): sizes 4 and 5 differ
 
 A body is called when the graph is built, and once more if a state turns out to change its shape.
 
-The opset is the newest that onnxruntime reads as well; `weft.Graph(opset=17)` takes another one.
+The opset is 23, the newest that onnxruntime reads on every Python that weft is for; `weft.Graph(opset=26)` takes
+another one.
 """
 
 SAMPLES = {

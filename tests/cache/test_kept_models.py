@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft import compiler
+from weft import compiler, loading
 from weft.backends.cpu import compile as compilation
 from weft.cache import code, digests, files, serialization
 from weft.cache import entries as cache_entries
@@ -57,7 +57,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, counted)
 
-    count(compiler, "read_model")
+    count(loading, "read_model")
     count(compiler, "lower")
     count(compiler, "build_sections")
     count(compilation, "compile_kernels")

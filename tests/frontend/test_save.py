@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from weft.errors import InputError
 from weft.frontend import copy_model, open_model, read_model, save, save_model
-from weft.ir.graph import weight_arrays
+from weft.ir.graph import weight_arrays, with_weights
 
 Array = np.ndarray[Any, Any]
 
@@ -69,16 +69,40 @@ def test_what_does_not_change_is_the_same_to_the_byte(tmp_path: Path) -> None:
 def test_initializers_constants_and_sparse_tensors(tmp_path: Path) -> None:
     proto = samples.large_weights()
     model = read_model(proto)
-    assert model.weights == ("raw", "listed", "doubles", "integers", "sparse", "k")
+    inside = ("z/else_branch/inside", "z/then_branch/inside")
+    assert model.weights == ("raw", "listed", "doubles", "integers", "sparse", "k", *inside)
     arrays = weight_arrays(model.graph)
     assert set(arrays) == set(model.weights)
     for name in model.weights:
-        path = tmp_path / f"{name}.onnx"
-        made = saved(proto, {name: other(arrays[name])}, path)
+        made = saved(proto, {name: other(arrays[name])}, tmp_path / "new.onnx")
         onnx.checker.check_model(made)
         after = content(made)
         for each, array in arrays.items():
             np.testing.assert_array_equal(after[each], other(array) if each == name else array)
+
+
+def test_a_name_that_is_the_way_to_another_weight_is_that_of_the_outer_one(tmp_path: Path) -> None:
+    proto = samples.large_weights(600)
+    plain = np.zeros(2, np.float32)
+    proto.graph.initializer.append(samples.tensor("z/then_branch/inside", plain))
+    model = read_model(proto)
+    assert weight_arrays(model.graph)["z/then_branch/inside"].shape == (2,)
+    made = saved(
+        proto, {"z/then_branch/inside": plain + 1, "z/else_branch/inside": np.ones(600, np.float32)}, tmp_path / "a"
+    )
+    branches = {attribute.name: attribute.g for attribute in made.graph.node[1].attribute}
+    assert numpy_helper.to_array(branches["else_branch"].initializer[0]).tolist() == [1.0] * 600
+    assert numpy_helper.to_array(branches["then_branch"].initializer[0]).tolist() != [1.0] * 600
+    assert numpy_helper.to_array(made.graph.initializer[-1]).tolist() == [1, 1]
+    changed = with_weights(model.graph, {"z/then_branch/inside": plain + 1})
+    assert changed.nodes[1] is model.graph.nodes[1]
+
+
+def test_names_that_stand_for_two_things_are_no_weights() -> None:
+    proto = samples.large_weights(4)
+    for attribute in proto.graph.node[1].attribute:
+        attribute.g.initializer[0].name = attribute.g.node[0].input[1] = "raw"  # as the main graph has it, too
+    assert not any("branch" in name for name in read_model(proto).weights)
 
 
 def test_constants_of_functions_are_the_functions_own() -> None:

@@ -61,14 +61,14 @@ def canonical_wgsl(text: str) -> str:
 
 def programs(file: str) -> Any:
     """The optimised program of a model."""
-    from weft import compiler
+    from weft import compiler, loading
 
     caught: list[Any] = []
     plain = compiler.PIPELINE
     compiler.PIPELINE = (*plain, lambda program, _: caught.append(program) or program)  # type: ignore[assignment]
     compiler.PIPELINE[-1].__name__ = "caught"
     try:
-        compiler.load(file, device="reference", cache=False)
+        loading.load(file, device="reference", cache=False)
     finally:
         compiler.PIPELINE = plain
     return caught[-1] if caught else None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from weft.backends.device import CompilingDriver, RunOptions
-from weft.backends.mixed.driver import MixedDriver
 from weft.backends.mixed.runner import MixedRunner
 from weft.cost.calibration import Calibration, Transfer
 from weft.cost.roofline import Peak
@@ -80,6 +79,4 @@ def forced(
 
 def started(program: MixedProgram, drivers: Sequence[CompilingDriver], limit: int | None = None) -> MixedRunner:
     """What runs the pieces, in so many bytes of memory at most."""
-    runner = MixedDriver(drivers).start(program, RunOptions(memory_limit=limit))
-    assert isinstance(runner, MixedRunner)
-    return runner
+    return MixedRunner(program, {driver.name: driver for driver in drivers}, RunOptions(memory_limit=limit))

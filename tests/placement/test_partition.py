@@ -43,7 +43,7 @@ def random_problem(seed: int, count: int = 9) -> Problem:
         passing.append(Passing(_value(number), number, tuple(readers[number]), is_output, rng.choice([64, 10**6])))
     first = [number for number, unit in enumerate(units) if not unit.before]
     passing.append(Passing(_value(count), None, tuple(first), False, rng.choice([64, 10**6])))
-    return Problem(TensorProgram((), (), ()), candidates, tuple(units), tuple(passing))
+    return Problem(TensorProgram((), (), ()), TensorProgram((), (), ()), candidates, tuple(units), tuple(passing))
 
 
 def _value(number: int) -> Value:
@@ -116,7 +116,7 @@ def _chain(*seconds: tuple[float, float], **changes: Any) -> Problem:
         Passing(_value(number), number, () if number == last else (number + 1,), number == last, 64)
         for number in range(len(units))
     )
-    return replace(Problem(TensorProgram((), (), ()), candidates, units, passing), **changes)
+    return replace(Problem(TensorProgram((), (), ()), TensorProgram((), (), ()), candidates, units, passing), **changes)
 
 
 def test_a_sequential_step_between_large_ones_is_moved() -> None:

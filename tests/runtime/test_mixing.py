@@ -120,6 +120,28 @@ def test_one_device_that_is_quicker_has_it_all(best: str, measured: dict[str, fl
     assert part.device == "acme_card"
 
 
+def test_one_device_is_used_as_if_it_were_alone(measured: dict[str, float]) -> None:
+    """With the same shortcut, and no piece between it and the caller."""
+    measured |= {"acme_card": 0.2, "cpu": 0.1, TOGETHER: 0.2}
+    built, feeds, _ = _made()
+    loaded, alone = weft.load(built, device=TOGETHER), weft.load(built, device="cpu")
+    assert loaded.run(feeds)["y"].tobytes() == alone.run(feeds)["y"].tobytes()
+    runners = [one.session().whole.runner for one in (loaded, alone)]
+    assert type(runners[0]) is type(runners[1])
+    assert all(shortcut is not None for shortcut in loaded.session().shortcuts.values())
+
+
+def test_what_one_device_keeps_comes_home(measured: dict[str, float]) -> None:
+    measured |= {"acme_card": 0.1, "cpu": 0.2, "cpu+acme_card": 0.2}
+    built, feeds, expected = _made()
+    loaded = weft.load(built, device="cpu+acme_card")
+    assert [piece.device for piece in _placement(loaded).pieces] == ["acme_card"]
+    kept = loaded.run(feeds, keep=True)["y"]
+    assert kept.device == "cpu"
+    np.testing.assert_allclose(kept.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert loaded.run({"x": loaded.to_device(feeds["x"])})["y"].tobytes() == kept.numpy().tobytes()
+
+
 def test_several_devices_must_be_clearly_ahead(measured: dict[str, float]) -> None:
     measured |= {"acme_card": 0.2, "cpu": 0.101, TOGETHER: 0.1}
     assert [piece.device for piece in _placement(weft.load(_made()[0], device=TOGETHER)).pieces] == ["cpu"]
@@ -153,13 +175,16 @@ def test_a_memory_limit_is_for_all_devices() -> None:
         weft.load(built, device=TOGETHER, memory_limit=needed // 3, cache=False)
 
 
-def test_weights_that_are_set_are_set_on_all_devices(tmp_path: Path) -> None:
+def test_weights_that_are_set_are_set_on_all_devices(tmp_path: Path, measured: dict[str, float]) -> None:
     built, feeds, _ = _made()
     loaded = weft.load(built, device=TOGETHER)
     before = loaded.run(feeds)["y"]
     name = next(iter(loaded.weights))
+    measured[TOGETHER] = 9.0
     loaded.set_weight(name, np.asarray(loaded.weights[name]) * 2)
     after = loaded.run(feeds)["y"]
+    assert [piece.device for piece in _placement(loaded).pieces] == ["acme_card", "cpu", "acme_card"]  # as it was
+    measured[TOGETHER] = 0.1
     assert not np.array_equal(before, after)
     loaded.save(tmp_path / "new.onnx")
     assert weft.load(tmp_path / "new.onnx", device=TOGETHER).run(feeds)["y"].tobytes() == after.tobytes()

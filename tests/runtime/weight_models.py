@@ -80,7 +80,9 @@ def text_network(seed: int = 4) -> onnx.ModelProto:
         node("ReduceSum", ["p"], ["total"], keepdims=0),
         node("Greater", ["total", "least"], ["positive"]),
         node("If", ["positive"], ["q"], then_branch=then_graph, else_branch=else_graph),
-        node("Add", ["p", "q"], ["y"]),
+        node("Greater", ["total", "most"], ["large"]),
+        node("If", ["large"], ["o"], then_branch=then_graph, else_branch=else_graph),
+        node("Sum", ["p", "q", "o"], ["y"]),
     ]
     arrays = {
         "table": normal(30, size),
@@ -90,6 +92,7 @@ def text_network(seed: int = 4) -> onnx.ModelProto:
         "yes": normal(width, size),
         "axis": np.array([0]),
         "least": np.float32(-1e9),
+        "most": np.float32(1e9),
     }
     ids = value("ids", ["length", "n"], TensorProto.INT64)
     initializers = [tensor(name, array) for name, array in arrays.items()]

@@ -8,6 +8,7 @@ less than they are: 0.5 for an integer, 300 for a uint8 are errors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.sizes import as_tensor, has_sizes
-from weft.errors import GraphError, InvalidModelError, UnsupportedModelError, WeftError, shown
+from weft.errors import GraphError, InvalidModelError, WeftError, shown
 from weft.frontend.schemas import InputRule, input_rules
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_number, from_numpy
 from weft.ir.graph import Attribute
-from weft.ir.types import TensorType
+from weft.ir.types import MapType, OptionalType, SequenceType, TensorType
 from weft.opset.registry import AttributeParameter, Definition
 
 Array = np.ndarray[Any, Any]
 
+_LARGEST_FLOAT = DType.float32.limits[1]  # of an attribute
 _PREFERRED = tuple(sorted(DType, key=lambda dtype: dtype not in (DType.float32, DType.int64, DType.int32)))
 
 
@@ -40,7 +42,7 @@ def as_dtype(given: Any) -> DType:
         if isinstance(given, str) and given in DType.__members__:
             return DType(given)
         return from_numpy(np.dtype(given)) if given is not str else DType.string
-    except (TypeError, ValueError, UnsupportedModelError):
+    except Exception:  # numpy's, or that of a class of someone else's
         known = ", ".join(str(dtype) for dtype in DType)
         raise GraphError(f"{shown(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
 
@@ -93,39 +95,39 @@ def as_inputs(draft: Draft, definition: Definition, given: Sequence[Any]) -> lis
 
 def as_attribute(definition: Definition, parameter: AttributeParameter, given: Any) -> Attribute:
     """The value of an attribute in the one form that the graph has for it."""
-    if isinstance(given, np.generic):
-        given = given.item()
     match parameter.annotation:
-        case "int" if isinstance(given, (bool, int)):
-            return int(given)
         case "ElementType":
-            return 0 if given == 0 else as_dtype(given).number
-        case "float" if isinstance(given, (int, float)):
-            return float(given)
-        case "tuple[int, ...]" | "tuple[float, ...]" | "tuple[str, ...]":
-            kind = {"i": int, "f": float, "s": str}[parameter.annotation[6]]
-            if isinstance(given, (list, tuple, np.ndarray)) and not isinstance(given, str):
-                return tuple(_element(kind, each, definition, parameter) for each in given)
+            return 0 if isinstance(given, int) and given == 0 else as_dtype(given).number
+        case "tuple[int, ...]" | "tuple[float, ...]" | "tuple[str, ...]" if isinstance(
+            given, (list, tuple, np.ndarray)
+        ):
+            elements: list[Any] = [_plain(each, parameter.annotation[6:-6]) for each in given]
+            wrong = [each for each, plain in zip(given, elements) if plain is None]
+            if not wrong:
+                return tuple(elements)
+            found = f"but it has {shown(wrong[0])}"
+            raise GraphError(f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, {found}")
         case "np.ndarray[Any, Any]" | "Array":
             return as_array(given, f"attribute {parameter.name}")
-        case "str" if isinstance(given, str):
-            return given
-        case "Any":
-            attribute: Attribute = given  # a graph, a type, or a function that is to become a graph
+        case "Any" if callable(given) or isinstance(given, (TensorType, SequenceType, OptionalType, MapType)):
+            attribute: Attribute = given  # of which a function is to become a graph
             return attribute
-    raise GraphError(
-        f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, not {shown(given)}"
-    )
+    plain = _plain(given, parameter.annotation)
+    if plain is not None:
+        return plain
+    wanted = "a function or a type" if parameter.annotation == "Any" else parameter.annotation
+    raise GraphError(f"{definition.name}: attribute {parameter.name!r} must be {wanted}, not {shown(given)}")
 
 
-def _element(kind: type, given: Any, definition: Definition, parameter: AttributeParameter) -> Any:
+def _plain(given: Any, kind: str) -> int | float | str | None:
+    """A number or text as a file can hold it; None if it is no such thing."""
     if isinstance(given, np.generic):
         given = given.item()
-    if isinstance(given, kind) or (kind is float and isinstance(given, int)):
-        return kind(given)
-    raise GraphError(
-        f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, but it has {shown(given)}"
-    )
+    if kind == "int" and isinstance(given, int) and -(2**63) <= given < 2**63:
+        return int(given)
+    if kind == "float" and isinstance(given, (int, float)) and (abs(given) <= _LARGEST_FLOAT or not isfinite(given)):
+        return float(given)
+    return given if kind == "str" and isinstance(given, str) else None
 
 
 def _check_types(definition: Definition, rules: Sequence[InputRule], inputs: Sequence[Handle | None]) -> None:
@@ -187,13 +189,12 @@ def _same_type(rules: Sequence[InputRule], position: int, number: int) -> bool:
 def converted(array: Array, dtype: DType, label: str) -> Array:
     """The array as another dtype, if that can hold what it holds."""
     if from_numpy(array.dtype) is not dtype:
-        if DType.string in (dtype, from_numpy(array.dtype)):
+        if DType.string in (dtype, from_numpy(array.dtype)) or (array.dtype.kind == "c" and not dtype.is_complex):
             raise GraphError(f"{label} should be {dtype}, not {from_numpy(array.dtype)}")
         with np.errstate(all="ignore"):
             result = array.astype(dtype.numpy)
-            kept = (
-                result.astype(array.dtype) == array if not dtype.is_float else np.isfinite(result) | ~np.isfinite(array)
-            )
+            rounds = dtype.is_float or dtype.is_complex
+            kept = np.isfinite(result) | ~np.isfinite(array) if rounds else result.astype(array.dtype) == array
         if not np.all(kept):
             raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
         array = result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.builder.arguments import as_array
-from weft.builder.draft import Draft, Level
+from weft.builder.draft import Draft, GraphLevel
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
 from weft.builder.sizes import as_tensor, has_sizes
@@ -66,7 +66,7 @@ class WrittenBody:
         return Subgraph(self.graph, self._draft.level.values)(*arguments)
 
 
-def _result(draft: Draft, level: Level, given: Any, others: Sequence[Handle]) -> Handle:
+def _result(draft: Draft, level: GraphLevel, given: Any, others: Sequence[Handle]) -> Handle:
     """A result of a body, which must be made by a node of its own."""
     if given is None:
         raise GraphError(f"the body {level.name!r} returns None", hint="return a tensor, or a tuple of tensors")

@@ -9,14 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from weft.builder.arguments import as_inputs
+import numpy as np
+
+from weft.builder.arguments import as_attribute, as_inputs
 from weft.builder.bodies import write_body
 from weft.builder.draft import Draft
 from weft.builder.functions import NodeCall, add, blaming_the_caller, draft_of
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
+from weft.builder.signatures import bound
 from weft.errors import GraphError, shown
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -25,28 +28,39 @@ from weft.ir.types import AnyType, SequenceType, TensorType, Type
 from weft.opset.flow import join_types
 from weft.opset.registry import Definition
 
+if TYPE_CHECKING:
+    from weft.builder.tensor import Tensor, TensorLike
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
 def control_flow(function: Callable[Concatenate[Draft, Given], Result]) -> Callable[Given, Result]:
     """The public form of a function that takes the draft first; where it fails, it leaves nothing behind."""
+    whole = inspect.signature(function)
+    signature = whole.replace(parameters=list(whole.parameters.values())[1:])
 
     @blaming_the_caller
     @wraps(function)
     def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+        bound(function.__name__, signature, arguments, keywords)
         draft = draft_of((*arguments, *keywords.values()))
         with draft.attempt():
             return function(draft, *arguments, **keywords)
 
-    whole = inspect.signature(function)
-    call.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__module__ = "weft.ops"
     return call
 
 
 @control_flow
 def if_(
-    draft: Draft, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any], *, name: str | None = None
+    draft: Draft,
+    condition: TensorLike,
+    then: Callable[[], TensorLike],
+    otherwise: Callable[[], TensorLike],
+    *,
+    name: str | None = None,
 ) -> Any:
     """Run one of two functions without arguments, as `condition` says.
 
@@ -72,13 +86,13 @@ def if_(
 @control_flow
 def loop(
     draft: Draft,
-    trip_count: Any,
-    condition: Any,
-    states: Sequence[Any],
-    body: Callable[..., Any],
+    trip_count: TensorLike | None,
+    condition: TensorLike | None,
+    states: Sequence[TensorLike],
+    body: Callable[..., Sequence[TensorLike | None]],
     *,
     name: str | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, ...]:
     """Run `body(iteration, *states)` again and again, and give the last states and what was collected.
 
     trip_count: how often at most; None: without end.
@@ -87,7 +101,7 @@ def loop(
         new first axis. A state may change its shape from one iteration to the next, but not its dtype.
     """
     definition = _definition(draft, "loop")
-    inputs = as_inputs(draft, definition, (trip_count, condition, *states))
+    inputs = as_inputs(draft, definition, (trip_count, condition, *_listed(states, "states")))
     types = [_there(handle).type for handle in inputs[2:]]
     loose: set[Dim] = set()  # sizes that are others in each iteration
     calls = _function(body, "body")
@@ -114,20 +128,20 @@ def loop(
             take_back()
             types = joined
     attributes: dict[str, Attribute] = {"body": written.graph}
-    return tuple(add(draft, NodeCall(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
+    return _tensors(add(draft, NodeCall(definition, tuple(inputs), attributes, len(written.types) - 1, name)))
 
 
 @control_flow
 def scan(
     draft: Draft,
-    states: Sequence[Any],
-    sequences: Sequence[Any],
-    body: Callable[..., Any],
+    states: Sequence[TensorLike],
+    sequences: Sequence[TensorLike],
+    body: Callable[..., TensorLike],
     *,
     axes: Sequence[int] | None = None,
     reverse: Sequence[bool] | None = None,
     name: str | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, ...]:
     """Run `body(*states, *slices)` along the sequences, and give the last states and what was collected.
 
     axes: along which axis each sequence is cut into slices; None: the first.
@@ -136,16 +150,16 @@ def scan(
         axis.
     """
     definition = _definition(draft, "scan")
-    inputs = [_there(handle) for handle in as_inputs(draft, definition, (*states, *sequences))]
+    operands = (*_listed(states, "states"), *_listed(sequences, "sequences"))
+    inputs = [_there(handle) for handle in as_inputs(draft, definition, operands)]
     count = len(states)
     given: dict[str, Attribute] = {"num_scan_inputs": len(sequences)}
-    if axes is not None:
-        given["scan_input_axes"] = tuple(axes)
-    if reverse is not None:
-        given["scan_input_directions"] = tuple(int(each) for each in reverse)
-    for title, values in (("axes", axes), ("reverse", reverse)):
-        if values is not None and len(values) != len(sequences):
-            raise GraphError(f"scan: {title} has {len(values)} entries for {len(sequences)} sequences")
+    known = {parameter.name: parameter for parameter in definition.attributes}
+    for title, attribute, values in (("axes", "scan_input_axes", axes), ("reverse", "scan_input_directions", reverse)):
+        if values is not None:
+            if len(_listed(values, title)) != len(sequences):
+                raise GraphError(f"scan: {title} has {len(values)} entries for {len(sequences)} sequences")
+            given[attribute] = as_attribute(definition, known[attribute], list(values))
     along = axes or [0] * len(sequences)
     types = [(f"state{number}", handle.type) for number, handle in enumerate(inputs[:count])]
     types += [(f"slice{number}", _slice_type(handle.type, axis))
@@ -157,13 +171,13 @@ def scan(
             hint="return each next state, and then what is to be collected",
         )
     call = NodeCall(definition, tuple(inputs), {**given, "body": written.graph}, len(written.types), name)
-    return tuple(add(draft, call))
+    return _tensors(add(draft, call))
 
 
 @control_flow
 def sequence_map(
-    draft: Draft, sequence: Any, *others: Any, body: Callable[..., Any], name: str | None = None
-) -> tuple[Any, ...]:
+    draft: Draft, sequence: Tensor, *others: TensorLike, body: Callable[..., TensorLike], name: str | None = None
+) -> tuple[Tensor, ...]:
     """Run `body` for each element of a sequence (and of others of the same length), and give sequences of its results.
 
     What is a tensor among the others is given to every call as it is.
@@ -176,17 +190,23 @@ def sequence_map(
     ]
     written = write_body(draft, "sequence_map", types, _function(body, "body"))
     call = NodeCall(definition, tuple(inputs), {"body": written.graph}, len(written.types), name)
-    return tuple(add(draft, call))
+    return _tensors(add(draft, call))
 
 
 @control_flow
 def split(
-    draft: Draft, x: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, name: str | None = None
-) -> tuple[Any, ...]:
+    draft: Draft,
+    x: TensorLike,
+    split: TensorLike | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, ...]:
     """Cut a tensor into parts along an axis: of the sizes in `split`, or `num_outputs` of equal size."""
     definition = _definition(draft, "split")
     attributes: dict[str, Attribute] = {} if axis == 0 else {"axis": axis}
-    known = {parameter.name for parameter in definition.attributes}
+    known = {parameter.name: parameter for parameter in definition.attributes}
     if (split is None) == (num_outputs is None):
         raise GraphError("split: either the sizes of the parts or their number must be given")
     if num_outputs is not None and "num_outputs" in known:
@@ -194,10 +214,10 @@ def split(
     count = _length(split) if num_outputs is None else num_outputs
     inputs = [x]
     if split is not None and "split" in known:  # an attribute of old opsets
-        attributes["split"] = tuple(split)
+        attributes["split"] = as_attribute(definition, known["split"], split)
     elif split is not None:
         inputs.append(split)
-    return tuple(add(draft, NodeCall(definition, tuple(inputs), attributes, count, name)))
+    return _tensors(add(draft, NodeCall(definition, tuple(inputs), attributes, count, name)))
 
 
 SPECIAL: dict[str, Callable[..., Any]] = {each.__name__: each for each in (if_, loop, scan, sequence_map, split)}
@@ -212,6 +232,17 @@ def _function(given: Any, what: str) -> Callable[..., Any]:
     if not callable(given):
         raise GraphError(f"{what} must be a function, not {shown(given)}", hint="def body(...): return ...")
     return given  # type: ignore[no-any-return]
+
+
+def _listed(given: Sequence[Any], what: str) -> Sequence[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise GraphError(f"{what} must be a list, not {shown(given)}", hint="put one into a list as well")
+    return given
+
+
+def _tensors(handles: Sequence[Handle]) -> tuple[Tensor, ...]:
+    """The handles that a draft gives out are the tensors of its graph."""
+    return cast("tuple[Tensor, ...]", tuple(handles))
 
 
 def _there(handle: Handle | None) -> Handle:
@@ -245,4 +276,4 @@ def _length(sizes: Any) -> int:
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
             raise GraphError(f"split: into how many parts is not known from {sizes.type}", hint="give a list of sizes")
         return shape[0]
-    return len(sizes)
+    return len(_listed(sizes.tolist() if isinstance(sizes, np.ndarray) else sizes, "split"))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.builder.handle import Handle
-from weft.errors import GraphError, InvalidModelError
+from weft.errors import GraphError, InvalidModelError, shown
 from weft.frontend.schemas import gone_since, output_dtypes
 from weft.ir import dims
 from weft.ir.dims import Symbol
@@ -36,20 +36,20 @@ current_draft: ContextVar[Draft | None] = ContextVar("current_draft", default=No
 
 
 @dataclass(eq=False, slots=True)
-class Level:
+class GraphLevel:
     """The graph, or a body inside it: its nodes so far, and its values with those around it."""
 
     name: str
     trace: Trace
     values: Values
-    parent: Level | None = None
+    parent: GraphLevel | None = None
     nodes: list[Node] = field(default_factory=list)
     inputs: list[GraphValue] = field(default_factory=list)
     sizes: dict[Symbol, tuple[Handle, int]] = field(default_factory=dict)  # where those that only a run knows are
 
-    def sees(self, other: Level) -> bool:
+    def sees(self, other: GraphLevel) -> bool:
         """Whether values of another level can be used here."""
-        level: Level | None = self
+        level: GraphLevel | None = self
         while level is not None and level is not other:
             level = level.parent
         return level is other
@@ -68,7 +68,7 @@ class Draft:
         self.used_domains: set[str] = set()
         self.user_named: set[str] = set()  # values whose names came with a call
         self.initializers: dict[str, np.ndarray[Any, Any]] = {}
-        self.top = self.level = Level(name, Trace(evaluator), {})
+        self.top = self.level = GraphLevel(name, Trace(evaluator), {})
         self._handle = handle
         self._names: dict[str, None] = {}  # in the order in which they were taken
         self._numbers: Counter[str] = Counter()  # of names made from the same word
@@ -89,7 +89,7 @@ class Draft:
     def take_name(self, name: str) -> str:
         """Reserve a name that the user gave."""
         if not isinstance(name, str) or not name:
-            raise GraphError(f"a name must be a text that is not empty, not {name!r}")
+            raise GraphError(f"a name must be a text that is not empty, not {shown(name)}")
         if name in self._names:
             raise GraphError(f"the name {name!r} is taken", hint="every name in a graph must be another one")
         self._names[name] = None
@@ -114,7 +114,7 @@ class Draft:
 
     def find_size(self, symbol: Symbol) -> tuple[Handle, int] | None:
         """A tensor that can be seen here and has a size of this name, and its axis."""
-        level: Level | None = self.level
+        level: GraphLevel | None = self.level
         while level is not None:
             found = level.sizes.get(symbol)
             if found is not None and found[0].name in level.values:  # else it was taken back
@@ -191,11 +191,11 @@ class Draft:
     # -- bodies ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def body(self, name: str) -> Iterator[Level]:
-        """A level of its own for what is written meanwhile. `Level.graph` gives it once its results are known."""
+    def body(self, name: str) -> Iterator[GraphLevel]:
+        """A level of its own for what is written meanwhile. `GraphLevel.graph` gives it once its results are known."""
         outer = self.level
         trace = Trace(outer.trace.evaluator, parent=outer.trace, origin=name, numbers=outer.trace.numbers)
-        self.level = Level(name, trace, ChainMap({}, outer.values), outer)
+        self.level = GraphLevel(name, trace, ChainMap({}, outer.values), outer)
         try:
             yield self.level
         finally:
@@ -261,7 +261,7 @@ class Draft:
             for number, tensor in enumerate(results)
         ]
 
-    def _hand_out(self, level: Level, name: str, traced: Tensor, type: Type | None = None) -> Handle:
+    def _hand_out(self, level: GraphLevel, name: str, traced: Tensor, type: Type | None = None) -> Handle:
         level.values[name] = traced
         handle = self._handle(self, level, name, traced, type)
         for axis, size in enumerate(traced.type.shape or () if isinstance(traced.type, TensorType) else ()):

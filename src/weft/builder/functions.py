@@ -6,12 +6,11 @@ serves all versions of an op; its signature is that of the newest one that a new
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,10 +19,9 @@ from weft.builder.bodies import WrittenBody
 from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
+from weft.builder.signatures import bound, description, newest, signature
 from weft.errors import GraphError, WeftError, shown
-from weft.frontend.schemas import newest_opsets
 from weft.ir.graph import Attribute
-from weft.opset import registry
 from weft.opset.registry import Definition
 
 Given = ParamSpec("Given")
@@ -56,7 +54,7 @@ def function(domain: str, op: str) -> OpFunction:
 
     definition = newest(domain, op)
     add_node.__name__ = add_node.__qualname__ = python_name(op)
-    add_node.__module__ = __name__
+    add_node.__module__ = "weft.ops"
     add_node.__signature__ = signature(definition)  # type: ignore[attr-defined]
     add_node.__doc__ = description(definition)
     return add_node
@@ -121,44 +119,9 @@ def draft_of(values: Sequence[Any]) -> Draft:
     return found
 
 
-def signature(definition: Definition) -> inspect.Signature:
-    """The signature of an op's function: that of its definition, with what all functions take."""
-    kept = [
-        parameter
-        for parameter in inspect.signature(definition.function).parameters.values()
-        if parameter.name not in ("output_count", "enclosing")
-    ]
-    if takes_count(definition):
-        least = inspect.Parameter.empty if definition.outputs is None else definition.outputs[0]
-        kept.append(inspect.Parameter("outputs", inspect.Parameter.KEYWORD_ONLY, default=least, annotation="int"))
-    kept.append(inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"))
-    return inspect.Signature(kept)
-
-
-def takes_count(definition: Definition) -> bool:
-    """Whether a call may say how many outputs it wants."""
-    if definition.outputs is None:
-        return definition.counts_outputs
-    return definition.outputs[0] < definition.outputs[1]
-
-
-def description(definition: Definition) -> str:
-    """The help of an op's function."""
-    told = inspect.getdoc(definition.function) or ""
-    said = f"{definition.name} of {definition.domain or 'ai.onnx'}, as from opset {definition.since} on."
-    return f"{said}\n\n{told}".strip()
-
-
 def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> NodeCall:
     """The arguments of a call in the terms of the definition."""
-    try:
-        bound = signature(definition).bind(*arguments, **keywords)
-    except TypeError as error:
-        raise GraphError(
-            f"{python_name(definition.name)}: {error}",
-            hint=f"it takes {python_name(definition.name)}{shown_signature(definition)} at this opset",
-        ) from None
-    given = dict(bound.arguments)
+    given = bound(python_name(definition.name), signature(definition), arguments, keywords)
     name, outputs = given.pop("name", None), _output_count(definition, given.pop("outputs", None))
     attributes: dict[str, Attribute] = {}
     for parameter in definition.attributes:
@@ -183,27 +146,6 @@ def _output_count(definition: Definition, given: Any) -> int | None:
     if not isinstance(given, int) or given < least or (most is not None and given > most):
         raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {shown(given)}")
     return given
-
-
-def shown_signature(definition: Definition) -> str:
-    """A signature without types, as messages have it."""
-    bare = [
-        parameter.replace(
-            annotation=inspect.Parameter.empty,
-            default=inspect.Parameter.empty if parameter.default is registry.REQUIRED else parameter.default,
-        )
-        for parameter in signature(definition).parameters.values()
-    ]
-    return str(inspect.Signature(bare))
-
-
-@cache
-def newest(domain: str, op: str) -> Definition:
-    """The definition that a new graph takes."""
-    versions = newest_opsets()
-    known = [each for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
-    usable = [each for each in known if each.since <= versions.get(domain, each.since)]
-    return (usable or known)[-1]
 
 
 def _told(definition: Definition, inputs: Sequence[Handle | None]) -> str:

@@ -65,7 +65,8 @@ class GraphBuilder:
     """A model in the making: inputs, parameters and constants, and what functions of `weft.ops` make of them.
 
     name: the name of the model's graph.
-    opset: the opset of ai.onnx, or a mapping of domains to theirs; by default the newest that onnxruntime reads, too.
+    opset: the opset of ai.onnx, or a mapping of domains to theirs; by default the newest that onnxruntime reads
+        on every Python that weft is for.
     """
 
     @blaming_the_caller

@@ -8,7 +8,7 @@ from weft.ir.types import Type
 from weft.opset.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.builder.draft import Draft, Level
+    from weft.builder.draft import Draft, GraphLevel
 
 
 class Handle:
@@ -19,7 +19,7 @@ class Handle:
 
     __slots__ = ("draft", "level", "name", "traced", "type")
 
-    def __init__(self, draft: Draft, level: Level, name: str, traced: Tensor, type: Type | None = None) -> None:
+    def __init__(self, draft: Draft, level: GraphLevel, name: str, traced: Tensor, type: Type | None = None) -> None:
         self.draft = draft
         self.level = level
         self.name = name

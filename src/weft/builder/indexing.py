@@ -36,12 +36,9 @@ def index(x: GraphTensor, key: Any) -> GraphTensor:
         for axis in reversed(range(len(axes))):
             if not isinstance(axes[axis], slice):
                 x = ops.gather(x, _position(x, axis, axes[axis]), axis=axis)
-        return _with_new_axes(x, [0 if item is None else 1 for item in items if not _is_number(item)])
+        return _with_new_axes(x, items)
     if len(arrays) == 1 and not any(_is_number(item) for item in axes):
-        indices = axes[arrays[0]]
-        rank = _rank(indices)
-        x = ops.gather(x, indices, axis=arrays[0])
-        return _with_new_axes(x, [0 if item is None else rank if _is_array(item) else 1 for item in items])
+        return _with_new_axes(ops.gather(x, axes[arrays[0]], axis=arrays[0]), items)
     if len(axes) != len(items):
         raise GraphError("new axes cannot stand beside several index tensors", hint="index first, then ops.unsqueeze")
     return _gathered(x, axes)
@@ -138,9 +135,13 @@ def _as_indices(x: GraphTensor, axis: int, item: Any) -> GraphTensor:
     return x.constant_like(item, DType.int64)
 
 
-def _with_new_axes(x: GraphTensor, sizes: Sequence[int]) -> GraphTensor:
-    """New axes where `sizes`, which tells how many axes each index left, is 0."""
-    new = [sum(max(size, 1) if size != 0 else 1 for size in sizes[:at]) for at, size in enumerate(sizes) if size == 0]
+def _with_new_axes(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
+    """New axes of size 1 where an item is None; the others have left the axes that they leave."""
+    new, position = [], 0
+    for item in items:
+        if item is None:
+            new.append(position)
+        position += 1 if item is None or isinstance(item, slice) else _rank(item) if _is_array(item) else 0
     return ops.unsqueeze(x, axes=new) if new else x
 
 

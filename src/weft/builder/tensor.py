@@ -13,7 +13,7 @@ from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
 from weft.builder.sizes import as_tensor
-from weft.errors import GraphError
+from weft.errors import GraphError, shown
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import Shape, TensorType
@@ -214,7 +214,7 @@ class GraphTensor(Handle):
     @blaming_the_caller
     def transpose(self, *axes: Any) -> GraphTensor:
         """The axes in another order; without one, reversed."""
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes
+        order = _axes(axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes)
         if not order:
             return ops.transpose(self)
         return ops.transpose(self, perm=[axis + self.ndim if axis < 0 else axis for axis in order])
@@ -227,26 +227,38 @@ class GraphTensor(Handle):
     @blaming_the_caller
     def squeeze(self, axis: Axes = None) -> GraphTensor:
         """Without axes of size 1: all of them, or those named."""
-        return ops.squeeze(self, axes=_as_list(axis))
+        return ops.squeeze(self, axes=_axes(axis))
 
+    @blaming_the_caller
     def sum(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        return ops.reduce_sum(self, axes=_as_list(axis), keepdims=keepdims)
+        return ops.reduce_sum(self, axes=_axes(axis), keepdims=keepdims)
 
+    @blaming_the_caller
     def mean(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        return ops.reduce_mean(self, axes=_as_list(axis), keepdims=keepdims)
+        return ops.reduce_mean(self, axes=_axes(axis), keepdims=keepdims)
 
+    @blaming_the_caller
     def max(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        return ops.reduce_max(self, axes=_as_list(axis), keepdims=keepdims)
+        return ops.reduce_max(self, axes=_axes(axis), keepdims=keepdims)
 
+    @blaming_the_caller
     def min(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        return ops.reduce_min(self, axes=_as_list(axis), keepdims=keepdims)
+        return ops.reduce_min(self, axes=_axes(axis), keepdims=keepdims)
 
+    @blaming_the_caller
     def prod(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        return ops.reduce_prod(self, axes=_as_list(axis), keepdims=keepdims)
+        return ops.reduce_prod(self, axes=_axes(axis), keepdims=keepdims)
 
 
-def _as_list(axis: Axes) -> list[int] | None:
-    return None if axis is None else [axis] if isinstance(axis, int) else list(axis)
+def _axes(given: Any) -> list[int] | None:
+    """Axes as a list, if it is whole numbers that name them."""
+    if given is None:
+        return None
+    numbers = list(given) if isinstance(given, (list, tuple, range, np.ndarray)) else [given]
+    for number in numbers:
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+            raise GraphError(f"an axis is a whole number, not {shown(number)}")
+    return [int(number) for number in numbers]
 
 
 def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:

@@ -18,7 +18,7 @@ from weft.frontend.source import ModelSource, OpenedModel, open_source, privatel
 from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
-from weft.ir.graph import OnnxModel
+from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.packing import release_pages
 
 
@@ -71,15 +71,17 @@ def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -
     imports = model_imports(proto)
     weights = weight_names(proto.graph)
     inline_functions(proto, imports, is_defined)
+    graph = read_main_graph(Context(storage, imports), proto.graph)
+    arrays = weight_arrays(graph)  # without those that have another name here than in the file
     return OnnxModel(
-        graph=read_main_graph(Context(storage, imports), proto.graph),
+        graph=graph,
         opsets=imports,
         ir_version=proto.ir_version,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         file=source.file,
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=storage.external,
-        weights=weights,
+        weights=tuple(name for name in weights if name in arrays),
     )
 
 

@@ -1,10 +1,10 @@
 """A model's file written again with other weights.
 
 In comes the private copy of a file that was read, and arrays for some of its weights; out goes a file in which all
-else is copied byte by byte. A weight is an initializer of the main graph, or a constant among its nodes, and has the
-name of the value that it gives. Data that lay in other files is taken in, so that one file is renamed into place and
-readers see the old model or the new one; where that would be more than protobuf reads, it goes into one file beside
-the model, which is named by its content and so is never changed either.
+else is copied byte by byte. A weight is an initializer or a constant among the nodes, and has the name of the value
+that it gives, with the way to it where that is in a subgraph. Data that lay in other files is taken in, so that one
+file is renamed into place and readers see the old model or the new one; where that would be more than protobuf reads,
+it goes into one file beside the model, which is named by its content and so is never changed either.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from weft.frontend.storage import cut_external, location_of, stored_outside
 from weft.frontend.tensors import encoded_strings, external_size, raw_bytes
 from weft.frontend.wire import DELIMITED, LARGE, MESSAGE_SCHEMAS, VARINT, Chunk, delimited, read_field, varint
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.graph import inside_prefix
 
 Array = np.ndarray[Any, Any]
 Parts = Sequence[Chunk]
@@ -41,17 +42,23 @@ ALIGNMENT = 4096  # of tensors in a file beside the model, so that others can ma
 UNFINISHED = ".part"
 
 _NODE, _INITIALIZER, _SPARSE, _GRAPH = 1, 5, 15, 7  # of GraphProto, and the last of ModelProto
-_OUTPUT, _ATTRIBUTE, _TENSOR = 2, 5, 5  # of NodeProto and AttributeProto
+_OUTPUT, _ATTRIBUTE = 2, 5  # of NodeProto
+_ATTRIBUTE_NAME, _TENSOR, _SUBGRAPH = 1, 5, 6  # of AttributeProto
 _STRING_DATA, _NAME, _RAW_DATA, _EXTERNAL_DATA, _LOCATION = 6, 8, 9, 13, 14  # of TensorProto
 _DATA = frozenset((4, 5, _STRING_DATA, 7, _RAW_DATA, 10, 11))
 _STORAGE = _DATA | {_EXTERNAL_DATA, _LOCATION}  # what says where a tensor's data is, and the data
 
 
-def weight_names(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """The weights of a main graph."""
+def weight_names(graph: onnx.GraphProto, prefix: str = "") -> tuple[str, ...]:
+    """The weights of a graph, and of those inside it."""
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
     constants = (node.output[0] for node in graph.node if _is_constant(node))
-    return (*(tensor.name for tensor in graph.initializer), *sparse, *constants)
+    found = [prefix + name for name in (*(tensor.name for tensor in graph.initializer), *sparse, *constants)]
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found += weight_names(attribute.g, prefix + inside_prefix(node.output, attribute.name))
+    return tuple(dict.fromkeys(found))
 
 
 def _is_constant(node: onnx.NodeProto) -> bool:
@@ -124,23 +131,61 @@ class _ModelWriter:
     def model(self) -> Parts:
         def change(number: int, start: int, end: int) -> tuple[int, Parts] | None:
             if number == _GRAPH:
-                return _kept(number, self.message(start, end, "GraphProto", self.main_graph))
+                return _kept(number, self.graph(start, end, "", self.changed))
             return self.inside("ModelProto", number, start, end)
 
         return self.message(0, len(self.file), "ModelProto", change) or [self.file]
 
-    def main_graph(self, number: int, start: int, end: int) -> tuple[int, Parts] | None:
-        if number == _INITIALIZER and (name := self.text(start, end, _NAME)) in self.changed:
-            return number, self.tensor(self.without_data(start, end), self.changed[name])
-        if number == _NODE and (name := self.text(start, end, _OUTPUT)) in self.changed:
-            return number, self.constant(start, end, self.changed[name])
-        if number == _SPARSE:
-            sparse = onnx.SparseTensorProto.FromString(self.file[start:end].tobytes())
-            kind, name = sparse.values.data_type, sparse.values.name
-            if name in self.changed:
-                dense = onnx.TensorProto(name=name, data_type=kind, dims=sparse.dims).SerializeToString()
-                return _INITIALIZER, self.tensor([dense], self.changed[name])
-        return self.inside("GraphProto", number, start, end)
+    def graph(self, start: int, end: int, prefix: str, changed: Mapping[str, Array]) -> Parts | None:
+        """A graph whose weights have a prefix before their names; what it has itself is not looked for inside it."""
+        own = {prefix + name for name in self.names(start, end)}
+        inside = {name: array for name, array in changed.items() if name not in own}
+
+        def change(number: int, start: int, end: int) -> tuple[int, Parts] | None:
+            if number == _NODE:
+                return _kept(number, self.node(start, end, prefix, changed, inside))
+            if number == _INITIALIZER and (array := changed.get(prefix + self.text(start, end, _NAME))) is not None:
+                return number, self.tensor(self.without_data(start, end), array)
+            if number == _SPARSE:
+                sparse = onnx.SparseTensorProto.FromString(self.file[start:end].tobytes())
+                kind, name = sparse.values.data_type, sparse.values.name
+                if (array := changed.get(prefix + name)) is not None:
+                    dense = onnx.TensorProto(name=name, data_type=kind, dims=sparse.dims).SerializeToString()
+                    return _INITIALIZER, self.tensor([dense], array)
+            return self.inside("GraphProto", number, start, end)
+
+        return self.message(start, end, "GraphProto", change)
+
+    def names(self, start: int, end: int) -> Iterator[str]:
+        """What a graph's initializers and nodes define."""
+        for _, number, _, position, stop in self.fields(start, end, "GraphProto"):
+            if number == _INITIALIZER:
+                yield self.text(position, stop, _NAME)
+            elif number == _NODE:
+                yield from self.texts(position, stop, _OUTPUT)
+
+    def node(
+        self, start: int, end: int, prefix: str, changed: Mapping[str, Array], inside: Mapping[str, Array]
+    ) -> Parts | None:
+        """A node that is nothing but a tensor, with another one; or one with other weights in its subgraphs."""
+        outputs = self.texts(start, end, _OUTPUT)
+        array = changed.get(prefix + outputs[0]) if len(outputs) == 1 else None
+
+        def in_node(number: int, start: int, end: int) -> tuple[int, Parts] | None:
+            if number != _ATTRIBUTE:
+                return None
+            way = prefix + inside_prefix(outputs, self.text(start, end, _ATTRIBUTE_NAME))
+
+            def in_attribute(kind: int, start: int, end: int) -> tuple[int, Parts] | None:
+                if kind == _TENSOR and array is not None:
+                    return kind, self.tensor(self.without_data(start, end), array)
+                if kind == _SUBGRAPH and any(name.startswith(way) for name in inside):
+                    return _kept(kind, self.graph(start, end, way, inside))
+                return self.inside("AttributeProto", kind, start, end)
+
+            return _kept(number, self.message(start, end, "AttributeProto", in_attribute))
+
+        return self.message(start, end, "NodeProto", in_node)
 
     def inside(self, message: str, number: int, start: int, end: int) -> tuple[int, Parts] | None:
         """A field with what lies in it, as deep as it goes: tensors whose data is elsewhere are made anew."""
@@ -201,28 +246,17 @@ class _ModelWriter:
         fields = self.fields(start, end, "TensorProto")
         return [self.file[tag:stop] for tag, number, _, _, stop in fields if number not in _STORAGE]
 
-    def constant(self, start: int, end: int, array: Array) -> Parts:
-        """A node that is nothing but a tensor, with another one."""
-
-        def in_attribute(number: int, start: int, end: int) -> tuple[int, Parts] | None:
-            return (number, self.tensor(self.without_data(start, end), array)) if number == _TENSOR else None
-
-        def in_node(number: int, start: int, end: int) -> tuple[int, Parts] | None:
-            if number != _ATTRIBUTE:
-                return None
-            return _kept(number, self.message(start, end, "AttributeProto", in_attribute))
-
-        found = self.message(start, end, "NodeProto", in_node)
-        assert found is not None
-        return found
-
     def text(self, start: int, end: int, wanted: int) -> str:
         """The last field of a number, as a text."""
-        found = ""
-        for _, number, wire, position, stop in self.fields(start, end, ""):
-            if number == wanted and wire == DELIMITED:
-                found = self.file[position:stop].tobytes().decode("utf-8", "surrogateescape")
-        return found
+        return next(reversed(self.texts(start, end, wanted)), "")
+
+    def texts(self, start: int, end: int, wanted: int) -> list[str]:
+        """The fields of a number as texts."""
+        return [
+            self.file[position:stop].tobytes().decode("utf-8", "surrogateescape")
+            for _, number, wire, position, stop in self.fields(start, end, "")
+            if number == wanted and wire == DELIMITED
+        ]
 
 
 def _kept(number: int, parts: Parts | None) -> tuple[int, Parts] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import cleandoc
 
 import onnx
 import onnx.defs
@@ -16,8 +17,8 @@ from weft.frontend.opsets import IMPLIED
 from weft.frontend.tensors import ELEMENT_TYPES
 from weft.ir.dtypes import DType
 
-LATEST_SHARED = 26
-"""The newest opset of ai.onnx that both weft and onnxruntime read."""
+LATEST_SHARED = 23
+"""The newest opset of ai.onnx that an onnxruntime reads wherever weft runs: 1.23 is the last for Python 3.10."""
 
 _BY_NAME = {f"tensor({onnx.helper.tensor_dtype_to_string(number).split('.')[-1].lower()})": dtype
             for number, dtype in ELEMENT_TYPES.items()}  # fmt: skip
@@ -70,6 +71,11 @@ def output_dtypes(
         elif len(dtypes) == 1:
             found[number] = next(iter(dtypes))
     return found
+
+
+def documentation(domain: str, op: str, version: int) -> str:
+    """What the installed onnx package says about an op."""
+    return cleandoc(onnx.defs.get_schema(op, version, domain).doc or "") if onnx.defs.has(op, version, domain) else ""
 
 
 @cache

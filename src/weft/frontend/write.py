@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 
@@ -115,8 +116,22 @@ def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
     while inputs and not inputs[-1]:
         inputs.pop()
     proto = onnx.NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=inputs, output=node.outputs)
-    proto.attribute.extend(_write_attribute(key, value, names) for key, value in node.attributes.items())
+    for key, value in node.attributes.items():
+        proto.attribute.append(
+            _write_attribute(key, value, names) if not isinstance(value, tuple) or value else _empty_list(node, key)
+        )
     return proto
+
+
+def _empty_list(node: Node, name: str) -> onnx.AttributeProto:
+    """A list without elements, whose type the schema tells; without one, it is of integers."""
+    kind = onnx.AttributeProto.INTS
+    if onnx.defs.has(node.op, node.version, node.domain):
+        known = onnx.defs.get_schema(node.op, node.version, node.domain).attributes
+        kind = (
+            onnx.AttributeProto.AttributeType.Value(str(known[name].type).rpartition(".")[2]) if name in known else kind
+        )
+    return onnx.AttributeProto(name=name, type=kind)
 
 
 def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx.AttributeProto:
@@ -139,8 +154,6 @@ def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx
             raise UnsupportedModelError(
                 f"attribute {name} holds a list of graphs or tensors, which weft does not write"
             )
-        case tuple() if not value:
-            return onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS)
     return onnx.helper.make_attribute(name, value)
 
 

@@ -80,25 +80,51 @@ class OnnxModel:
     file: str  # for messages: the path, or "<bytes>"
     metadata: Mapping[str, str]
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
-    weights: tuple[str, ...] = ()  # initializers and constants of the file's main graph, by name
+    weights: tuple[str, ...] = ()  # those of `weight_arrays` that the file has itself, not a function
 
 
-def weight_arrays(graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
-    """What a graph's initializers hold, and its nodes that are constants, by the names of their outputs."""
+def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
+    """What initializers hold, and nodes that are constants, by the names of what they give.
+
+    Those in a subgraph have its `inside_prefix` before their names, unless that is the name of something further out.
+    """
     constants = ((node.outputs[0], content) for node in graph.nodes if (content := _constant(node)) is not None)
-    return {**graph.initializers, **dict(constants)}
+    found = {prefix + name: array for name, array in (*graph.initializers.items(), *constants)}
+    for node in graph.nodes:
+        for attribute, inner in node.attributes.items():
+            if isinstance(inner, Graph):
+                for name, array in weight_arrays(inner, prefix + inside_prefix(node.outputs, attribute)).items():
+                    found.setdefault(name, array)
+    return found
 
 
-def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
-    """The graph with other arrays in place of some of its initializers and constants."""
-    initializers = {name: changed.get(name, array) for name, array in graph.initializers.items()}
-    return replace(graph, initializers=initializers, nodes=tuple(_changed(node, changed) for node in graph.nodes))
+def inside_prefix(outputs: Sequence[str], attribute: str) -> str:
+    """What names of weights begin with in a subgraph: the first output of the node that has it, and the attribute."""
+    return f"{next(filter(None, outputs), '')}/{attribute}/"
 
 
-def _changed(node: Node, changed: Mapping[str, np.ndarray[Any, Any]]) -> Node:
-    if _constant(node) is None or node.outputs[0] not in changed:
-        return node
-    return replace(node, attributes=dict.fromkeys(node.attributes, changed[node.outputs[0]]))
+def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], prefix: str = "") -> Graph:
+    """The graph with other arrays in place of some weights, by the names that `weight_arrays` gives them."""
+    if not any(name.startswith(prefix) for name in changed):
+        return graph
+    initializers = {name: changed.get(prefix + name, array) for name, array in graph.initializers.items()}
+    own = {prefix + name for name in (*graph.initializers, *(name for node in graph.nodes for name in node.outputs))}
+    inside = {name: array for name, array in changed.items() if name not in own}
+
+    def changed_node(node: Node) -> Node:
+        if _constant(node) is not None:
+            array = changed.get(prefix + node.outputs[0])
+            return node if array is None else replace(node, attributes=dict.fromkeys(node.attributes, array))
+        attributes = {
+            name: with_weights(inner, inside, prefix + inside_prefix(node.outputs, name))
+            if isinstance(inner, Graph)
+            else inner
+            for name, inner in node.attributes.items()
+        }
+        same = all(inner is node.attributes[name] for name, inner in attributes.items())
+        return node if same else replace(node, attributes=attributes)
+
+    return replace(graph, initializers=initializers, nodes=tuple(map(changed_node, graph.nodes)))
 
 
 def _constant(node: Node) -> np.ndarray[Any, Any] | None:

@@ -56,7 +56,8 @@ class PlacementRecord:
     The primary device is the one that steps are moved from: that of the user's choice, or the best one alone.
     `seconds` is what a run was expected to take, `alone` what it was expected to take on each device alone.
     `side_by_side`: pieces on different devices that do not need each other are worth a thread. `measured` is what it
-    took, on several devices or on one alone, where that was tried before it was decided.
+    took, on several devices or on one alone, where that was tried before it was decided. `assignment` names the device
+    of each unit of the program in order, for whoever divides it again.
     """
 
     primary: str
@@ -68,6 +69,7 @@ class PlacementRecord:
     sizes: tuple[tuple[str, int], ...]
     side_by_side: bool = False
     measured: tuple[tuple[str, float], ...] = ()
+    assignment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -103,7 +103,9 @@ def lower(
         trace.symbol_names.update(_symbol_names(scope[value.name]))
     with trace.active():
         outputs = trace_graph(graph, scope, progress)
-    return trace.program(outputs)
+    program = trace.program(outputs)
+    trace.end()
+    return program
 
 
 def untraced(graph: Graph) -> TensorProgram:
@@ -124,7 +126,9 @@ def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -
         scope[name] = trace.constant(content, given, name)
     with trace.active():
         outputs = trace_graph(graph, scope)
-    return [trace.constants[output.value] for output in outputs]
+    results = [trace.constants[output.value] for output in outputs]
+    trace.end()
+    return results
 
 
 def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) -> list[Tensor]:

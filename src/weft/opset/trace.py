@@ -75,6 +75,7 @@ class Trace:
     is_void: bool = (
         False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
     )
+    inner: list[Trace] = field(default_factory=list)  # of bodies
 
     # -- making tensors ----------------------------------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ class Trace:
     def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
         """Trace `function` of new inputs as a program of its own; values of this trace that it uses are captured."""
         inner = Trace(self.evaluator, parent=self, origin=self.origin, numbers=self.numbers)
+        self.inner.append(inner)
         inputs = [inner.input(type, name) for type, name in types]
         with inner.active():
             outputs = [inner.own(output) for output in function(*inputs)]
@@ -226,6 +228,14 @@ class Trace:
             self.constants,
             tuple(self.guards),
         )
+
+    def end(self) -> None:
+        """Let go of tensors, which refer to the trace and would keep all its constants until someone looks for such."""
+        for inner in self.inner:
+            inner.end()
+        self.inner.clear()
+        self.tensors.clear()
+        self.captured.clear()
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -15,7 +15,9 @@ from weft.placement.units import Problem
 
 
 def pieces_of(problem: Problem, schedule: Schedule) -> tuple[Piece, ...]:
-    """The parts of a schedule as programs."""
+    """The parts of a schedule as programs; where there is only one, that is the program as it came."""
+    if len(schedule.parts) == 1:
+        return (Piece(problem.candidates[schedule.parts[0].device].name, problem.source),)
     order = {id(step): number for number, step in enumerate(problem.program.steps)}
     parts = []
     for part in schedule.parts:
@@ -42,6 +44,7 @@ def record_of(
         tuple((name, on_one(problem, number).seconds) for number, name in enumerate(names)),
         tuple(sizes.items()),
         schedule.side_by_side,
+        assignment=tuple(names[device] for device in schedule.assignment),
     )
 
 

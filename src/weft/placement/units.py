@@ -63,6 +63,7 @@ class Passing:
 class Problem:
     """All that a placement is decided by. Units stand in an order that the data allows."""
 
+    source: TensorProgram
     program: TensorProgram  # with maps joined
     candidates: tuple[Candidate, ...]
     units: tuple[Unit, ...]
@@ -74,7 +75,8 @@ def problem(program: TensorProgram, candidates: Sequence[Candidate], sizes: Mapp
     fewest = min(candidate.target.most_buffers for candidate in candidates)
     joined = join_steps(program, replace(candidates[HOME].target, most_buffers=fewest))
     joined = _without_lacking_parts(joined, candidates)
-    return problem_of([adapted(joined, candidate.target) for candidate in candidates], candidates, sizes, {})
+    there = [adapted(joined, candidate.target) for candidate in candidates]
+    return replace(problem_of(there, candidates, sizes, {}), source=program)
 
 
 def problem_of(
@@ -94,7 +96,7 @@ def problem_of(
         )
         lacking = tuple(_lacking(fused.groups[number]) for fused in there)
         units.append(Unit(group, before[number], seconds, lacking))
-    return Problem(joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
+    return Problem(joined.program, joined.program, tuple(candidates), tuple(units), _passing(joined, makers, sizes))
 
 
 def _without_lacking_parts(joined: FusedProgram, candidates: Sequence[Candidate]) -> FusedProgram:

@@ -117,8 +117,12 @@ class _Planner:
         self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
         self.known_scans: dict[int, int] = {}  # bytes of scans, by their id
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
-        self.sizes = Sizes(number, self.bytes, self.scan_bytes)
         self.known: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Not kept: it refers to the planner, which would live on with all the constants that it knows."""
+        return Sizes(self.number, self.bytes, self.scan_bytes)
 
     # -- places ------------------------------------------------------------------------------------------------------
 

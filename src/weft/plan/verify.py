@@ -300,16 +300,15 @@ class _Replay:
                 parts.extend(content)
         results = [*carries, *map(tuple, stacked)]
         for copy, value, content in zip(task.copies, task.results, carries):
-            if self.pending and self.next_is(copy):
+            if self.pending and self.next_is(copy, task.origin):
                 moved = Task(copy, (value,), (value,), task.origin)
                 self.replay_work(_Running(moved, [content], [content], step, None))
         contents.update(zip(task.results, results))
 
-    def next_is(self, work: Work) -> bool:
+    def next_is(self, work: Work, origin: str) -> bool:
         (_, planned), launch = self.pending[-1], work.launches[0]
-        return planned.kernel == launch.kernel and planned.parameters == self.number.parameters(
-            launch.values, planned.blocks
-        )
+        is_own = planned.origin == origin and planned.kernel == launch.kernel
+        return is_own and planned.parameters == self.number.parameters(launch.values, planned.blocks)
 
     def relabel(self, fresh: Mapping[Value, tuple[Content, ...]], made: Mapping[Value, tuple[Content, ...]]) -> None:
         """Give what an iteration made labels of its own, so that the next one's are told apart from them."""

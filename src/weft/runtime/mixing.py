@@ -31,7 +31,7 @@ from weft.opset.tensor import OnlyAtRunError
 from weft.placement.compile import compile_pieces
 from weft.placement.partition import best_single, divided, on_one, without_lacking
 from weft.placement.place import record_of
-from weft.placement.schedule import Schedule
+from weft.placement.schedule import Rules, Schedule, schedule
 from weft.placement.units import Candidate, Problem, problem
 from weft.runtime.calibrate import calibrated
 from weft.runtime.choice import Run, by_benchmark, likely_sizes
@@ -88,16 +88,17 @@ class Mixer:
         self._file = file
         self._options = options
         self._compile_piece = compile_piece
-        used = set() if decided is None else {piece.device for piece in decided.pieces}
-        self._alone = used.pop() if len(used) == 1 else None  # the one device that was found to be quickest
+        self._decided = None if decided is None else decided.placement
 
     def quickest(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> MixedProgram:
         """The program where it is expected to be quickest, on several devices if that pays."""
         return self._compiled(self._expected(program, drivers), drivers)
 
     def measured(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> MixedProgram:
-        """The program on several devices, or on one alone, whichever runs it quickest."""
+        """The program on several devices, or on one alone, whichever runs it quickest; nothing is decided twice."""
         mix = self._expected(program, drivers)
+        if self._decided is not None:
+            return self._compiled(mix, drivers)
         if self._options.strict and mix.is_divided:
             return self._compiled(mix, drivers)  # which says what it refuses
         tried = contenders(mix)
@@ -151,10 +152,18 @@ class Mixer:
     def _expected(self, program: TensorProgram, drivers: Sequence[CompilingDriver]) -> Mix:
         sizes, options = self._sizes(program), self._options
         found = problem(program, [_calibrated(driver, options) for driver in drivers], sizes)
-        names = [driver.name for driver in drivers]
-        if self._alone in names:
-            return Mix(found, on_one(found, names.index(self._alone)), sizes)
-        return Mix(found, divided(found) or best_single(found), sizes)
+        return Mix(found, self._as_decided(found) or divided(found) or best_single(found), sizes)
+
+    def _as_decided(self, found: Problem) -> Schedule | None:
+        """A program like the one that was decided about, in the same way; None where that says nothing of it."""
+        if self._decided is None:
+            return None
+        numbers = {candidate.name: number for number, candidate in enumerate(found.candidates)}
+        assignment = [numbers[name] for name in self._decided.assignment if name in numbers]
+        if len(set(assignment)) == 1:
+            return on_one(found, assignment[0])
+        same = len(assignment) == len(found.units)
+        return schedule(found, tuple(assignment), Rules(numbers[self._decided.primary])) if same else None
 
     def _compiled(self, mix: Mix, drivers: Sequence[CompilingDriver]) -> MixedProgram:
         """All pieces, each for its device."""

@@ -221,7 +221,10 @@ class Model:
 
     @property
     def weights(self) -> Weights:
-        """The weights by name, as they are now: initializers, and constants among the nodes of the main graph."""
+        """The weights by name, as they are now: initializers, and constants among the nodes.
+
+        Inside of a subgraph, the first output of its node and the attribute come before the name, with slashes.
+        """
         return Weights(lambda: self.deployment.opener.files)
 
     def set_weight(self, name: str, array: Any) -> None:

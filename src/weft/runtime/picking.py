@@ -142,7 +142,7 @@ class _Picking:
     def _shapes(self) -> Shapes | None:
         """The shapes of the sample, if there is one."""
         sample = self.deployment.opener.sample
-        return None if sample is None else _shapes_of(sample)
+        return None if sample is None else shapes_of(sample)
 
 
 def _identity(device: str, threads: int | None) -> str:
@@ -153,7 +153,8 @@ def _identity(device: str, threads: int | None) -> str:
         return device
 
 
-def _shapes_of(sample: Mapping[str, Any]) -> Shapes:
+def shapes_of(sample: Mapping[str, Any]) -> Shapes:
+    """The shapes of inputs like those to come; InputError where one is no array."""
     shapes: Shapes = {}
     for name in sorted(sample, key=str):
         try:

@@ -112,15 +112,15 @@ def revise(
         return None
     try:
         with memoizing(known.kernels):
-            level = Level(before, after, fused, known)
-            sections, constants = _revise_level(level, compiled.sections, compiled.constants)
+            revision = Revision(before, after, fused, known)
+            sections, constants = _revise_level(revision, compiled.sections, compiled.constants)
     except UnlikeError:
         return None
     return replace(compiled, sections=sections, constants=constants)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Revision:
     """A program, or the body of a scan inside it: its skeletons with the old and new constants, and the new one."""
 
     before: FusedProgram
@@ -135,23 +135,23 @@ class Level:
 
 
 def _revise_level(
-    level: Level, sections: Sequence[Section], constants: Mapping[Value, Any]
+    revision: Revision, sections: Sequence[Section], constants: Mapping[Value, Any]
 ) -> tuple[tuple[Section, ...], dict[Value, Any]]:
     """Sections and constants that were compiled from the old program, for the new one."""
-    changed, contents = level.changed(), level.fused.program.constants
+    changed, contents = revision.changed(), revision.fused.program.constants
     found = {value: contents[value] if value in changed else content for value, content in constants.items()}
     if any((content.dtype, content.shape) != (found[value].dtype, found[value].shape)
            for value, content in constants.items() if value in changed):  # fmt: skip
         raise UnlikeError  # a device has something of its own made of them
-    groups = [list(zip(*same)) for same in zip(*map(_stretches, (level.before, level.after, level.fused)))]
+    groups = [list(zip(*same)) for same in zip(*map(_stretches, (revision.before, revision.after, revision.fused)))]
     if len(groups) != len(sections):
         raise UnlikeError
     made: list[Section] = []
     for members, section in zip(groups, sections):
         if isinstance(section, NativeSection):
-            made.append(_revise_native(level, members, section, changed))
+            made.append(_revise_native(revision, members, section, changed))
         else:
-            made.append(_revise_host(level, members, section))
+            made.append(_revise_host(revision, members, section))
     return tuple(made), found
 
 
@@ -164,7 +164,7 @@ def _stretches(fused: FusedProgram) -> list[tuple[Group, ...]]:
 
 
 def _revise_native(
-    level: Level, members: Sequence[Members], section: NativeSection, changed: set[Value]
+    revision: Revision, members: Sequence[Members], section: NativeSection, changed: set[Value]
 ) -> NativeSection:
     tasks = list(section.tasks)
     places = {task.results: number for number, task in enumerate(tasks)}
@@ -175,22 +175,22 @@ def _revise_native(
         if place is None:
             raise UnlikeError
         if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
-            inside = Level(old.body, new.body, group.body, level.known)
+            inside = Revision(old.body, new.body, group.body, revision.known)
             tasks[place] = _revise_scan(inside, tasks[place])
         elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
-            works = group_works(group, level.fused, level.known.target)
+            works = group_works(group, revision.fused, revision.known.target)
             those = slice(place + 1 - len(works), place + 1)
-            _check_same(works, tasks[those], group.results, level.known)
+            _check_same(works, tasks[those], group.results, revision.known)
             tasks[those] = map(_revise_task, tasks[those], works)
     return replace(section, tasks=tuple(tasks))
 
 
-def _revise_host(level: Level, members: Sequence[Members], section: HostSection) -> HostSection:
+def _revise_host(revision: Revision, members: Sequence[Members], section: HostSection) -> HostSection:
     """Steps of the host, with the programs inside them: in the order of the steps, as their sections are."""
-    inside: list[Level] = []
+    inside: list[Revision] = []
     for old, new, group in members:
         if isinstance(old, HostGroup) and isinstance(new, HostGroup) and isinstance(group, HostGroup):
-            inside += [Level(*same, level.known) for same in zip(old.bodies, new.bodies, group.bodies)]
+            inside += [Revision(*same, revision.known) for same in zip(old.bodies, new.bodies, group.bodies)]
     if len(inside) != len(section.bodies):
         raise UnlikeError
     waiting = zip(inside, section.bodies)
@@ -205,7 +205,7 @@ def _revise_host(level: Level, members: Sequence[Members], section: HostSection)
     return HostSection(steps, tuple(made))
 
 
-def _revise_scan(inside: Level, task: Task | ScanTask) -> ScanTask:
+def _revise_scan(inside: Revision, task: Task | ScanTask) -> ScanTask:
     if not isinstance(task, ScanTask):
         raise UnlikeError
     (body,), constants = _revise_level(inside, (task.body,), task.program.constants)

@@ -1,7 +1,8 @@
 """A model's weights as its users see them: by name, read-only, and checked when others are to take their place.
 
-A weight is an initializer of the model's main graph, or a constant among its nodes under the name of what it gives.
-What subgraphs and functions hold is theirs: it has no name that means one thing in the whole model.
+A weight is an initializer, or a constant among the nodes under the name of what it gives. Inside of a subgraph, the
+first output of the node and the attribute come before that: "result/then_branch/weight". What functions hold is
+theirs: it has no name that means one thing in the whole model.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from weft.errors import InputError, UnsupportedModelError, shown
 from weft.ir.dtypes import from_numpy
-from weft.ir.graph import Graph, OnnxModel, weight_arrays
+from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.inputs import as_array
 from weft.runtime.model_files import ModelFiles
@@ -83,18 +84,8 @@ def _checked(content: Any, known: Array, name: str, file: str) -> Array:
 
 
 def _hint(name: object, model: OnnxModel) -> str:
-    if isinstance(name, str) and any(name in weight_arrays(inner) for inner in _subgraphs(model.graph)):
-        return "it belongs to a subgraph; only weights of the main graph can be set"
-    close = get_close_matches(name, model.weights) if isinstance(name, str) else []
-    if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
-    return "model.weights has those that there are" if model.weights else "it has none"
-
-
-def _subgraphs(graph: Graph) -> Iterator[Graph]:
-    for node in graph.nodes:
-        for value in node.attributes.values():
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, Graph):
-                    yield inner
-                    yield from _subgraphs(inner)
+    if not model.weights:
+        return "it has none"
+    inside = [known for known in model.weights if isinstance(name, str) and known.endswith(f"/{name}")]
+    close = inside[:3] or (get_close_matches(name, model.weights) if isinstance(name, str) else [])
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else "model.weights has those that there are"

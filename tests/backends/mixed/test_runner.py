@@ -98,6 +98,32 @@ def looped() -> onnx.ModelProto:
     return model(nodes, inputs, [value("y", ["rows", 8])], [tensor("w", _weights(8, 8) / 3)])
 
 
+def scanned() -> onnx.ModelProto:
+    """The last of what a scan stacks, of which one carry is stacked as well, and a product with it."""
+    rows = ["rows", 8]
+    body = helper.make_graph(
+        [
+            node("Add", ["h", "x"], ["sum"]),
+            node("Tanh", ["sum"], ["h_after"]),
+            node("Add", ["c", "h_after"], ["c_after"]),
+            node("Identity", ["h_after"], ["stacked"]),
+        ],
+        "turn",
+        [value(name, rows) for name in ("h", "c", "x")],
+        [value(name, rows) for name in ("h_after", "c_after", "stacked")],
+    )
+    nodes = [
+        node("Relu", ["xs"], ["r"], name="before"),
+        node("Scan", ["z", "z", "r"], ["h_last", "c_last", "all"], body=body, num_scan_inputs=1, name="scan"),
+        node("Slice", ["all", "last", "end"], ["s"], name="slice"),
+        node("Squeeze", ["s", "first"], ["t"], name="squeeze"),
+        node("MatMul", ["t", "w"], ["y"], name="after"),
+    ]
+    numbers = [tensor("last", [-1]), tensor("end", [2**62]), tensor("first", [0])]
+    inputs = [value("xs", ["turns", *rows]), value("z", rows)]
+    return model(nodes, inputs, [value("y", rows)], [*numbers, tensor("w", _weights(8, 8))])
+
+
 def _inputs(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     return [feeds[entry.name] for entry in built.graph.input]
 
@@ -168,6 +194,17 @@ def test_wherever_it_is_cut(name: str, drivers: tuple[CompilingDriver, ...], sid
                 assert _bits(found) == _bits(whole.run(inputs)), f"seed {seed}"
             assert _bits(found) == _bits(runner.run(inputs)), f"seed {seed}"
     assert most > 1
+
+
+def test_a_scan_cut_off_at_every_place() -> None:
+    built = scanned()
+    problem = posed(optimised(built), TWINS)
+    for place in range(len(problem.units) + 1):
+        runner = started(forced(problem, TWINS, lambda number, place=place: int(number >= place)), TWINS)  # type: ignore[misc]
+        for turns in (1, 7, 8):
+            feeds = {"xs": _weights(turns, 4, 8), "z": np.zeros((4, 8), np.float32)}
+            found = runner.run(_inputs(built, feeds))[0]
+            np.testing.assert_allclose(found, onnxruntime_run(built, feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 def _bits(arrays: Sequence[Any]) -> list[bytes]:
@@ -318,6 +355,41 @@ def test_no_thread_stays() -> None:
     for _ in range(5):
         runner.run(_inputs(built, feeds[0]))
     assert threading.active_count() == before
+
+
+class _Meeting:
+    """A piece that goes on only once another one has begun too."""
+
+    def __init__(self, inner: Any, meeting: threading.Barrier) -> None:
+        self.inner, self.meeting = inner, meeting
+
+    def run(self, *given: Any) -> Any:
+        self.meeting.wait(60)
+        return self.inner.run(*given)
+
+
+def test_pieces_that_do_not_need_each_other_overlap() -> None:
+    built = model(
+        [
+            node("MatMul", ["x", "v"], ["a"], name="left"),
+            node("Softmax", ["a"], ["c"], name="left_rows"),
+            node("MatMul", ["x", "w"], ["b"], name="right"),
+            node("Softmax", ["b"], ["d"], name="right_rows"),
+            node("MatMul", ["c", "d"], ["y"], name="both"),
+        ],
+        [value("x", [16, 16])],
+        [value("y", [16, 16])],
+        [tensor("v", _weights(16, 16)), tensor("w", _weights(16, 16) * 2)],
+    )
+    problem = posed(optimised(built), CARD_AND_CPU)
+    where = {"left": 0, "right": 1, "both": 0}
+    program = forced(problem, CARD_AND_CPU, lambda number: _device_of(problem, number, where), side_by_side=True)
+    assert [piece.after for piece in program.pieces] == [(), (), (0, 1)]
+    runner = started(program, CARD_AND_CPU)
+    meeting = threading.Barrier(2)
+    runner._runners[:2] = [_Meeting(inner, meeting) for inner in runner._runners[:2]]  # type: ignore[list-item]
+    x = _weights(16, 16)
+    np.testing.assert_allclose(runner.run([x])[0], onnxruntime_run(built, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
 class _Blocked:

@@ -32,7 +32,13 @@ class MixedDriver(KeepingDriver):
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         assert isinstance(program, MixedProgram)
-        return MixedRunner(program, {driver.name: driver for driver in self.drivers}, options)
+        drivers = {driver.name: driver for driver in self.drivers}
+        if len(program.pieces) == 1:
+            (piece,) = program.pieces
+            same = (program.inputs, program.outputs) == (piece.program.inputs, piece.program.outputs)
+            if same and (piece.device == program.home or not drivers[piece.device].has_memory):
+                return drivers[piece.device].start(piece.program, options)  # as if it were alone
+        return MixedRunner(program, drivers, options)
 
     def place(self, array: Array) -> DeviceTensor:
         return self.primary.place(array)

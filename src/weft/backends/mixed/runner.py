@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.device import NO_SIZES, Driver, Runner, RunOptions, Shortcut
+from weft.backends.device import NO_SIZES, Driver, Runner, RunOptions
 from weft.backends.mixed.routes import HOST, ValueRoute, last_reads, routes
 from weft.backends.reference import interpret
 from weft.errors import DeviceError, OutOfMemoryError
@@ -50,7 +50,6 @@ class MixedRunner:
         self._limit = options.memory_limit
         each = RunOptions(options.threads, None, options.may_grow and options.memory_limit is None)
         self._runners: list[Runner] = [drivers[piece.device].start(piece.program, each) for piece in program.pieces]
-        self._only = self._runners[0] if _is_one(program) else None
         self._routes = routes(program, {name for name, driver in drivers.items() if driver.has_memory})
         self._places = {value: len(route.places) for value, route in self._routes.items()}
         self._threads = len(program.devices) if program.placement.side_by_side else 1
@@ -62,9 +61,6 @@ class MixedRunner:
         were computed there. GuardError where the program does not apply to the inputs' sizes.
         """
         bound, pending = self._bind(inputs, sizes)
-        if self._only is not None:
-            at_home = keep if self.program.pieces[0].device == self.program.home else ()
-            return self._only.run(inputs, at_home, bound)
         kept = frozenset(self.program.outputs[number] for number in keep)
         values: dict[Value, Forms] = {value: {HOST: content} for value, content in self.program.constants.items()}
         for value, content in zip(self.program.inputs, inputs):
@@ -74,9 +70,9 @@ class MixedRunner:
         made = run(given, pending, kept)
         return [self._output(made[output], output in kept) for output in self.program.outputs]
 
-    def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
-        """That of the only piece; of several there is none: what a call costs then is not Python's checks."""
-        return None if self._only is None else self._only.shortcut(inputs)
+    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
+        """There is none: what a call costs here is not Python's checks."""
+        return
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan | None:
         """The memory of a run with these sizes, of all pieces together; None where one of the devices plans none.
@@ -193,14 +189,6 @@ class MixedRunner:
 
 
 _NOWHERE = ValueRoute()
-
-
-def _is_one(program: MixedProgram) -> bool:
-    """Whether it is one piece with the same inputs and outputs."""
-    if len(program.pieces) != 1 or program.pieces[0].shown:
-        return False
-    only = program.pieces[0].program
-    return (program.inputs, program.outputs) == (only.inputs, only.outputs)
 
 
 def _at(device: str, forms: Forms) -> Any:

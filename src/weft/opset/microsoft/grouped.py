@@ -69,7 +69,7 @@ class Cache:
         return self.scale.at(*(0 if size == 1 else i for size, i in zip(self.scale.shape, aligned)))
 
 
-@op("GroupQueryAttention", outputs=(1, 4))
+@op("GroupQueryAttention", outputs=(3, 4))
 def group_query_attention(
     query: Tensor,
     key: Tensor | None,
