@@ -114,7 +114,7 @@ class Calibration:
     launch_seconds: float  # of a launch after another in the same run
     serial_seconds: float = 0.0  # of an operation that a lane does for itself, after the one before
     iteration_seconds: float  # of a launch in a scan, which does the same over and over
-    run_seconds: float  # of a run that does next to nothing: submission, waiting, the way through Python
+    run_seconds: float  # of a run beside its work: submission, waiting, the way through Python
     host_step_seconds: float  # of interrupting the device for a step on the host, the step itself left out
     upload: Transfer = Transfer()
     download: Transfer = Transfer()
