@@ -12,7 +12,7 @@ from cost.made_up import PLAIN
 from weft.backends.cpu.machine import host
 from weft.backends.reference.interpret import Interpreter
 from weft.cost.calibration import Transfer, WorkKind
-from weft.cost.prediction import LAUNCHES, Workload, likely_quickest, predict, workload
+from weft.cost.prediction import ITERATED_LAUNCHES, LAUNCHES, Workload, likely_quickest, predict, workload
 from weft.fuse import adapted, fuse
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -84,9 +84,9 @@ def test_a_scan_does_its_body_over_and_over() -> None:
         return [language.matmul(state, weights(16, 16))], []
 
     (portion,) = work((1, 16), lambda x: scan(body, [x], [], 7)[0]).portions
-    assert (portion.times, portion.iterated, portion.launches) == (7, True, 1)
+    assert (portion.times, portion.iterated, portion.launches) == (7, True, ITERATED_LAUNCHES)
     found = predict(work((1, 16), lambda x: scan(body, [x], [], 7)[0]), {}, PLAIN)
-    assert found.parts.launches == pytest.approx(PLAIN.run_seconds + 7 * PLAIN.iteration_seconds)
+    assert found.parts.launches == pytest.approx(PLAIN.run_seconds + 7 * ITERATED_LAUNCHES * PLAIN.iteration_seconds)
 
 
 def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
@@ -103,9 +103,19 @@ def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
     assert predict(found, {}, far, kept=(0,)).parts.transfers == pytest.approx(2e-3 + 1e-2)
 
 
-def test_sums_along_the_first_axis_are_one_by_one() -> None:
-    assert [portion.serial for portion in work((300, 8), lambda x: [language.reduce("sum", x, [0])]).portions] == [300]
-    assert [portion.serial for portion in work((300, 8), lambda x: [language.reduce("sum", x, [1])]).portions] == [0]
+def test_rows_that_lanes_do_not_share_are_one_operation_after_the_other() -> None:
+    def serial(axis: int) -> list[dims.Dim]:
+        return [portion.serial for portion in work((300, 8), lambda x: [language.reduce("sum", x, [axis])]).portions]
+
+    assert serial(0) == [300]
+    assert serial(1) == [0]
+
+    def layer(x: Tensor) -> list[Tensor]:
+        y = language.convolve(x, weights(32, 32, 1, 1), strides=(1, 1), dilations=(1, 1), pads=((0, 0), (0, 0)))
+        return [language.reduce("maximum", y, [2, 3])]
+
+    portions = work((1, 32, 20, 20), layer).portions  # channels lie side by side, whatever the axes' order is
+    assert [portion.serial for portion in portions if portion.kind is WorkKind.REDUCE] == [400]
 
 
 def test_larger_sizes_take_longer_and_one_workload_serves_them() -> None:

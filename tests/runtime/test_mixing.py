@@ -60,7 +60,7 @@ def _calibrated(device: str, threads: int | None = None) -> Calibration:
     if device == "cpu":
         return replace(calibration(device, 1e7, run=1e-6), iteration_seconds=1e-8)
     found = calibration(device, 1e9, run=1e-5, moved=Transfer(1e-6, 1e10))
-    return replace(found, iteration_seconds=1e-3)
+    return replace(found, iteration_seconds=6e-4)
 
 
 def _made() -> tuple[onnx.ModelProto, dict[str, Any], Any]:

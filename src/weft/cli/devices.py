@@ -98,7 +98,7 @@ _FIGURES: dict[str, Callable[[Calibration], str]] = {
     **{f"products of {dtype}": _speed(dtype) for dtype in PRODUCT_TYPES},
     "memory": lambda found: f"{found.peak.bandwidth / 1e9:,.1f} GB/s",
     "caches": lambda found: f"{found.peak.cache_bandwidth / 1e9:,.0f} GB/s" if found.peak.cache_bytes else "–",
-    "a run that does nothing": lambda found: f"{found.run_seconds * 1e6:.1f} µs",
+    "a run, beside its work": lambda found: f"{found.run_seconds * 1e6:.1f} µs",
     "a launch": lambda found: f"{found.launch_seconds * 1e6:.2f} µs",
     "a launch in a loop": lambda found: f"{found.iteration_seconds * 1e6:.2f} µs",
     "a step on the host between": lambda found: f"{found.host_step_seconds * 1e6:.1f} µs",

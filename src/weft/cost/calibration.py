@@ -52,7 +52,7 @@ class Amount:
     """One group's work: operations of a type, bytes read and written, and launches that wait for each other.
 
     `far` are those of the bytes that no cache can have: weights of a model that is larger than it. `serial` is how many
-    elements a lane adds up one after the other, where lanes do not share them.
+    operations a lane does one after the other, where lanes do not share what is reduced.
     """
 
     kind: WorkKind
@@ -112,9 +112,9 @@ class Calibration:
     units: float = 1.0
     share_seconds: float = 0.0
     launch_seconds: float  # of a launch after another in the same run
-    serial_seconds: float = 0.0  # of an element that a lane adds to those before it
+    serial_seconds: float = 0.0  # of an operation that a lane does for itself, after the one before
     iteration_seconds: float  # of a launch in a scan, which does the same over and over
-    run_seconds: float  # of a run that does next to nothing: submission, waiting, the way through Python
+    run_seconds: float  # of a run beside its work: submission, waiting, the way through Python
     host_step_seconds: float  # of interrupting the device for a step on the host, the step itself left out
     upload: Transfer = Transfer()
     download: Transfer = Transfer()

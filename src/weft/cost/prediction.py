@@ -48,13 +48,15 @@ from weft.ir.program import (
     TensorProgram,
     Value,
 )
-from weft.ir.types import TensorType
+from weft.ir.types import Shape, TensorType
 
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
 STEPS_OF_A_GROUP = 3  # about
 SORT_OPERATIONS = 64  # of an element that is sorted
-HEAVY_LAUNCHES = 5  # what comes with a product, in the time of the shortest launches: copies, partial sums, waiting
-LAUNCHES = {  # of kinds that need more than one
+LIGHT_LAUNCHES = 1.5  # what a group costs beside its work, in the time of the shortest launches: copies, waiting
+HEAVY_LAUNCHES = 5  # and what a product costs: partial sums, too
+ITERATED_LAUNCHES = 1.6  # and a group in a scan: carries are copied
+LAUNCHES = {  # of kinds that need more
     WorkKind.PRODUCT: HEAVY_LAUNCHES,
     WorkKind.CONVOLUTION: HEAVY_LAUNCHES,
     WorkKind.TRANSFORMED: HEAVY_LAUNCHES,
@@ -74,8 +76,8 @@ class Portion:
     flops: Dim
     bytes: Dim
     weights: int = 0  # those of the bytes that are constants
-    launches: int = 1
-    serial: Dim = 0  # elements that a lane adds up one after the other
+    launches: float = LIGHT_LAUNCHES
+    serial: Dim = 0  # operations that a lane does one after the other
     times: Dim = 1
     iterated: bool = False
     origin: str = ""
@@ -185,8 +187,10 @@ def portion(group: KernelGroup, fused: FusedProgram) -> Portion | None:
         moved = bytes_moved(group.steps, group.operands, group.results)
     except UnknownShapeError:
         flops, moved = 0, 0
-    launches = LAUNCHES.get(kind, 1)
-    return Portion(kind, _dtype(heavy), flops, moved, weights, launches, _serial(group), origin=heavy.origin)
+    launches = LAUNCHES.get(kind, LIGHT_LAUNCHES)
+    return Portion(
+        kind, _dtype(heavy), flops, moved, weights, launches, _serial(group, fused, flops), origin=heavy.origin
+    )
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
@@ -217,7 +221,7 @@ def _scanned(group: ScanGroup, known: Known) -> Iterator[Portion]:
     primitive = group.steps[0].primitive
     assert isinstance(primitive, Scan)
     for inner in _inside(group.body, known)[0]:
-        yield replace(inner, times=inner.times * primitive.length, launches=1, iterated=True)
+        yield replace(inner, times=inner.times * primitive.length, launches=ITERATED_LAUNCHES, iterated=True)
 
 
 def _on_host(group: HostGroup, known: Known) -> tuple[list[Portion], list[Interruption]]:
@@ -273,8 +277,8 @@ def _kind(group: KernelGroup, heavy: Step) -> WorkKind:
     return WorkKind.MAP
 
 
-def _serial(group: KernelGroup) -> Dim:
-    """How many elements lanes add up one by one: all that are reduced, unless neighbours in memory are among them."""
+def _serial(group: KernelGroup, fused: FusedProgram, flops: Dim) -> Dim:
+    """How many operations a lane does for a row of its own, where neighbours in memory are of other rows."""
     for step in group.steps:
         match step.primitive:
             case Reduce(_, axes):
@@ -283,11 +287,25 @@ def _serial(group: KernelGroup) -> Dim:
                 reduced = (axis,)
             case _:
                 continue
-        type = step.operands[0].type
-        shape = type.shape if isinstance(type, TensorType) else None
-        if shape is not None and len(shape) - 1 not in reduced:
-            return dims.product(shape[axis] for axis in reduced)
+        shape = _shape(step.operands[0])
+        if shape is None or _innermost(shape, group, fused) in reduced:
+            continue
+        rows = dims.product(size for axis, size in enumerate(shape) if axis not in reduced)
+        return dims.floordiv(flops, rows) if rows != 0 else 0
     return 0
+
+
+def _innermost(shape: Shape, group: KernelGroup, fused: FusedProgram) -> int:
+    """The axis of a shape along which what the group reads of it has its neighbours in memory."""
+    for value in group.operands:
+        layout, own = fused.layouts.get(value), _shape(value)
+        if layout is not None and own is not None and own[: len(shape)] == shape:
+            return next((axis for axis in reversed(layout.order) if own[axis] != 1), 0)
+    return len(shape) - 1
+
+
+def _shape(value: Value) -> Shape | None:
+    return value.type.shape if isinstance(value.type, TensorType) else None
 
 
 def _is_depthwise(step: Step) -> bool:

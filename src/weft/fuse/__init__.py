@@ -47,7 +47,7 @@ def _through(
 
 def adapted(fused: FusedProgram, target: Target) -> FusedProgram:
     """Groups that were made for another target, about as this one would have them: good enough to tell their cost."""
-    return choose_tiles(leave_to_host(replace(fused, tiles={}), target), target)
+    return choose_tiles(leave_to_host(replace(fused, tiles={}), target), target, trusting=True)
 
 
 def fuse_maps(fused: FusedProgram, target: Target) -> FusedProgram:

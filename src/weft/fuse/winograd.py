@@ -44,14 +44,17 @@ class Way:
     bytes: int  # of its weights
 
 
-def choose_tiles(fused: FusedProgram, target: Target) -> FusedProgram:
-    """The convolutions that are to be computed on transformed tiles, with the size of these."""
+def choose_tiles(fused: FusedProgram, target: Target, *, trusting: bool = False) -> FusedProgram:
+    """The convolutions that are to be computed on transformed tiles, with the size of these.
+
+    `trusting`: without a look at the weights, which takes a while and hardly ever tells against it.
+    """
     program = fused.program
     if not isinstance(target, VectorTarget) or not target.transformed_products:
         return fused
     layers = {}
     for step in program.steps:
-        if _can_be_transformed(step, program.constants):
+        if _can_be_transformed(step, program.constants, trusting):
             layers[step.results[0]] = _ways(step)
     room = max(_ALWAYS, _weight_bytes(program) // _SHARE)
     tiles = {
@@ -81,7 +84,7 @@ def spend(layers: Mapping[Value, Sequence[Way]], room: int) -> dict[Value, Way]:
         chosen[layer] = way
 
 
-def _can_be_transformed(step: Step, constants: Mapping[Value, Any]) -> bool:
+def _can_be_transformed(step: Step, constants: Mapping[Value, Any], trusting: bool) -> bool:
     if not isinstance(step.primitive, Convolve) or step.operands[1] not in constants:
         return False
     x, w = (value.type for value in step.operands)
@@ -89,7 +92,7 @@ def _can_be_transformed(step: Step, constants: Mapping[Value, Any]) -> bool:
         return False
     if not all(isinstance(size, int) for size in w.shape) or not applies(step.primitive, x.dtype, w.shape[2:]):
         return False
-    return are_tame(constants[step.operands[1]])
+    return trusting or are_tame(constants[step.operands[1]])
 
 
 def _ways(step: Step) -> list[Way]:

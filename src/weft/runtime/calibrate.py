@@ -37,6 +37,7 @@ BUDGET = 1.6  # seconds after which types that are left are taken for as fast as
 LEAST = 1e-8  # seconds that anything takes
 MOST_UNITS = 1 << 16
 SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that work is shared with, at least and at most
+REAL_RUNS = 2.0  # times longer than the smallest, over and over, do runs of models keep a device with its own memory
 SATURATION = 4e-4  # seconds of work that leaves nothing idle where threads wait for memory
 VECTORS_REACH = {  # of the speed of large products, about, where lanes are elements of vectors
     WorkKind.PRODUCT: 0.85,
@@ -150,6 +151,7 @@ class _Measurement:
         opened = self.opened
         target = opened.target("float32")
         is_threads = isinstance(target, ThreadTarget)
+        waits = isinstance(target, ThreadTarget) and target.sharing_pays  # for memory, as software does not
         units = 1 if is_threads else min(self.threads or MOST_UNITS, usable_cores())
         self.progress("arithmetic and memory")
         peak = opened.calibrate(self.threads or usable_cores())
@@ -171,13 +173,13 @@ class _Measurement:
             peak=peak,
             products=((DType.float32, rate), *self._other_types(peak, there, target)),
             reached=tuple((THREADS_REACH if is_threads else VECTORS_REACH).items()),
-            saturation=SATURATION if isinstance(target, ThreadTarget) and target.sharing_pays else 0.0,
+            saturation=SATURATION if waits else 0.0,
             units=units,
             share_seconds=self._sharing(units, rate) if units > 1 else 0.0,
             launch_seconds=launch,
-            serial_seconds=max(column / probes.COLUMN, 0.0),
+            serial_seconds=max(column / probes.COLUMN, 0.0) if waits else 0.0,
             iteration_seconds=iteration,
-            run_seconds=_positive(smallest - moved),
+            run_seconds=_positive(smallest - moved) * (REAL_RUNS if opened.has_memory else 1.0),
             host_step_seconds=interruption,
             upload=upload,
             download=download,

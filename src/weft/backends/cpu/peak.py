@@ -29,7 +29,8 @@ from weft.threads import Team, once, usable_cores
 
 ROUNDS = 40  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
-BUFFER_BYTES = 64 * 1024**2  # of each thread, beyond most caches
+BUFFERS_BYTES = 256 * 1024**2  # of all threads, beyond most caches
+BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one, at least and at most
 READ_VECTORS = 8
 CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may lie in a cache; in the first they do
 CACHE_ROUNDS = 12
@@ -91,18 +92,20 @@ def measure_peak(threads: int) -> Peak:
     """
     target = host().target
     per_loop = 2 * _accumulators(target) * _lanes(target)
-    buffers = [_buffer() for _ in range(min(threads, usable_cores()))]
+    count = min(threads, usable_cores())
+    size = min(max(BUFFERS_BYTES // count, BUFFER_BYTES[0]), BUFFER_BYTES[1]) & -BUFFER_BYTES[0]
+    buffers = [_buffer(size) for _ in range(count)]
     code = _code()  # held as long as its functions are called
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     multiply, read = (signature(code.addresses[name]) for name in _FUNCTIONS)
     places = [buffer.ctypes.data for buffer in buffers]
     loops = _loops_for(lambda count: multiply(count, places[0], 0))
-    rows = BUFFER_BYTES // (READ_VECTORS * target.vector_bytes)
+    rows = size // (READ_VECTORS * target.vector_bytes)
     multiplying = _rounds([partial(multiply, loops, place, 0) for place in places])
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
     reading = _rounds([partial(read, rows, place, -1) for place in places])
     together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
-    return Peak(sum(rates), len(reading[0]) * BUFFER_BYTES / together, *_caches(read, places))
+    return Peak(sum(rates), len(reading[0]) * size / together, *_caches(read, places))
 
 
 def _caches(reread: Callable[[int, int, int], object], places: Sequence[int]) -> tuple[float, float]:
@@ -118,11 +121,11 @@ def _caches(reread: Callable[[int, int, int], object], places: Sequence[int]) ->
     return max(size for size, reached in found if reached >= AS_FAST * rate), rate
 
 
-def _buffer() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def _buffer(size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """Memory that is really there, at the start of a cache line."""
-    whole = np.ones(BUFFER_BYTES // 4 + CACHE_LINE // 4, np.float32)
+    whole = np.ones(size // 4 + CACHE_LINE // 4, np.float32)
     skipped = -whole.ctypes.data % CACHE_LINE // 4
-    return whole[skipped : skipped + BUFFER_BYTES // 4]
+    return whole[skipped : skipped + size // 4]
 
 
 def _loops_for(run: Callable[[int], object]) -> int:
