@@ -37,6 +37,7 @@ BUDGET = 1.6  # seconds after which types that are left are taken for as fast as
 LEAST = 1e-8  # seconds that anything takes
 MOST_UNITS = 1 << 16
 SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that work is shared with, at least and at most
+LEAST_REACHED = 0.46  # of a CPU's peak, which each core was measured at alone: less is what others left of it just then
 REAL_RUNS = 2.0  # times longer than the smallest, over and over, do runs of models keep a device with its own memory
 SATURATION = 4e-4  # seconds of work that leaves nothing idle where threads wait for memory
 VECTORS_REACH = {  # of the speed of large products, about, where lanes are elements of vectors
@@ -167,6 +168,7 @@ class _Measurement:
         self.progress("products of float32")
         large = probes.products(DType.float32, peak)
         rate = large.flops / _positive(self._time(large, placed=True) - there)
+        rate = rate if is_threads else max(rate, LEAST_REACHED * peak.flops)
         return Calibration(
             device=opened.name,
             identity=identity,

@@ -39,7 +39,8 @@ Run = Callable[[], object]
 Shapes = Mapping[str, tuple[int, ...]]
 
 BENCHMARK_SECONDS = 2.0  # of timed runs, for all devices together
-TURN_SECONDS = 5e-3  # of one device, before the next one has its turn
+TURN_SECONDS = 2e-2  # of one device, before the next one has its turn
+WARM_SECONDS = 5e-3  # of runs before them, in which threads and caches get used to it
 TURN_RUNS = 3  # at least, unless they take long
 FEWEST_TURNS, MOST_TURNS = 3, 12
 FAR_BEHIND = 3.0  # times slower than the best: such a device needs no more runs
@@ -209,8 +210,11 @@ def by_benchmark(
 
 
 def _turn(run: Run, least: int, end: float, clock: Callable[[], float]) -> list[float]:
-    """Times of some runs in a row, after one that wakes the device; at the end there is only one more."""
+    """Times of some runs in a row, after some that wake the device; at the end there is only one more."""
+    awake = clock() + WARM_SECONDS
     run()
+    while clock() < min(awake, end):
+        run()
     times: list[float] = []
     began = clock()
     while not times or (clock() < end and (clock() - began < TURN_SECONDS or len(times) < least)):

@@ -27,7 +27,7 @@ from weft.cost.roofline import Peak
 from weft.ir.target import VectorTarget
 from weft.threads import Team, once, usable_cores
 
-ROUNDS = 40  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUNDS = 60  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002
 BUFFERS_BYTES = 256 * 1024**2  # of all threads, beyond most caches
 BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one, at least and at most
@@ -88,7 +88,8 @@ def _read_peak(path: Path) -> tuple[Peak | None, float]:
 def measure_peak(threads: int) -> Peak:
     """The machine's peak for float32 on so many threads, or as many as it has cores.
 
-    Arithmetic is each core's own, so every thread's best round counts. Memory is shared: there a round counts whole.
+    Arithmetic and caches are each core's own, so every thread's best round counts. Memory is shared, and a round counts
+    whole.
     """
     target = host().target
     per_loop = 2 * _accumulators(target) * _lanes(target)
@@ -115,8 +116,8 @@ def _caches(reread: Callable[[int, int, int], object], places: Sequence[int]) ->
     for size in CACHED_BYTES:
         rows = size // row
         spans = _rounds([partial(reread, CACHE_LOOPS, place, rows - 1) for place in places], CACHE_ROUNDS)
-        together = min(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
-        found.append((len(spans[0]) * size, len(spans[0]) * CACHE_LOOPS * row / together))
+        rates = [CACHE_LOOPS * row / min(end - start for start, end in each) for each in zip(*spans)]
+        found.append((len(rates) * size, sum(rates)))
     rate = found[0][1]
     return max(size for size, reached in found if reached >= AS_FAST * rate), rate
 
