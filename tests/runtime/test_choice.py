@@ -63,6 +63,15 @@ def test_by_cost_small_models_stay_near_and_large_ones_go_far() -> None:
     assert large.fused_for == [FAR]
 
 
+def test_where_predictions_cannot_tell_nothing_is_moved() -> None:
+    """Within a tenth, the device that works on the host's memory serves; beyond it, the quicker one."""
+    pytest.importorskip("wgpu")
+    source = Source(chain().program)
+    near = replace(PLAIN, device=NEAR, run_seconds=1.05)
+    assert by_cost([FAR, NEAR], source, {}, {NEAR: near, FAR: replace(PLAIN, device=FAR, run_seconds=1.0)}).best == NEAR
+    assert by_cost([FAR, NEAR], source, {}, {NEAR: near, FAR: replace(PLAIN, device=FAR, run_seconds=0.9)}).best == FAR
+
+
 def test_devices_without_a_calibration_come_last_in_order_and_say_why() -> None:
     source = Source(chain().program)
     found = by_cost(["acme:1", NEAR, "acme:0"], source, {}, {NEAR: PLAIN})

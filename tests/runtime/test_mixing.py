@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -22,15 +23,20 @@ import weft
 from weft.backends.mixed.driver import JOINED
 from weft.cache.files import VARIABLE
 from weft.cli import main
+from weft.compat.conformance.cases import collect
+from weft.compat.conformance.worker import evaluate
 from weft.cost.calibration import Calibration, Transfer
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.ir.dtypes import DType
 from weft.ir.mixed import MixedProgram
 from weft.ir.target import Target
+from weft.placement.schedule import Rules, Schedule, schedule
+from weft.placement.units import Problem
 from weft.runtime import choice, devices, mixing
 from weft.runtime.choice import Ranked, Ranking
 
 TOGETHER = "acme_card+cpu"
+KNOWN = Path(__file__).parents[1] / "conformance" / "known_failures.txt"
 SMALL = (64, 64, 2, 8)  # of the model that is made to need two devices
 
 
@@ -341,3 +347,29 @@ def test_a_device_that_fails_in_the_middle_leaves_the_model_to_the_next(monkeypa
     assert loaded.device == "cpu"
     assert [attempt.device for attempt in loaded.report().attempts] == [TOGETHER, "acme_card"]
     assert "acme_card: the card fell out" in str(loaded.report())
+
+
+# -- the suite, in pieces --------------------------------------------------------------------------------------------
+
+SUITE_SEED, SUITE_COUNT = 20261116, 60
+
+
+def test_cases_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases of onnx's suite, some of them, chosen by a seed, with every other unit on another device."""
+    pieces: list[int] = []
+
+    def alternating(problem: Problem) -> Schedule | None:
+        found = schedule(problem, tuple(number % 2 for number in range(len(problem.units))), Rules(0))
+        pieces.append(len(found.parts))
+        return found if found.parts else None
+
+    monkeypatch.setattr(mixing, "divided", alternating)
+    monkeypatch.setattr(mixing, "contenders", lambda mix: {TOGETHER: mix})
+    cases = collect(["node"])
+    known = {line.split()[0] for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")}
+    names = sorted(set(cases) - known)
+    random.Random(SUITE_SEED).shuffle(names)
+    print("seed", SUITE_SEED)
+    found = {name: evaluate(cases[name], weft.load, TOGETHER) for name in names[:SUITE_COUNT]}
+    assert {name: reason for name, (status, reason) in found.items() if status != "passed"} == {}
+    assert sum(count > 1 for count in pieces) > SUITE_COUNT // 5

@@ -43,6 +43,7 @@ TURN_SECONDS = 2e-2  # of one device, before the next one has its turn
 WARM_SECONDS = 5e-3  # of runs before them, in which threads and caches get used to it
 TURN_RUNS = 3  # at least, unless they take long
 FEWEST_TURNS, MOST_TURNS = 3, 12
+AS_GOOD = 1.1  # times the least prediction: a difference that predictions cannot tell
 FAR_BEHIND = 3.0  # times slower than the best: such a device needs no more runs
 CLEARLY = 1.1  # times slower in its best turn than the best device in its worst: the order is settled
 
@@ -111,7 +112,15 @@ def by_cost(
         for device in known:
             found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
         shared += _shared(there, sizes, calibrations, portions) if share else []
-    entries = [_predicted(device, found[device]) for device in sorted(known, key=lambda device: found[device].seconds)]
+    least = min((prediction.seconds for prediction in found.values()), default=inf)
+
+    def place(device: str) -> tuple[bool, bool, float]:
+        """Of devices between which predictions cannot tell, one on the host's memory first: it moves no data."""
+        seconds = found[device].seconds
+        is_near = seconds <= AS_GOOD * least
+        return not is_near, is_near and compiling(device).has_memory, seconds
+
+    entries = [_predicted(device, found[device]) for device in sorted(known, key=place)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
     return Ranking("cost", (*shared, *entries, *unknown))
 

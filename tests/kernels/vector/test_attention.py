@@ -315,9 +315,10 @@ def test_same_bits_for_any_number_of_threads() -> None:
 
 
 NARROW = replace(TARGET, vector_bytes=32, vector_registers=16, fused_multiply_add=False)
+SHORT = replace(TARGET, vector_bytes=16, vector_registers=32)  # fewer lanes than there are registers for rows
 
 
-@pytest.mark.parametrize(("target", "at_start"), [(TARGET, False), (TARGET, True), (NARROW, False)])
+@pytest.mark.parametrize(("target", "at_start"), [(TARGET, False), (TARGET, True), (NARROW, False), (SHORT, False)])
 @pytest.mark.parametrize(("queries", "keys", "depth", "width"), [(13, 37, 20, 36), (4, 300, 33, 7), (25, 256, 16, 32)])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_stays_inside_its_memory(

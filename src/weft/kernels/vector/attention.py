@@ -35,7 +35,7 @@ from weft.kernels.vector.key_panels import outer_axes
 FLOAT = DType.float32
 PIECE = 256  # keys at a time
 VECTORS = 2  # of keys, or of columns, at a time
-TALLEST = 12  # rows of a tile
+TALLEST = 12  # rows of a tile; never more than lanes, which stand for rows where those are summed up
 LOW = 4  # rows of the tiles that do what is left over
 MOST_TILES = 8  # of a block, of which each keeps queries and results
 KEPT_BYTES = 48 * 1024  # by all of them
@@ -134,7 +134,7 @@ class _Builder:
         count = dims.product(attention.shape[axis] for axis in self.rows)
         self.row_count = self.builder.named("rows", count)
         self.row_sizes = [self.builder.named(f"rows{axis}", attention.shape[axis]) for axis in self.rows]
-        self.tiles = share_rows(count, min((target.vector_registers - 4) // VECTORS, TALLEST))
+        self.tiles = share_rows(count, min((target.vector_registers - 4) // VECTORS, TALLEST, self.lanes))
         self.is_exact = isinstance(count, int)
         self.height = self.tiles[0].height
         self.keys = self.builder.named("keys", attention.shape[-1])
