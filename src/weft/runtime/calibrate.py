@@ -41,9 +41,9 @@ LEAST_REACHED = 0.46  # of a CPU's peak, which each core was measured at alone: 
 REAL_RUNS = 2.0  # times longer than the smallest, over and over, do runs of models keep a device with its own memory
 SATURATION = 4e-4  # seconds of work that leaves nothing idle where threads wait for memory
 VECTORS_REACH = {  # of the speed of large products, about, where lanes are elements of vectors
-    WorkKind.PRODUCT: 0.85,
-    WorkKind.CONVOLUTION: 0.8,
-    WorkKind.TRANSFORMED: 1.4,
+    WorkKind.PRODUCT: 0.78,
+    WorkKind.CONVOLUTION: 0.73,
+    WorkKind.TRANSFORMED: 1.28,
     WorkKind.ATTENTION: 0.8,
     WorkKind.DEPTHWISE: 0.22,
     WorkKind.ROWS: 0.4,
