@@ -270,3 +270,12 @@ def test_other_wrong_bodies() -> None:
         ops.if_(x.sum() > 0, lambda: graph.input("z", (2, 3)), lambda: x)
     with pytest.raises(weft.GraphError, match="inside of a body"):
         ops.scan([], [x], lambda row: graph.output(row))  # type: ignore[func-returns-value]
+
+
+def test_functions_of_other_arguments_are_refused() -> None:
+    graph = weft.Graph()
+    x = graph.input("x", (), "float32")
+    with pytest.raises(weft.GraphError, match="body does not take what it is called with: missing"):
+        weft.ops.loop(3, None, [x], lambda turn, condition, state: (condition, state))  # noqa: ARG005
+    with pytest.raises(weft.GraphError, match="then does not take what it is called with"):
+        weft.ops.if_(x > 0, lambda a: a, lambda: x)  # type: ignore[arg-type, misc]

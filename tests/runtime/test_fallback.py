@@ -54,9 +54,10 @@ def test_an_absent_device(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
     monkeypatch.setattr(logging.getLogger("weft"), "disabled", False)  # as import-linter, in this process, leaves it
     with (
         caplog.at_level(logging.INFO, "weft"),
-        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead"),
+        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as told,
     ):
         model = weft.load(affine(), device=["cuda", "webgpu:99", "cpu"])
+    assert told[0].filename == __file__  # it points at who asked for the chain
     np.testing.assert_allclose(model(X)[0], Y)
     report = model.report()
     assert (report.device, report.pick) == ("cpu", "chain")

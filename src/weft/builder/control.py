@@ -231,7 +231,18 @@ def _definition(draft: Draft, function: str) -> Definition:
 def _function(given: Any, what: str) -> Callable[..., Any]:
     if not callable(given):
         raise GraphError(f"{what} must be a function, not {shown(given)}", hint="def body(...): return ...")
-    return given  # type: ignore[no-any-return]
+
+    def called(*tensors: Any) -> Any:
+        try:
+            inspect.signature(given).bind(*tensors)
+        except TypeError as error:
+            hint = f"{what} is called with {len(tensors)} arguments; help() of this function says which"
+            raise GraphError(f"{what} does not take what it is called with: {error}", hint=hint) from None
+        except ValueError:  # it tells nothing of its arguments
+            pass
+        return given(*tensors)
+
+    return called
 
 
 def _listed(given: Sequence[Any], what: str) -> Sequence[Any]:

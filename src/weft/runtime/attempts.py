@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from weft.errors import (
     Attempt,
@@ -16,6 +19,8 @@ from weft.errors import (
     ModelError,
     WeftError,
 )
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 logger = logging.getLogger("weft")
 logger.addHandler(logging.NullHandler())  # quiet, unless somebody listens
@@ -59,7 +64,16 @@ class History:
         """Say aloud that a device serves instead of those that failed."""
         failed = ", ".join(attempt.device for attempt in attempts)
         reasons = "; ".join(attempt.reason for attempt in attempts)
-        warnings.warn(f"{failed} failed, {device} is used instead: {reasons}", FallbackWarning, stacklevel=2)
+        said = f"{failed} failed, {device} is used instead: {reasons}"
+        warnings.warn(said, FallbackWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """How many frames, counted from whoever asks, lie between it and the line of a user's that led here."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def is_the_devices(error: Exception) -> bool:
