@@ -18,10 +18,10 @@ from weft.ir.program import Map, Step, TensorProgram
 from weft.ir.scalar import Apply, Literal
 from weft.opset.trace import Evaluator
 from weft.passes import PIPELINE
-from weft.report.comparison import CODE, TOLERANCES, Comparison, Method, compare
+from weft.report.comparison import CODE, TOLERANCES, Method, ModelComparison, compare
 from weft.report.contenders import Content, InFloat64, Known, OnDevice, Unavailable, all_possible
 from weft.report.deviation import difference
-from weft.report.layers import Layer, batches, layers
+from weft.report.layers import ModelLayer, batches, layers
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
@@ -117,12 +117,12 @@ class Chain:
 
 
 CHAIN = tuple(
-    Layer(name, f"node {name}", "Mul", () if number == 0 else (NAMES[number - 1],), number + 1, 100)
+    ModelLayer(name, f"node {name}", "Mul", () if number == 0 else (NAMES[number - 1],), number + 1, 100)
     for number, name in enumerate(NAMES)
 )
 
 
-def compared(other: Chain, base: Chain | None = None, **method: Any) -> Comparison:
+def compared(other: Chain, base: Chain | None = None, **method: Any) -> ModelComparison:
     return compare(CHAIN, {"x": X}, base or Chain("base"), [other], Method(**method))
 
 

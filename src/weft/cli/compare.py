@@ -17,7 +17,7 @@ from weft.ir.dtypes import from_numpy
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
 from weft.opset.lower import untraced
-from weft.report.comparison import Comparison, Deviation, Findings, Method, compare
+from weft.report.comparison import Deviation, Findings, Method, ModelComparison, compare
 from weft.report.contenders import Contender, InFloat64, OnDevice
 from weft.report.deviation import Difference
 from weft.report.layers import layers
@@ -124,7 +124,7 @@ def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:
     ]
 
 
-def _record(comparison: Comparison) -> dict[str, Any]:
+def _record(comparison: ModelComparison) -> dict[str, Any]:
     return {
         "base": comparison.base,
         "tolerance": comparison.tolerance,
@@ -143,7 +143,7 @@ def _record(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _findings_record(comparison: Comparison, findings: Findings) -> dict[str, Any]:
+def _findings_record(comparison: ModelComparison, findings: Findings) -> dict[str, Any]:
     hidden = findings.hidden
     return {
         "name": findings.contender,
@@ -161,7 +161,7 @@ def _findings_record(comparison: Comparison, findings: Findings) -> dict[str, An
     }
 
 
-def _layer_record(comparison: Comparison, findings: Findings, number: int | None) -> dict[str, Any] | None:
+def _layer_record(comparison: ModelComparison, findings: Findings, number: int | None) -> dict[str, Any] | None:
     if number is None:
         return None
     layer = comparison.layers[number]

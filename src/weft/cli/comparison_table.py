@@ -11,9 +11,9 @@ from rich.text import Text
 
 from weft.cli import output
 from weft.cli.inputs import Given
-from weft.report.comparison import ALONE, CODE, TOLERANCES, Comparison, Deviation, Findings
+from weft.report.comparison import ALONE, CODE, TOLERANCES, Deviation, Findings, ModelComparison
 from weft.report.deviation import Difference, Number
-from weft.report.layers import Layer
+from weft.report.layers import ModelLayer
 
 SHOWN_LAYERS = 16
 SHOWN_WRONG = 3
@@ -26,7 +26,7 @@ NOTHING = "–"
 NEXT_TO_NOTHING = 1e-30
 
 
-def print_comparison(comparison: Comparison, given: Sequence[Given], every: bool) -> None:
+def print_comparison(comparison: ModelComparison, given: Sequence[Given], every: bool) -> None:
     """All of it, the layers that tell most or every one."""
     console = output.console()
     _print_layers(comparison, every, console)
@@ -40,7 +40,7 @@ def print_comparison(comparison: Comparison, given: Sequence[Given], every: bool
     console.print(Text(_tolerance_text(comparison), "dim"))
 
 
-def _print_layers(comparison: Comparison, every: bool, console: Console) -> None:
+def _print_layers(comparison: ModelComparison, every: bool, console: Console) -> None:
     many = len(comparison.findings) > 1
     columns = ["#", "op", "node"]
     for findings in comparison.findings:
@@ -63,7 +63,7 @@ def _print_layers(comparison: Comparison, every: bool, console: Console) -> None
     console.print(output.table(f"error against {comparison.base}", columns, rows, right=numbers))
 
 
-def _telling(comparison: Comparison) -> list[int]:
+def _telling(comparison: ModelComparison) -> list[int]:
     """The layers to show: those around what is told of, the last, and those that come closest to what is allowed."""
     count = len(comparison.layers)
     if count <= SHOWN_LAYERS:
@@ -105,7 +105,7 @@ def _number_text(number: float, form: str) -> str:
     return format(number, form) if math.isfinite(number) else "∞"
 
 
-def _print_picture(comparison: Comparison, console: Console) -> None:
+def _print_picture(comparison: ModelComparison, console: Console) -> None:
     """Errors along the layers: a block for each stretch of them, as high as its largest error."""
     width = max(len(findings.contender) for findings in comparison.findings)
     count = len(comparison.layers)
@@ -128,7 +128,7 @@ def _block(error: float) -> str:
     return BLOCKS[max(0, min(int(height * len(BLOCKS)), len(BLOCKS) - 1))]
 
 
-def _print_findings(comparison: Comparison, findings: Findings, console: Console) -> None:
+def _print_findings(comparison: ModelComparison, findings: Findings, console: Console) -> None:
     base, name = comparison.base, findings.contender
     if findings.first is not None:
         layer, deviation = comparison.layers[findings.first], findings.deviations[findings.first]
@@ -146,7 +146,7 @@ def _print_findings(comparison: Comparison, findings: Findings, console: Console
     _print_reasons("layers are not run on their own", alone, console)
 
 
-def _print_alone(comparison: Comparison, findings: Findings, console: Console) -> None:
+def _print_alone(comparison: ModelComparison, findings: Findings, console: Console) -> None:
     """Which nodes are wrong from equal inputs; where there are none, what made small errors large."""
     run = [deviation.own for deviation in findings.deviations if deviation.own is not None]
     for number in findings.wrong[:SHOWN_WRONG]:
@@ -174,7 +174,7 @@ def _print_alone(comparison: Comparison, findings: Findings, console: Console) -
     )
 
 
-def _print_outputs(comparison: Comparison, findings: Findings, console: Console) -> None:
+def _print_outputs(comparison: ModelComparison, findings: Findings, console: Console) -> None:
     told = (f"{name} {_number_text(deviation.error, '.1e')}" for name, deviation in findings.outputs.items())
     departs = any(deviation.departs for deviation in findings.outputs.values())
     _say(console, f"  outputs of the unchanged model: {', '.join(told)}", "red" if departs else "dim")
@@ -203,7 +203,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(output.printable(text), style))
 
 
-def _layer_text(layer: Layer) -> str:
+def _layer_text(layer: ModelLayer) -> str:
     return (
         f"{layer.op} {layer.node}" if layer.value.startswith(layer.node) else f"{layer.op} {layer.node} ({layer.value})"
     )
@@ -226,7 +226,7 @@ def _given_text(item: Given) -> str:
     return f"{item.name} {output.format_shape(item.array.shape)} from {item.source}"
 
 
-def _tolerance_text(comparison: Comparison) -> str:
+def _tolerance_text(comparison: ModelComparison) -> str:
     if comparison.tolerance is not None:
         return f"allowed: {comparison.tolerance:g} of a value's largest magnitude; integers and texts must be equal"
     usual = ", ".join(f"{TOLERANCES[dtype]:g} for {dtype}" for dtype in list(TOLERANCES)[:6] if not dtype.is_complex)

@@ -23,7 +23,7 @@ SIZES = "sizes"  # the origin of a step that only tells sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class ProgramPiece:
     """A part of a program for one device, and the numbers of the pieces that it needs something of.
 
     Its last output holds the sizes `shown`, where there are any.
@@ -36,14 +36,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceSteps:
     """Steps for one device, before they are a program."""
 
     device: str
     steps: tuple[Step, ...]
 
 
-def cut(program: TensorProgram, parts: Sequence[Part]) -> tuple[Piece, ...]:
+def cut(program: TensorProgram, parts: Sequence[DeviceSteps]) -> tuple[ProgramPiece, ...]:
     """The parts as programs. They hold every step once, each in the program's order, and stand in an order that the
     data allows.
     """
@@ -76,7 +76,7 @@ def cut(program: TensorProgram, parts: Sequence[Part]) -> tuple[Piece, ...]:
         verify(piece)
         before = {makers[value] for value in read if value in makers}
         before |= {owners[name] for name in mentioned[number] if name in owners}
-        pieces.append(Piece(part.device, piece, tuple(sorted(before - {number})), shown))
+        pieces.append(ProgramPiece(part.device, piece, tuple(sorted(before - {number})), shown))
     return tuple(pieces)
 
 
@@ -109,7 +109,7 @@ def _shown_dims(step: Step) -> Iterator[Dim]:
         yield from _shape(value)
 
 
-def _owners(parts: Sequence[Part], finders: Mapping[str, SizeFinder]) -> dict[str, int]:
+def _owners(parts: Sequence[DeviceSteps], finders: Mapping[str, SizeFinder]) -> dict[str, int]:
     """Which part finds each size."""
     where = {id(step): number for number, part in enumerate(parts) for step in part.steps}
     return {name: where[id(finder.step)] for name, finder in finders.items()}
@@ -129,7 +129,7 @@ def _wanted_sizes(program: TensorProgram, mentioned: Sequence[set[str]], owners:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def _outer_readers(program: TensorProgram, parts: Sequence[Part]) -> dict[Value, set[int]]:
+def _outer_readers(program: TensorProgram, parts: Sequence[DeviceSteps]) -> dict[Value, set[int]]:
     """The parts that read each value; -1 stands for the world outside."""
     readers: dict[Value, set[int]] = {}
     for number, part in enumerate(parts):

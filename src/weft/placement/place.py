@@ -9,21 +9,21 @@ from weft.fuse.host import host_by_nature
 from weft.ir.mixed import CrossingValue, MovedStep, PieceRecord, PlacementRecord
 from weft.ir.program import Scan, Step, step_name
 from weft.placement.partition import on_one
-from weft.placement.pieces import Part, Piece, cut
+from weft.placement.pieces import DeviceSteps, ProgramPiece, cut
 from weft.placement.schedule import Schedule, crossings
 from weft.placement.units import Problem
 
 
-def pieces_of(problem: Problem, schedule: Schedule) -> tuple[Piece, ...]:
+def pieces_of(problem: Problem, schedule: Schedule) -> tuple[ProgramPiece, ...]:
     """The parts of a schedule as programs; where there is only one, that is the program as it came."""
     if len(schedule.parts) == 1:
-        return (Piece(problem.candidates[schedule.parts[0].device].name, problem.source),)
+        return (ProgramPiece(problem.candidates[schedule.parts[0].device].name, problem.source),)
     order = {id(step): number for number, step in enumerate(problem.program.steps)}
     parts = []
     for part in schedule.parts:
         steps = [step for unit in part.units for step in problem.units[unit].group.steps]
         steps.sort(key=lambda step: order[id(step)])
-        parts.append(Part(problem.candidates[part.device].name, tuple(steps)))
+        parts.append(DeviceSteps(problem.candidates[part.device].name, tuple(steps)))
     return cut(problem.program, parts)
 
 

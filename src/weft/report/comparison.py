@@ -21,7 +21,7 @@ import numpy as np
 from weft.ir.dtypes import DType, from_numpy
 from weft.report.contenders import Contender, Content, Known, Unavailable
 from weft.report.deviation import Difference, difference
-from weft.report.layers import Layer, batches
+from weft.report.layers import ModelLayer, batches
 
 Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
@@ -119,9 +119,9 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ModelComparison:
     base: str
-    layers: tuple[Layer, ...]
+    layers: tuple[ModelLayer, ...]
     findings: tuple[Findings, ...]
     tolerance: float | None  # of all layers of floats, where one was asked for
 
@@ -138,13 +138,13 @@ class Method:
 
 
 def compare(
-    layers: Sequence[Layer],
+    layers: Sequence[ModelLayer],
     inputs: Mapping[str, Any],
     base: Contender,
     others: Sequence[Contender],
     method: Method = Method(),  # noqa: B008 - frozen
     tell: Tell = lambda *_: None,
-) -> Comparison:
+) -> ModelComparison:
     """All layers of the others against the base's, for inputs that all of them know."""
     tell("the model as it is", 0.0)
     wanted = base.outputs()
@@ -165,14 +165,14 @@ def compare(
             tell("what only the unchanged model shows", 1.0)
             seen = replace(seen, hidden=_search(layers, base, other, seen, surprises))
         findings.append(seen)
-    return Comparison(base.name, tuple(layers), tuple(findings), method.tolerance)
+    return ModelComparison(base.name, tuple(layers), tuple(findings), method.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Layers that one run gives, and the names of all that are known before a run."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[ModelLayer, ...]
     fixed: frozenset[str]
 
     @property
@@ -227,7 +227,7 @@ class _Readable:
 
 
 def _search(
-    layers: Sequence[Layer], base: Contender, other: Contender, seen: Findings, surprises: Mapping[str, Any]
+    layers: Sequence[ModelLayer], base: Contender, other: Contender, seen: Findings, surprises: Mapping[str, Any]
 ) -> Hidden:
     """Ask for one layer at a time, which leaves all other kernels as they are, and halve what is left.
 
@@ -263,7 +263,7 @@ class _Ruler:
         self.deviations: dict[str, Deviation] = {}
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
-    def measure(self, layer: Layer, expected: Content, found: Content) -> None:
+    def measure(self, layer: ModelLayer, expected: Content, found: Content) -> None:
         """A layer, after those that it reads."""
         inherited = max((self._errors.get(source, 0.0) for source in layer.sources), default=0.0)
         missing = next((content for content in (expected, found) if isinstance(content, Unavailable)), None)
@@ -308,10 +308,10 @@ class _Ruler:
             return departing if not any(deviation.departs for deviation in self.deviations.values()) else []
         return [name for name in departing if not self.deviations[name].departs]
 
-    def _inherited_coarseness(self, layer: Layer) -> float:
+    def _inherited_coarseness(self, layer: ModelLayer) -> float:
         return max((self._coarseness.get(source, 0.0) for source in layer.sources), default=0.0)
 
-    def _allowed(self, layer: Layer, found: Content, distance: Difference) -> float:
+    def _allowed(self, layer: ModelLayer, found: Content, distance: Difference) -> float:
         dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
         coarsest = self._inherited_coarseness(layer)
         is_code = dtype.is_integer and dtype.bits <= 8 and layer.depth > 0

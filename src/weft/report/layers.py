@@ -20,7 +20,7 @@ UNKNOWN_BYTES = 1 << 20  # taken for a value whose size only a run tells
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ModelLayer:
     """A value that a node computes; what nothing reads, as the mask of a dropout, is none."""
 
     value: str
@@ -36,7 +36,7 @@ class Layer:
         return self.depth == 0
 
 
-def layers(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Layer, ...]:
+def layers(graph: Graph, inputs: Mapping[str, Any]) -> tuple[ModelLayer, ...]:
     """The layers of a graph, with sizes for these inputs."""
     read = set().union(*map(needed_names, graph.nodes), (value.shows or value.name for value in graph.outputs))
     made = [(name, node) for node in graph.nodes for name in node.outputs if name in read]
@@ -51,13 +51,13 @@ def layers(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Layer, ...]:
         if before and not is_known:
             depths[name] = 1 + max(before)
         sources = tuple(sorted(needed & computed))
-        found.append(Layer(name, node.name, node.op, sources, depths.get(name, 0), size))
+        found.append(ModelLayer(name, node.name, node.op, sources, depths.get(name, 0), size))
     return tuple(found)
 
 
-def batches(all_layers: Sequence[Layer], limit: int) -> Iterator[tuple[Layer, ...]]:
+def batches(all_layers: Sequence[ModelLayer], limit: int) -> Iterator[tuple[ModelLayer, ...]]:
     """The layers in order, as many at a time as take no more than some bytes, and at least one."""
-    batch: list[Layer] = []
+    batch: list[ModelLayer] = []
     taken = 0
     for layer in all_layers:
         if batch and taken + layer.bytes > limit:

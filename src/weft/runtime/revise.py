@@ -38,7 +38,7 @@ class UnlikeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class Elements:
     """A constant without its elements; those of two that are alike may still differ.
 
     A weight as the model has it is known by its array, which is kept anyway, and what was computed by a digest.
@@ -49,7 +49,7 @@ class Content:
     weight: Array | None = field(compare=False)
     digest: bytes = field(compare=False)
 
-    def is_same(self, other: Content) -> bool:
+    def is_same(self, other: Elements) -> bool:
         if self.weight is not None or other.weight is not None:
             return self.weight is other.weight
         return self.digest == other.digest
@@ -85,11 +85,11 @@ def _content(constant: Any, weights: set[int]) -> Any:
     if not isinstance(constant, np.ndarray) or constant.dtype == object:
         return constant  # to be compared as it is
     if id(constant) in weights:
-        return Content(str(constant.dtype), constant.shape, constant, b"")
+        return Elements(str(constant.dtype), constant.shape, constant, b"")
     once = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]  # if it is repeated
     digest = sha256(repr(once.shape).encode())
     digest.update(np.ascontiguousarray(once).reshape(-1).view(np.uint8).data)
-    return Content(str(constant.dtype), constant.shape, None, digest.digest())
+    return Elements(str(constant.dtype), constant.shape, None, digest.digest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +131,7 @@ class Revision:
     def changed(self) -> set[Value]:
         """The constants whose elements are others now."""
         old, new = self.before.program.constants, self.after.program.constants
-        return {value for value in new if isinstance(new[value], Content) and not new[value].is_same(old[value])}
+        return {value for value in new if isinstance(new[value], Elements) and not new[value].is_same(old[value])}
 
 
 def _revise_level(

@@ -51,7 +51,7 @@ class PreparedProgram:
     program: Compiled
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """What a caller wants of a run, checked: inputs, those again in order if they are plain arrays, outputs."""
 
     bound: BoundInputs
@@ -145,15 +145,15 @@ class Session:
         plain: Sequence[Tensor] | None = None,
         outputs: Sequence[str] | None = None,
         keep: bool | Sequence[str] = False,
-    ) -> Request:
+    ) -> RunRequest:
         """What a caller wants, checked; `plain` are the inputs in order if they are plain arrays."""
         if not isinstance(inputs, Mapping):
             raise not_by_name(inputs, self.file)
         wanted = self._names if outputs is None else self._wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
-        return Request(self.bind(inputs, plain), plain, wanted, kept)
+        return RunRequest(self.bind(inputs, plain), plain, wanted, kept)
 
-    def answer(self, request: Request) -> dict[str, Any]:
+    def answer(self, request: RunRequest) -> dict[str, Any]:
         """A run, which may be the first for these shapes."""
         try:
             return self._owned(request, self._run(request))
@@ -168,7 +168,7 @@ class Session:
             hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
             raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
 
-    def _owned(self, request: Request, results: Sequence[Any]) -> dict[str, Any]:
+    def _owned(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
         """Results by name, each the caller's alone."""
         others = list(request.bound.arrays.values())
         owned: dict[str, Any] = {}
@@ -279,7 +279,7 @@ class Session:
         self._inner = frozenset(value_names(graph))
         return wanted
 
-    def _run(self, request: Request) -> list[Any]:
+    def _run(self, request: RunRequest) -> list[Any]:
         """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
         (given, clash), plain, wanted, kept = request
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
@@ -309,7 +309,7 @@ class Session:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
 
-    def _find_fault(self, request: Request) -> None:
+    def _find_fault(self, request: RunRequest) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
         try:
             self._compiler.run_eagerly(on_host(request.bound.arrays), request.wanted)
