@@ -192,11 +192,12 @@ import weft, weft.loading
 if len(sys.argv) == 4:
     import weft.backends.cpu.device
 path, more, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+x = np.zeros((1, 8, 256, 256), np.float32)  # what is the caller's own
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
 try:
     model = weft.load(path, device="cpu", threads=1, memory_limit=limit or None)
-    model.run({"x": np.zeros((1, 8, 256, 256), np.float32)})
+    model.run({"x": x})
     print("ran")
 except weft.OutOfMemoryError as error:
     print("refused", error)
