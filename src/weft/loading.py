@@ -88,7 +88,9 @@ def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
         return Model(deployment, way, options.strict)
     soon, better = soonest(way, opener.is_ready)
     model = Model(deployment, soon, options.strict)
-    warm_in_background(model, better, options.sample)
+    if options.sample is not None:
+        model.session().request(options.sample)  # what is wrong with it shows here
+    warm_in_background(model, better)
     return model
 
 

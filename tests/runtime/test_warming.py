@@ -17,6 +17,7 @@ from test_api import X, Y, affine
 
 import weft
 from weft.backends.cpu.device import CpuDriver
+from weft.backends.cpu.executable import CpuExecutable
 from weft.errors import DeviceError, InputError
 from weft.runtime import warming
 from weft.runtime.choice import Ranked, Ranking
@@ -108,6 +109,31 @@ def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPa
     (attempt,) = model.report().attempts
     assert (attempt.device, attempt.stage) == ("cpu", "loading")
     assert "no code today" in attempt.reason
+
+
+def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no run today")
+
+    monkeypatch.setattr(CpuExecutable, "run", failing)
+    model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
+    join()
+    assert model.device == "reference"
+    assert [(a.device, a.stage) for a in model.report().attempts] == [("cpu", "running")]
+
+
+def test_where_no_data_can_be_made_up_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody is blamed for it; nor does a thread die aloud."""
+    said: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
+    built = helper.make_model(helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]))
+    model = weft.load(built, device=["cpu", "reference"], warm="background", cache=False)
+    join()
+    assert (model.device, model.report().attempts, said) == ("reference", (), [])
+    np.testing.assert_array_equal(model(X), -X)
+    with pytest.raises(InputError, match="no input 'z'"):
+        weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False, sample={"z": X})
 
 
 def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

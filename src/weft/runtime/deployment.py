@@ -13,7 +13,8 @@ from weft.errors import Attempt, DeviceLostError
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
-from weft.runtime.attempts import History
+from weft.runtime.attempts import History, is_the_devices
+from weft.runtime.generated_inputs import usual_inputs
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.policy import DeviceOption
 from weft.runtime.progress import Stages
@@ -109,6 +110,32 @@ class Deployment:
                     if self.opener is opener:  # else weights were set meanwhile
                         self.sessions[device] = made
         return session
+
+    def trial(self, device: str, progress: Stages | None = None) -> Callable[[], object]:
+        """What runs the model on a device, to be timed: on the sample, or on inputs that are made up.
+
+        What the device fails at, now or in a run, is an attempt.
+        """
+        try:
+            session = self.session(device, progress)
+        except Exception as error:
+            self._blame(device, "loading", error)
+            raise
+        sample = self.opener.sample
+        request = session.request(usual_inputs(session) if sample is None else sample)
+
+        def run() -> object:
+            try:
+                return session.answer(request)
+            except Exception as error:
+                self._blame(device, "running", error)
+                raise
+
+        return run
+
+    def _blame(self, device: str, stage: str, error: Exception) -> None:
+        if is_the_devices(error):
+            self.history.failed(device, stage, error)
 
     def signature(self) -> Signature:
         """What the model takes and gives, which is the same everywhere; it was compiled for a device before."""

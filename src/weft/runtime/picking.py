@@ -7,7 +7,7 @@ the ranking that says why. What was found before is remembered (choice.py): then
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from weft.backends.mixed.driver import JOINED
 from weft.cost.calibration import to_record
 from weft.errors import ExecutionError, InputError, WeftError
-from weft.runtime.attempts import is_the_devices, logger
+from weft.runtime.attempts import logger
 from weft.runtime.calibrate import device_identity, known_calibration
 from weft.runtime.choice import (
     Ranking,
@@ -29,7 +29,6 @@ from weft.runtime.choice import (
     with_reasons,
 )
 from weft.runtime.deployment import Deployment
-from weft.runtime.generated_inputs import usual_inputs
 from weft.runtime.memory import bind_shapes
 from weft.runtime.policy import BENCHMARK, COST, Route
 
@@ -105,26 +104,11 @@ class _Picking:
     def _by_benchmark(self) -> Ranking:
         deployment = self.deployment
         deployment.opener.tell("timing it on devices")
-
-        def ready(device: str) -> Callable[[], object]:
-            session = self._attempt(device, "loading", lambda: deployment.session(device))
-            sample = deployment.opener.sample
-            request = session.request(usual_inputs(session) if sample is None else sample)
-            return lambda: self._attempt(device, "running", lambda: session.answer(request))
-
         shared = [] if deployment.opener.strict else [name for name in self._by_cost().devices if JOINED in name]
-        found = by_benchmark((*self.way.devices, *shared), ready, self.way.runs)
+        found = by_benchmark((*self.way.devices, *shared), deployment.trial, self.way.runs)
         for entry in found.entries[1:]:
             deployment.drop(entry.device)
         return found
-
-    def _attempt(self, device: str, stage: str, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except Exception as error:
-            if is_the_devices(error):
-                self.deployment.history.failed(device, stage, error)
-            raise
 
     def _known(self, records: Mapping[str, Any]) -> str:
         """What a prediction holds for: calibrations, and whether devices may share a model."""

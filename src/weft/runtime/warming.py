@@ -6,23 +6,21 @@ The thread ends with its work, with the model, or with the process, at the next 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 from weakref import ReferenceType, ref
 
 from weft.runtime.attempts import logger
 from weft.runtime.choice import by_benchmark
 from weft.runtime.devices import driver
-from weft.runtime.generated_inputs import usual_inputs
 from weft.runtime.model import Model
 from weft.runtime.policy import Route
 from weft.runtime.progress import Stages
 
 
-class EndedError(Exception):
-    """Nobody waits any more for what a background thread does."""
+class EndedError(BaseException):
+    """Nobody waits any more for what a background thread does: no error that anybody on the way may handle."""
 
 
 class BackgroundStages(Stages):
@@ -53,17 +51,14 @@ def soonest(way: Route, is_ready: Callable[[str], bool]) -> tuple[Route, tuple[s
     return replace(way, devices=(first, *rest), said=f"{what}, while {', '.join(better)} gets ready"), better
 
 
-def warm_in_background(
-    model: Model, devices: Sequence[str], sample: Mapping[str, Any] | None
-) -> threading.Thread | None:
+def warm_in_background(model: Model, devices: Sequence[str]) -> threading.Thread | None:
     """Bring a model to other devices, one after the other; it moves to each that is faster than where it is.
 
-    Runs are timed on the sample, or on inputs that are made up. None where there is nothing to do, or the system gives
-    no thread for it: then the model stays where it is.
+    None where there is nothing to do, or the system gives no thread for it: then the model stays where it is.
     """
     if not devices:
         return None
-    thread = threading.Thread(target=_warm, args=(ref(model), tuple(devices), sample), name="weft-warming")
+    thread = threading.Thread(target=_warm, args=(ref(model), tuple(devices)), name="weft-warming")
     try:
         thread.start()
     except RuntimeError:
@@ -72,42 +67,37 @@ def warm_in_background(
     return thread
 
 
-def _warm(model: ReferenceType[Model], devices: Sequence[str], sample: Mapping[str, Any] | None) -> None:
+def _warm(model: ReferenceType[Model], devices: Sequence[str]) -> None:
     progress = BackgroundStages(model)
     with suppress(EndedError):
         for device in devices:
             progress.update(0.0)
-            _try(model, device, sample, progress)
+            _try(model, device, progress)
 
 
-def _try(found: ReferenceType[Model], device: str, sample: Mapping[str, Any] | None, progress: Stages) -> None:
+def _try(found: ReferenceType[Model], device: str, progress: Stages) -> None:
     """Compile a model for one more device, and have it move there if that is faster."""
     model = found()
     if model is None:
         return
     deployment, serving = model.deployment, model.device
     del model  # whoever drops it meanwhile ends this
-    try:
-        deployment.session(device, progress)
-        inputs = usual_inputs(deployment.session(serving)) if sample is None else sample
-    except EndedError:
-        raise
-    except Exception as error:
-        deployment.history.failed(device, "loading", error)
-        return
 
     def ready(name: str) -> Callable[[], object]:
-        session = deployment.session(name)
-        request = session.request(inputs)
+        trial = deployment.trial(name, progress)
 
         def run() -> object:
             progress.update(0.0)
-            return session.answer(request)
+            return trial()
 
         return run
 
-    ranking = by_benchmark((serving, device), ready)
-    model = found()
-    if model is not None and model.device == serving and ranking.best == device:
+    try:
+        ranking = by_benchmark((device, serving), ready)
+    except Exception as error:  # no data can be made up that the model takes
+        logger.warning("%s: %s cannot be timed, %s goes on: %s", deployment.opener.file, device, serving, error)
+        return
+    model, best = found(), ranking.entries[0]
+    if model is not None and model.device == serving and best.device == device and best.seconds is not None:
         reason = ", ".join(f"{entry.device}: {entry.reason}" for entry in ranking.entries)
         model.move_to(device, f"it is ready, and faster ({reason})")
