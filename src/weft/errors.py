@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SHOWN = 60  # characters of a value in a message
 
@@ -91,8 +91,7 @@ class DeviceLostError(DeviceError):
     """The device stopped working, and what was on it is gone. Load the model again, here or on another device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):  # a dataclass would double the time that `import weft` takes
     """A device that was to serve a model and did not: at what it failed (finding, loading or running), and why."""
 
     device: str

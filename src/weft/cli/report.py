@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         model.warm_all()
     report = model.report()
     if args.json:
-        output.print_json(asdict(report))
+        output.print_json(asdict(report) | {"attempts": [attempt._asdict() for attempt in report.attempts]})
     else:
         _print(report, output.console())
     return 0

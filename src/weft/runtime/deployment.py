@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from weft.errors import Attempt, DeviceLostError
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
-from weft.ir.specs import Signature
 from weft.runtime.attempts import History, is_the_devices
 from weft.runtime.generated_inputs import usual_inputs
 from weft.runtime.model_files import ModelFiles
@@ -136,10 +135,6 @@ class Deployment:
     def _blame(self, device: str, stage: str, error: Exception) -> None:
         if is_the_devices(error):
             self.history.failed(device, stage, error)
-
-    def signature(self) -> Signature:
-        """What the model takes and gives, which is the same everywhere; it was compiled for a device before."""
-        return next(iter(self.sessions.values())).signature
 
     def drop(self, device: str) -> None:
         """Forget what was compiled for a device: runs that are under way end as they would."""
