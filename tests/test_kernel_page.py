@@ -32,8 +32,8 @@ from weft.ir.kernel import (
     block,
     lane,
     variable,
-    verify_kernel,
 )
+from weft.ir.kernel_verify import verify_kernel
 
 PAGE = Path(__file__).parent.parent / "docs" / "KERNELS.md"
 LANES, EACH = 8, 64  # elements of a vector or threads of a block; elements that a block does

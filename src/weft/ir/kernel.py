@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Union
 
-from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
 from weft.ir.dtypes import DType
@@ -220,17 +219,145 @@ class Barrier:
     """What lanes of the block wrote before is there for all of them afterwards."""
 
 
-Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier]
+# -- tile products: matrices that all lanes of a block multiply together ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TileForm:
+    """What a local buffer is that holds a matrix: so many rows (of the left operand; columns of the right one), and so
+    many sums deep. A line of it is a row; where it is `turned`, all rows at one place along the depth.
+
+    Only `MoveRun`, `PutTile` and `MultiplyTiles` reach it: the order of its elements is the device's own. A `Pipeline`
+    that writes it works on so many copies of it in turn.
+    """
+
+    rows: int
+    depth: int
+    stages: int = 1
+    turned: bool = False
+
+    @property
+    def lines(self) -> int:
+        return self.depth if self.turned else self.rows
+
+    @property
+    def line_length(self) -> int:
+        return self.rows if self.turned else self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """New sums of products, all 0, that belong to the block: [rows, columns]."""
+
+    name: str
+    rows: int
+    columns: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyTiles:
+    """Sums with the products of two tiles added: [rows, depth] times [columns, depth], both known by their rows.
+
+    Of float32 elements the first 10 bits behind the point take part (tf32); other types are multiplied exactly. What
+    is added up in one such statement may be rounded towards 0, a bit more than float32 would be.
+    """
+
+    sums: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddSums:
+    """Sums with other sums added, element by element, rounded as float32 is."""
+
+    sums: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSums:
+    """Each row of sums times an element of a buffer: the one at `offset` for the first row, then its neighbours."""
+
+    sums: str
+    buffer: str
+    offset: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class PutSums:
+    """Sums into local memory: the one at [row, column] at `offset` + row * pitch + column, as the buffer's type."""
+
+    sums: str
+    buffer: str
+    offset: Dim
+    pitch: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRun:
+    """Each lane moves `count` neighbouring elements of a buffer (16 bytes, from a multiple of as many on) into a line
+    of a tile, from `first` on; where `mask` is false they become 0. Only among the moves of a pipeline.
+    """
+
+    tile: str
+    line: Dim
+    first: Dim
+    count: int
+    buffer: str
+    offset: Dim
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutTile:
+    """Each lane writes neighbouring elements of a line of a tile, from `first` on: a multiple of their number."""
+
+    tile: str
+    line: Dim
+    first: Dim
+    values: tuple[Code, ...]
+    mask: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A loop over variable = start, ..., stop - 1 whose tiles are brought while earlier ones are worked on.
+
+    In each turn `moves` move, and `puts` put what `fetches` brought into registers; then all lanes meet, and `body`
+    works on the tiles. Moves, fetches and puts of later turns go ahead of bodies as far as the tiles have stages. So
+    they use nothing that bodies write, and tiles that they write are used in this body alone. All lanes meet before
+    the first turn and after the last.
+    """
+
+    variable: str
+    start: Dim
+    stop: Dim
+    moves: tuple[Statement, ...]
+    fetches: tuple[Statement, ...]
+    puts: tuple[Statement, ...]
+    body: tuple[Statement, ...]
+
+
+TileStatement = Union[Sums, MultiplyTiles, AddSums, ScaleSums, PutSums, MoveRun, PutTile, Pipeline]
+Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier, TileStatement]
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a kernel is given. `local` memory of `size` elements belongs to each block alone."""
+    """Memory that a kernel is given. `local` memory of `size` elements belongs to each block alone.
+
+    A local buffer with a `tile` has a matrix; one that is `late` is used only after all pipelines, so that it may lie
+    where tiles were.
+    """
 
     name: str
     dtype: DType
     written: bool
     local_size: int | None = None
+    tile: TileForm | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,83 +399,6 @@ def _depends_on_lane(value: Expr) -> bool:
     return any(symbol.name == LANE for symbol in dims.symbols(value))
 
 
-def verify_kernel(kernel: Kernel) -> None:
-    """Raise InternalError unless every name is introduced before its use and written buffers may be written."""
-    buffers = {buffer.name: buffer for buffer in kernel.buffers}
-    if len(buffers) != len(kernel.buffers):
-        raise InternalError(f"kernel {kernel.name}: two buffers of one name")
-    _verify_body(kernel, kernel.body, buffers, {*kernel.parameters, BLOCK, LANE}, {})
-
-
-def _verify_body(
-    kernel: Kernel,
-    body: tuple[Statement, ...],
-    buffers: dict[str, Buffer],
-    variables: set[str],
-    registers: dict[str, bool],
-) -> None:
-    buffers, variables, registers = dict(buffers), set(variables), dict(registers)
-    for statement in body:
-        for index in _indices(statement):
-            _verify_index(kernel, index, variables)
-        for code in statement_codes(statement):
-            _verify_code(kernel, code, buffers, variables, registers)
-        match statement:
-            case Define(name, value, varying):
-                if is_varying(value) and not varying:
-                    raise InternalError(f"kernel {kernel.name}: uniform register {name} given a varying value")
-                registers[name] = varying
-            case Assign(name, value):
-                if name not in registers or (is_varying(value) and not registers[name]):
-                    raise InternalError(f"kernel {kernel.name}: register {name} cannot take this value")
-            case Put(name) | PutRun(name):
-                if name not in buffers or not (buffers[name].written or buffers[name].local_size is not None):
-                    raise InternalError(f"kernel {kernel.name}: buffer {name} is not to be written")
-            case FetchRun(names, name, _, dtype):
-                if name not in buffers or buffers[name].dtype is not dtype:
-                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
-                registers.update((register, True) for register in names)
-            case Repeat(name, _, _, _, inner):
-                _verify_body(kernel, inner, buffers, variables | {name}, registers)
-            case When(condition, then, otherwise):
-                if is_varying(condition):
-                    raise InternalError(f"kernel {kernel.name}: a condition that varies")
-                _verify_body(kernel, then, buffers, variables, registers)
-                _verify_body(kernel, otherwise, buffers, variables, registers)
-            case Let(name, value):
-                if dims_vary(value):
-                    raise InternalError(f"kernel {kernel.name}: {name} stands for a value that varies")
-                variables.add(name)
-            case View(name, buffer, place):
-                if buffer not in buffers or dims_vary(place):
-                    raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
-                buffers[name] = buffers[buffer]
-            case Transpose(names):
-                if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
-                    raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")
-
-
-def _verify_code(
-    kernel: Kernel, code: Code, buffers: dict[str, Buffer], variables: set[str], registers: dict[str, bool]
-) -> None:
-    for node in walk_code(code):
-        match node:
-            case Register(name, _, varying) if registers.get(name) is not varying:
-                raise InternalError(f"kernel {kernel.name}: register {name} is not defined so")
-            case Fetch(name, offset, dtype):
-                if name not in buffers or buffers[name].dtype is not dtype:
-                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
-                _verify_index(kernel, offset, variables)
-            case Integer(value):
-                _verify_index(kernel, value, variables)
-
-
-def _verify_index(kernel: Kernel, value: Dim, variables: set[str]) -> None:
-    missing = {symbol.name for symbol in dims.symbols(value)} - variables
-    if missing:
-        raise InternalError(f"kernel {kernel.name}: {', '.join(sorted(missing))} is not defined")
-
-
 def walk_code(code: Code) -> Iterator[Code]:
     """Every node of a value, parents first."""
     pending: list[Code] = [code]
@@ -373,12 +423,27 @@ def statement_codes(statement: Statement) -> list[Code]:
             return [value, *(part for part in (indirect, mask) if part is not None)]
         case PutRun(_, _, values, mask):
             return [*values, *(() if mask is None else (mask,))]
-        case FetchRun(_, _, _, _, mask):
+        case PutTile(_, _, _, values, mask):
+            return [*values, *(() if mask is None else (mask,))]
+        case FetchRun(mask=mask) | MoveRun(mask=mask):
             return [] if mask is None else [mask]
         case When(condition):
             return [condition]
-        case Repeat() | Let() | View() | Transpose() | Barrier():
+        case _:
             return []
+
+
+def inner_bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
+    """The statements inside of a statement, in the order in which they run."""
+    match statement:
+        case Repeat(body=body):
+            return (body,)
+        case When(_, then, otherwise):
+            return (then, otherwise)
+        case Pipeline():
+            return (statement.moves, (*statement.fetches, *statement.puts), statement.body)
+        case _:
+            return ()
 
 
 def read_buffers(body: tuple[Statement, ...]) -> set[str]:
@@ -392,21 +457,29 @@ def read_buffers(body: tuple[Statement, ...]) -> set[str]:
         match statement:
             case FetchRun(_, name):
                 names.append(name)
+            case ScaleSums(_, name) | MoveRun(buffer=name):
+                names.append(name)
+            case MultiplyTiles(_, left, right):
+                names += [left, right]
             case View(name, buffer):
                 views[name] = views.get(buffer, buffer)
-            case Repeat(_, _, _, _, inner):
-                pending = [*inner, *pending]
-            case When(_, then, otherwise):
-                pending = [*then, *otherwise, *pending]
+        pending = [*(inner for body in inner_bodies(statement) for inner in body), *pending]
         found.update(views.get(name, name) for name in names)
     return found
 
 
-def _indices(statement: Statement) -> list[Dim]:
+def indices(statement: Statement) -> list[Dim]:
+    """The index arithmetic of a statement itself, that of its values left out."""
     match statement:
         case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset):
             return [offset]
-        case Repeat(_, start, stop):
+        case PutSums(offset=offset) | ScaleSums(offset=offset):
+            return [offset]
+        case MoveRun(line=line, first=first, offset=offset):
+            return [line, first, offset]
+        case PutTile(line=line, first=first):
+            return [line, first]
+        case Repeat(_, start, stop) | Pipeline(_, start, stop):
             return [start, stop]
         case Let(_, value) | View(_, _, value):
             return [value]
@@ -426,7 +499,7 @@ def used_symbols(kernel: Kernel) -> set[Symbol]:
     pending = list(kernel.body)
     while pending:
         statement = pending.pop()
-        values = _indices(statement)
+        values = indices(statement)
         for code in statement_codes(statement):
             for node in walk_code(code):
                 match node:
@@ -435,11 +508,7 @@ def used_symbols(kernel: Kernel) -> set[Symbol]:
                     case Integer(value):
                         values.append(value)
         found.update(symbol for value in values for symbol in dims.symbols(value))
-        match statement:
-            case Repeat(_, _, _, _, inner):
-                pending.extend(inner)
-            case When(_, then, otherwise):
-                pending.extend((*then, *otherwise))
+        pending.extend(inner for body in inner_bodies(statement) for inner in body)
     return found
 
 
@@ -449,9 +518,17 @@ def used_symbols(kernel: Kernel) -> set[Symbol]:
 def _lines(kernel: Kernel) -> Iterator[str]:
     yield f"kernel {kernel.name}({', '.join(kernel.parameters)}), {kernel.lanes} lanes"
     for buffer in kernel.buffers:
-        kind = f"local[{buffer.local_size}]" if buffer.local_size is not None else "out" if buffer.written else "in"
-        yield f"  {kind} {buffer.name}: {buffer.dtype}"
+        yield f"  {_buffer_kind(buffer)} {buffer.name}: {buffer.dtype}"
     yield from _body_lines(kernel.body, "  ")
+
+
+def _buffer_kind(buffer: Buffer) -> str:
+    if buffer.tile is not None:
+        tile = buffer.tile
+        return f"{'turned ' if tile.turned else ''}tile[{tile.rows} x {tile.depth}, {tile.stages} stages]"
+    if buffer.local_size is not None:
+        return f"{'late ' if buffer.late else ''}local[{buffer.local_size}]"
+    return "out" if buffer.written else "in"
 
 
 def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
@@ -486,6 +563,33 @@ def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
                 yield f"{indent}{buffer}[{offset}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
             case Barrier():
                 yield f"{indent}barrier"
+            case _:
+                yield from _tile_lines(statement, indent)
+
+
+def _tile_lines(statement: TileStatement, indent: str) -> Iterator[str]:
+    match statement:
+        case Sums(name, rows, columns, dtype):
+            yield f"{indent}sums {name}[{rows}, {columns}]: {dtype}"
+        case MultiplyTiles(sums, left, right):
+            yield f"{indent}{sums} += {left} @ {right}"
+        case AddSums(sums, other):
+            yield f"{indent}{sums} += {other}"
+        case ScaleSums(sums, buffer, offset):
+            yield f"{indent}{sums} *= {buffer}[{offset}..] by rows"
+        case PutSums(sums, buffer, offset, pitch):
+            yield f"{indent}{buffer}[{offset} + {pitch} * row + column] = {sums}"
+        case MoveRun(tile, line, first, count, buffer, offset, mask):
+            yield f"{indent}move {tile}[{line}, {first}..] = {count} of {buffer}[{offset}..]{_mask_text(mask)}"
+        case PutTile(tile, line, first, values, mask):
+            yield f"{indent}{tile}[{line}, {first}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
+        case Pipeline(name, start, stop):
+            yield f"{indent}pipeline {name} in {start}..{stop}:"
+            parts = ("move", statement.moves), ("fetch", statement.fetches), ("put", statement.puts)
+            for title, body in (*parts, ("work", statement.body)):
+                if body:
+                    yield f"{indent}  {title}:"
+                    yield from _body_lines(body, indent + "    ")
 
 
 def code_text(code: Code) -> str:

@@ -10,6 +10,7 @@ not what is computed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from weft.ir.dtypes import DType
 
@@ -51,6 +52,27 @@ class VectorTarget(Target):
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 
 
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """Types of tiles that the lanes of a block multiply together (tensor cores), and how fast."""
+
+    left: DType
+    right: DType
+    sums: DType
+    unit_flops: float  # operations of a unit in a second
+    rows: int = 16  # that the least number of lanes multiplies at a time
+    lanes: int = 32  # that number
+
+
+class Float32Products(Enum):
+    """How products of float32 are computed where there are tile products for it."""
+
+    EXACT = "exact"  # by multiply-adds
+    PARTS = "parts"  # each operand as three bfloat16, which hold all its bits; six products
+    TF32 = "tf32"  # with 10 bits behind the point
+    HALVES = "halves"  # operands rounded to float16, within its range
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadTarget(Target):
     """Lanes are threads of their own; a block is a group of them with memory that they can share."""
@@ -59,3 +81,11 @@ class ThreadTarget(Target):
     most_block_threads: int
     shared_bytes: int  # that the threads of a block can share
     sharing_pays: bool  # whether threads gain by sharing memory and waiting for each other
+    tile_products: tuple[TileProduct, ...] = ()
+    tile_line_bytes: int = 128  # of a line of a tile in the product of tiles
+    float32_products: Float32Products = Float32Products.EXACT
+
+    def tile_product(self, left: DType, right: DType) -> TileProduct | None:
+        """The fastest for tiles of these types."""
+        found = [product for product in self.tile_products if (product.left, product.right) == (left, right)]
+        return max(found, key=lambda product: product.unit_flops, default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from weft.ir.kernel import verify_kernel
+from weft.ir.kernel_verify import verify_kernel
 from weft.ir.work import HostSection, Section, all_works
 
 VARIABLE = "WEFT_VERIFY"

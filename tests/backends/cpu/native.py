@@ -15,6 +15,7 @@ from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
+from weft.ir.kernel_verify import verify_kernel
 
 Array = np.ndarray[Any, Any]
 LANES = 16
@@ -23,7 +24,7 @@ GUARD = 64  # bytes beside each written array that must stay as they are
 
 def build(kernels: Sequence[Kernel]) -> LoadedCode:
     for kernel in kernels:
-        ir.verify_kernel(kernel)
+        verify_kernel(kernel)
     texts = [llvm_text(kernels[start : start + 8], VECTOR_LANES) for start in range(0, len(kernels), 8)]
     return load_code(compile_modules(texts, host()), [kernel.name for kernel in kernels])
 

@@ -19,7 +19,8 @@ from weft.backends.cpu.codegen import compile_modules, link_code
 from weft.backends.cpu.machine import host
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes
-from weft.ir.kernel import Kernel, verify_kernel
+from weft.ir.kernel import Kernel
+from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.barriers import with_barriers
 
 Array = np.ndarray[Any, Any]

@@ -32,7 +32,8 @@ from weft.backends.webgpu.library import Abilities
 from weft.backends.webgpu.targets import target_of
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Kernel, verify_kernel
+from weft.ir.kernel import Kernel
+from weft.ir.kernel_verify import verify_kernel
 from weft.ir.packing import array_of
 from weft.ir.program import Contract, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load

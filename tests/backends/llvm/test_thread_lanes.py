@@ -30,8 +30,8 @@ from weft.ir.kernel import (
     Repeat,
     Statement,
     Transpose,
-    verify_kernel,
 )
+from weft.ir.kernel_verify import verify_kernel
 
 F32, I32, I64, BOOL = DType.float32, DType.int32, DType.int64, DType.bool
 PROCESSORS = ("sm_80", "sm_90")

@@ -24,8 +24,8 @@ from weft.ir.kernel import (
     Statement,
     lane,
     variable,
-    verify_kernel,
 )
+from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.barriers import with_barriers
 
 F32 = DType.float32

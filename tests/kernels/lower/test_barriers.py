@@ -22,8 +22,8 @@ from weft.ir.kernel import (
     When,
     lane,
     variable,
-    verify_kernel,
 )
+from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.barriers import with_barriers
 
 F32 = DType.float32

@@ -7,7 +7,8 @@ import pytest
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Number, block, lane, verify_kernel
+from weft.ir.kernel import Number, block, lane
+from weft.ir.kernel_verify import verify_kernel
 from weft.ir.work import Launch, Reference
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
 

@@ -17,7 +17,7 @@ from weft.backends.webgpu.launches import LaunchBinder
 from weft.backends.webgpu.targets import target_of
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
-from weft.ir.kernel import verify_kernel
+from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout
 from weft.ir.packing import array_of
 from weft.ir.target import ThreadTarget

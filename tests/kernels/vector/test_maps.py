@@ -17,7 +17,7 @@ from weft.backends.reference.interpret import evaluate
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import verify_kernel
+from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Map, Pool, Reduce
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar

@@ -21,14 +21,21 @@ from weft.ir.kernel import (
     FetchRun,
     Kernel,
     Let,
+    MoveRun,
+    MultiplyTiles,
+    Pipeline,
     Put,
     PutRun,
+    PutSums,
+    PutTile,
     Repeat,
+    ScaleSums,
     Statement,
     Transpose,
     View,
     When,
     dims_vary,
+    inner_bodies,
     read_buffers,
     statement_codes,
     walk_code,
@@ -41,7 +48,8 @@ def with_barriers(kernel: Kernel) -> Kernel:
     if kernel.lanes == 1:
         return kernel
     written = {buffer.name for buffer in kernel.buffers if buffer.written or buffer.local_size is not None}
-    body, _ = _Walk(kernel.lanes, written & read_buffers(kernel.body)).body(kernel.body, _State(), {}, {})
+    shared = written & read_buffers(kernel.body) - _brought(kernel.body)
+    body, _ = _Walk(kernel.lanes, shared).body(kernel.body, _State(), {}, {})
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
@@ -59,6 +67,18 @@ def sections_with_barriers(sections: Sequence[Section]) -> tuple[Section, ...]:
         return replace(launch, kernel=found[id(kernel)])
 
     return map_launches(sections, lowered)
+
+
+def _brought(body: Sequence[Statement]) -> set[str]:
+    """The tiles that pipelines bring: lanes meet in them where a pipeline says so."""
+    found: set[str] = set()
+    for statement in body:
+        if isinstance(statement, Pipeline):
+            brought = (*statement.moves, *statement.puts)
+            found |= {part.tile for part in brought if isinstance(part, (MoveRun, PutTile))}
+        for inner in inner_bodies(statement):
+            found |= _brought(inner)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,12 @@ class _Walk:
                 case Transpose():
                     state = _State()  # it has barriers of its own
                     found.append(statement)
+                case Pipeline(name, body=inner):
+                    around = {**steps, name: 1}
+                    _, end = self.body(inner, _State(), around, views)
+                    inside, _ = self.body(inner, end, around, views)
+                    state = _State()  # lanes meet before and after it
+                    found.append(replace(statement, body=inside))
                 case _:
                     found.append(statement)
         return tuple(found), state
@@ -164,7 +190,18 @@ class _Walk:
                 add(written, name, offset, None, len(values))
             case FetchRun(names, name, offset):
                 add(read, name, offset, None, len(names))
+            case PutTile(name) | PutSums(_, name):
+                written |= self.whole(name, views)
+            case ScaleSums(_, name):
+                read |= self.whole(name, views)
+            case MultiplyTiles(_, left, right):
+                read |= self.whole(left, views) | self.whole(right, views)
         return _State(frozenset(read), frozenset(written))
+
+    def whole(self, name: str, views: Mapping[str, str]) -> set[_Access]:
+        """All of a buffer, by any lane; tiles that a pipeline brings are its own matter."""
+        buffer = views.get(name, name)
+        return {_Access(buffer, None)} if buffer in self.shared else set()
 
     def is_own(self, offset: Dim, steps: Mapping[str, int], width: int) -> bool:
         """Whether each lane has elements of its own at an offset, in all iterations of the loops around it."""

@@ -29,6 +29,8 @@ from weft.ir.kernel import (
     Register,
     Repeat,
     Statement,
+    Sums,
+    TileForm,
     Transpose,
     View,
     is_varying,
@@ -108,6 +110,18 @@ class KernelBuilder:
         self._locals.append(buffer)
         return buffer
 
+    def late(self, hint: str, dtype: DType, size: int) -> Buffer:
+        """The same, used only after all pipelines are done."""
+        buffer = Buffer(self._buffers.fresh(hint), dtype, True, size, late=True)
+        self._locals.append(buffer)
+        return buffer
+
+    def tile(self, hint: str, dtype: DType, form: TileForm) -> Buffer:
+        """Memory for a matrix that the lanes of a block multiply."""
+        buffer = Buffer(self._buffers.fresh(hint), dtype, True, form.rows * form.depth, form)
+        self._locals.append(buffer)
+        return buffer
+
     def view(self, hint: str, buffer: Buffer, offset: Dim) -> tuple[View, Buffer]:
         """A buffer from a uniform offset on, as one of its own."""
         name = self._buffers.fresh(hint)
@@ -127,6 +141,10 @@ class KernelBuilder:
         varies = is_varying(value) if varying is None else varying
         register = self.register(hint, value.dtype, varies)
         return Define(register.name, value, varies), register
+
+    def sums(self, hint: str, rows: int, columns: int, dtype: DType) -> Sums:
+        """Sums of products of tiles: what introduces them."""
+        return Sums(self._registers.fresh(hint), rows, columns, dtype)
 
     def variable(self, hint: str, low: int | None = 0, high: int | None = None) -> Expr:
         """An integer, to be introduced by `repeat` or `let`; its bounds help the simplifier."""

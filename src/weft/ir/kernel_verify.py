@@ -1,0 +1,190 @@
+"""The rules of the kernel form: what a kernel must keep to before it is written in any language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.kernel import (
+    BLOCK,
+    LANE,
+    AddSums,
+    Assign,
+    Buffer,
+    Code,
+    Define,
+    Fetch,
+    FetchRun,
+    Integer,
+    Kernel,
+    Let,
+    MoveRun,
+    MultiplyTiles,
+    Pipeline,
+    Put,
+    PutRun,
+    PutSums,
+    PutTile,
+    Register,
+    Repeat,
+    ScaleSums,
+    Statement,
+    Sums,
+    Transpose,
+    View,
+    When,
+    dims_vary,
+    indices,
+    is_varying,
+    statement_codes,
+    walk_code,
+)
+
+_MOVED_BYTES = 16  # of a MoveRun
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raise InternalError unless every name is introduced before its use and written buffers may be written."""
+    buffers = {buffer.name: buffer for buffer in kernel.buffers}
+    if len(buffers) != len(kernel.buffers):
+        raise InternalError(f"kernel {kernel.name}: two buffers of one name")
+    for buffer in kernel.buffers:
+        size = None if buffer.tile is None else buffer.tile.rows * buffer.tile.depth
+        if size is not None and buffer.local_size != size:
+            raise InternalError(f"kernel {kernel.name}: the tile {buffer.name} is not local memory of its size")
+    _verify_body(kernel, kernel.body, _Scope(buffers, {*kernel.parameters, BLOCK, LANE}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What statements may name."""
+
+    buffers: dict[str, Buffer]
+    variables: set[str]
+    registers: dict[str, bool] = field(default_factory=dict)
+    sums: dict[str, Sums] = field(default_factory=dict)
+    moving: bool = False  # among the moves of a pipeline
+
+    def inner(self, *variables: str) -> _Scope:
+        return replace(
+            self,
+            buffers=dict(self.buffers),
+            variables=self.variables | set(variables),
+            registers=dict(self.registers),
+            sums=dict(self.sums),
+        )
+
+
+def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> None:
+    """The statements of a body; what they introduce is added to the scope."""
+    buffers, variables, registers = scope.buffers, scope.variables, scope.registers
+    for statement in body:
+        for index in indices(statement):
+            _verify_index(kernel, index, variables)
+        for code in statement_codes(statement):
+            _verify_code(kernel, code, scope)
+        match statement:
+            case Define(name, value, varying):
+                if is_varying(value) and not varying:
+                    raise InternalError(f"kernel {kernel.name}: uniform register {name} given a varying value")
+                registers[name] = varying
+            case Assign(name, value):
+                if name not in registers or (is_varying(value) and not registers[name]):
+                    raise InternalError(f"kernel {kernel.name}: register {name} cannot take this value")
+            case Put(name) | PutRun(name):
+                if name not in buffers or not (buffers[name].written or buffers[name].local_size is not None):
+                    raise InternalError(f"kernel {kernel.name}: buffer {name} is not to be written")
+                _verify_plain(kernel, buffers[name])
+            case FetchRun(names, name, _, dtype):
+                if name not in buffers or buffers[name].dtype is not dtype:
+                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
+                _verify_plain(kernel, buffers[name])
+                registers.update((register, True) for register in names)
+            case Repeat(name, _, _, _, inner):
+                _verify_body(kernel, inner, scope.inner(name))
+            case When(condition, then, otherwise):
+                if is_varying(condition):
+                    raise InternalError(f"kernel {kernel.name}: a condition that varies")
+                _verify_body(kernel, then, scope.inner())
+                _verify_body(kernel, otherwise, scope.inner())
+            case Let(name, value):
+                if dims_vary(value):
+                    raise InternalError(f"kernel {kernel.name}: {name} stands for a value that varies")
+                variables.add(name)
+            case View(name, buffer, place):
+                if buffer not in buffers or dims_vary(place):
+                    raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
+                buffers[name] = buffers[buffer]
+            case Transpose(names):
+                if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
+                    raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")
+            case Sums(name):
+                scope.sums[name] = statement
+            case MultiplyTiles() | AddSums() | ScaleSums() | PutSums() | MoveRun() | PutTile():
+                _verify_tile_statement(kernel, statement, scope)
+            case Pipeline(name, start, stop):
+                if dims_vary(start) or dims_vary(stop):
+                    raise InternalError(f"kernel {kernel.name}: a pipeline whose turns vary")
+                _verify_body(kernel, statement.moves, replace(scope.inner(name), moving=True))
+                _verify_body(kernel, (*statement.fetches, *statement.puts), scope.inner(name))
+                _verify_body(kernel, statement.body, scope.inner(name))
+
+
+def _verify_tile_statement(
+    kernel: Kernel, statement: MultiplyTiles | AddSums | ScaleSums | PutSums | MoveRun | PutTile, scope: _Scope
+) -> None:
+    buffers, sums = scope.buffers, scope.sums
+    match statement:
+        case MultiplyTiles(name, left, right):
+            tiles = [None if side not in buffers else buffers[side].tile for side in (left, right)]
+            shape = [tile.rows for tile in tiles if tile is not None]
+            known = sums.get(name)
+            fits = known is not None and shape == [known.rows, known.columns]
+            if not fits or len({tile.depth for tile in tiles if tile is not None}) != 1:
+                raise InternalError(f"kernel {kernel.name}: {left} times {right} is not added to {name}")
+        case AddSums(name, other):
+            if name not in sums or other not in sums or replace(sums[other], name=name) != sums[name]:
+                raise InternalError(f"kernel {kernel.name}: {other} is not added to {name}")
+        case ScaleSums(name, buffer):
+            if name not in sums or buffer not in buffers or dims_vary(statement.offset):
+                raise InternalError(f"kernel {kernel.name}: {name} is not scaled by {buffer}")
+        case PutSums(name, buffer, offset, pitch):
+            known, place = sums.get(name), buffers.get(buffer)
+            if known is None or place is None or place.local_size is None or dims_vary(offset) or pitch < known.columns:
+                raise InternalError(f"kernel {kernel.name}: {name} does not fit into {buffer}")
+            _verify_plain(kernel, place)
+        case MoveRun(tile, _, _, count, source):
+            place, given = buffers.get(tile), buffers.get(source)
+            fits = place is not None and given is not None and place.tile is not None and place.dtype is given.dtype
+            if not fits or not scope.moving or count * given.dtype.bits != 8 * _MOVED_BYTES:  # type: ignore[union-attr]
+                raise InternalError(f"kernel {kernel.name}: {source} is not moved to {tile}")
+        case PutTile(tile):
+            if tile not in buffers or buffers[tile].tile is None:
+                raise InternalError(f"kernel {kernel.name}: {tile} is no tile")
+
+
+def _verify_plain(kernel: Kernel, buffer: Buffer) -> None:
+    if buffer.tile is not None:
+        raise InternalError(f"kernel {kernel.name}: the elements of tile {buffer.name} have no place that is known")
+
+
+def _verify_code(kernel: Kernel, code: Code, scope: _Scope) -> None:
+    for node in walk_code(code):
+        match node:
+            case Register(name, _, varying) if scope.registers.get(name) is not varying:
+                raise InternalError(f"kernel {kernel.name}: register {name} is not defined so")
+            case Fetch(name, offset, dtype):
+                if name not in scope.buffers or scope.buffers[name].dtype is not dtype:
+                    raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")
+                _verify_plain(kernel, scope.buffers[name])
+                _verify_index(kernel, offset, scope.variables)
+            case Integer(value):
+                _verify_index(kernel, value, scope.variables)
+
+
+def _verify_index(kernel: Kernel, value: Dim, variables: set[str]) -> None:
+    missing = {symbol.name for symbol in dims.symbols(value)} - variables
+    if missing:
+        raise InternalError(f"kernel {kernel.name}: {', '.join(sorted(missing))} is not defined")
