@@ -1,0 +1,185 @@
+"""Tile products as plain statements: Kernel -> Kernel, for devices without them and as what theirs are compared with.
+
+A tile is a plain local buffer with its lines one after another, and of one stage. Sums are registers: lane l has the
+elements number l, l + lanes, l + 2 * lanes, ... of the [rows, columns]. A pipeline is a loop with barriers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir import kernel as ir
+from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
+from weft.ir.kernel import (
+    AddSums,
+    Assign,
+    Barrier,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    FetchRun,
+    Integer,
+    Kernel,
+    MoveRun,
+    MultiplyTiles,
+    Number,
+    Pipeline,
+    Put,
+    PutRun,
+    PutSums,
+    PutTile,
+    Register,
+    Repeat,
+    ScaleSums,
+    Statement,
+    Sums,
+    TileForm,
+    View,
+    When,
+)
+
+_CUT_BITS = ~0x1FFF  # what is left of a float32 as tf32
+
+
+def expand_tiles(kernel: Kernel) -> Kernel:
+    """The kernel without tile statements; barriers between its other statements are found as ever."""
+    buffers = {buffer.name: buffer for buffer in kernel.buffers}
+    body = _Expansion(kernel.lanes, buffers).body(kernel.body)
+    plain = tuple(replace(buffer, tile=None, late=False) for buffer in kernel.buffers)
+    return kernel if body == kernel.body and plain == kernel.buffers else replace(kernel, buffers=plain, body=body)
+
+
+class _Expansion:
+    def __init__(self, lanes: int, buffers: dict[str, Buffer]) -> None:
+        self.lanes = lanes
+        self.buffers = buffers  # those of views among them
+        self.sums: dict[str, Sums] = {}
+        self.used = 0  # names
+
+    def body(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(plain for statement in statements for plain in self.statement(statement))
+
+    def statement(self, statement: Statement) -> list[Statement]:
+        match statement:
+            case Sums(name, dtype=dtype):
+                self.sums[name] = statement
+                zero = Number(0.0 if dtype.is_float else 0, dtype)
+                return [Define(register.name, zero, True) for register in self.registers(name)]
+            case MultiplyTiles(name, left, right):
+                return [self.product(name, left, right)]
+            case AddSums(name, other):
+                pairs = zip(self.registers(name), self.registers(other), strict=True)
+                return [Assign(to.name, Call("add", (to, added), to.dtype)) for to, added in pairs]
+            case ScaleSums(name, buffer, offset):
+                return [self.scaled(place, *self.place(name, n), buffer, offset)
+                        for n, place in enumerate(self.registers(name))]  # fmt: skip
+            case PutSums():
+                return self.put_sums(statement)
+            case MoveRun(tile, line, first, count, buffer, offset, mask):
+                dtype = self.buffers[buffer].dtype
+                names = tuple(self.name("moved") for _ in range(count))
+                values = tuple(Register(name, dtype, True) for name in names)
+                return [FetchRun(names, buffer, offset, dtype, mask), self.put_line(tile, line, first, values, None)]
+            case PutTile(tile, line, first, values, mask):
+                return [self.put_line(tile, line, first, values, mask)]
+            case Pipeline():
+                brought = (*statement.moves, *statement.fetches, *statement.puts)
+                turn = (*self.body(brought), Barrier(), *self.body(statement.body), Barrier())
+                return [Barrier(), Repeat(statement.variable, statement.start, statement.stop, 1, turn)]
+            case Repeat():
+                return [replace(statement, body=self.body(statement.body))]
+            case When(condition, then, otherwise):
+                return [When(condition, self.body(then), self.body(otherwise))]
+            case View(name, buffer):
+                self.buffers[name] = self.buffers[buffer]
+                return [statement]
+            case _:
+                return [statement]
+
+    def name(self, kind: str) -> str:
+        self.used += 1
+        return f"tile_{kind}_{self.used}"
+
+    # -- tiles -------------------------------------------------------------------------------------------------------
+
+    def form(self, tile: str) -> TileForm:
+        form = self.buffers[tile].tile
+        if form is None:
+            raise InternalError(f"{tile} is no tile")
+        return form
+
+    def put_line(self, tile: str, line: Dim, first: Dim, values: tuple[Code, ...], mask: Code | None) -> Statement:
+        return PutRun(tile, line * self.form(tile).line_length + first, values, mask)
+
+    def element(self, tile: str, row: Dim, depth: Dim, dtype: DType) -> Code:
+        """An element as sums take it."""
+        form, source = self.form(tile), self.buffers[tile].dtype
+        offset = depth * form.rows + row if form.turned else row * form.depth + depth
+        found = Fetch(tile, offset, source)
+        if source is DType.float32:
+            bits = Call("bitcast", (found,), DType.int32)
+            return Call("bitcast", (Call("bit_and", (bits, Number(_CUT_BITS, DType.int32)), DType.int32),), source)
+        return found if source is dtype else Call("cast", (found,), dtype)
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def registers(self, name: str) -> list[Register]:
+        sums = self.sums[name]
+        count = -(-sums.rows * sums.columns // self.lanes)
+        return [Register(f"{name}_{number}", sums.dtype, True) for number in range(count)]
+
+    def place(self, name: str, number: int) -> tuple[Dim, Dim]:
+        """The row and the column of a lane's element; lanes without one share the last."""
+        sums = self.sums[name]
+        element: Dim = ir.lane(self.lanes) + number * self.lanes
+        if (number + 1) * self.lanes > sums.rows * sums.columns:
+            element = dims.minimum(element, sums.rows * sums.columns - 1)
+        return dims.floordiv(element, sums.columns), dims.mod(element, sums.columns)
+
+    def product(self, name: str, left: str, right: str) -> Statement:
+        dtype, depth = self.sums[name].dtype, self.form(left).depth
+        variable = self.name("depth")
+        at = ir.variable(variable, 0, depth - 1)
+        body: list[Statement] = []
+        known: dict[Code, Register] = {}
+
+        def held(element: Code) -> Register:
+            if element not in known:
+                known[element] = Register(self.name("element"), dtype, True)
+                body.append(Define(known[element].name, element, True))
+            return known[element]
+
+        for number, total in enumerate(self.registers(name)):
+            row, column = self.place(name, number)
+            operands = held(self.element(left, row, at, dtype)), held(self.element(right, column, at, dtype))
+            if dtype.is_float:
+                value = Call("fma", (*operands, total), dtype)
+            else:
+                value = Call("add", (Call("multiply", operands, dtype), total), dtype)
+            body.append(Assign(total.name, value))
+        return Repeat(variable, 0, depth, 1, tuple(body))
+
+    def scaled(self, total: Register, row: Dim, _: Dim, buffer: str, offset: Dim) -> Statement:
+        source = self.buffers[buffer].dtype
+        factor: Code = Fetch(buffer, offset + row, source)
+        if source is not total.dtype:
+            factor = Call("cast", (factor,), total.dtype)
+        return Assign(total.name, Call("multiply", (total, factor), total.dtype))
+
+    def put_sums(self, put: PutSums) -> list[Statement]:
+        sums, dtype = self.sums[put.sums], self.buffers[put.buffer].dtype
+        found: list[Statement] = []
+        for number, total in enumerate(self.registers(put.sums)):
+            row, column = self.place(put.sums, number)
+            left = sums.rows * sums.columns - number * self.lanes
+            mask = None
+            if left < self.lanes:
+                mask = Call("less", (Integer(ir.lane(self.lanes)), Integer(left)), DType.bool)
+            value = total if dtype is sums.dtype else Call("cast", (total,), dtype)
+            found.append(Put(put.buffer, put.offset + row * put.pitch + column, value, mask=mask))
+        return found
