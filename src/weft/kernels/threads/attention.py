@@ -1,12 +1,14 @@
-"""Attention as one kernel that streams over the keys, where lanes are threads: what its two forms have in common.
+"""Attention as one kernel that streams over the keys, where lanes are threads: what its forms have in common.
 
-A block has some queries of one head. The softmax is the running one: the largest score so far is subtracted, and where
-new keys bring a larger one, what was summed up before is scaled down. Keys and values are read where they lie.
+A block has some queries of one head, and all keys or a part of them. The softmax is the running one: the largest score
+so far is subtracted, and where new keys bring a larger one, what was summed up before is scaled down. Keys and values
+are read where they lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, nan
 
 from weft.ir import dims
@@ -40,8 +42,19 @@ def ending_operands(attention: Attention) -> tuple[int, ...]:
     return () if attention.epilogue is None else used_operands(attention.epilogue)
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The keys in `parts`, for blocks of their own; each has so many `pieces` of the keys."""
+
+    parts: Dim
+    pieces: Dim
+
+
 class Streaming:
-    """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block."""
+    """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block.
+
+    Where keys are `split`, a kernel either streams over a part of them, or ends what such have made.
+    """
 
     def __init__(
         self,
@@ -50,9 +63,13 @@ class Streaming:
         result: StoredTensor,
         target: ThreadTarget,
         height: int,
+        split: Split | None = None,
+        *,
+        streams: bool = True,
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
-        self.builder = KernelBuilder("attention")
+        self.split = split
+        self.builder = KernelBuilder("attention" if streams else "attention_parts")
         used = streamed_operands(attention)
         self.operands = [operands[number] for number in used]
         self.query, self.key, self.value, self.score = (
@@ -62,9 +79,10 @@ class Streaming:
         self.sources = [
             self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
             for n, tensor in enumerate(self.operands)
+            if streams
         ]
-        epilogue = _epilogue(attention, operands)
-        self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, len(used))
+        if not streams or split is None:
+            self.epilogue_writer = EpilogueWriter(result, _epilogue(attention, operands), self.builder, len(used))
         self.last = len(attention.shape) - 1
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
         self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
@@ -79,17 +97,33 @@ class Streaming:
 
     def launch(self, lanes: int, body: Sequence[Statement]) -> Launch:
         """The kernel around the body for one block."""
-        heads = dims.product(self.attention.shape[axis] for axis in self.grid)
-        return self.builder.launch(lanes, body, heads * dims.ceildiv(self.count, self.height))
+        parts = 1 if self.split is None else self.split.parts
+        return self.builder.launch(lanes, body, parts * self.heads * dims.ceildiv(self.count, self.height))
+
+    @property
+    def heads(self) -> Dim:
+        return dims.product(self.attention.shape[axis] for axis in self.grid)
 
     def decode(self) -> list[Statement]:
         """Which rows a block has, from `first` on, of which head."""
         named = self.builder.named
         chunks = named("chunks", dims.maximum(dims.ceildiv(self.count, self.height), 1))
-        first, self.first = self.builder.let("first", dims.mod(block(), chunks) * self.height)
-        second, head = self.builder.let("head", dims.floordiv(block(), chunks))
+        first, begin = self.builder.let("first", dims.mod(block(), chunks) * self.height)
+        self.first: Dim = begin
+        second, self.head = self.builder.let("head", dims.floordiv(block(), chunks))
         statements: list[Statement] = [first, second]
-        rest: Dim = head
+        if self.split is not None:
+            heads = named("heads", dims.maximum(self.heads, 1))
+            second, self.part = self.builder.let("part", dims.floordiv(self.head, heads))
+            third, self.head = self.builder.let("own_head", dims.mod(self.head, heads))
+            statements += [second, third]
+        return [*statements, *self.decode_head(self.head)]
+
+    def decode_head(self, head: Dim) -> list[Statement]:
+        """Where a head is along the axes of the grid."""
+        named = self.builder.named
+        statements: list[Statement] = []
+        rest = head
         for axis in reversed(self.grid):
             size = named(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
             outermost = axis == self.grid[0]
@@ -134,7 +168,7 @@ class Streaming:
         flat = dict.fromkeys(flat_loads(element))
         for load in flat:
             alone = sum(other.operand == load.operand for other in flat) == 1
-            if count == RUN and alone and self._is_run(load):
+            if count == RUN and alone and self.is_run(load):
                 place = self.lowering(places, statements).flat_offset(load.offset)
                 own = runs[load] = self.builder.registers("run", RUN, load.dtype)
                 statements.append(fetch_run(own, self.sources[load.operand], place, mask))
@@ -145,16 +179,16 @@ class Streaming:
             lowering.known = {load: own[part] for load, own in runs.items()}
             value = lowering.code(element)
             if mask is not None and not isinstance(element, (Load, FlatLoad)):
-                value = call("select", mask, value, number_of(0.0))
+                value = Call("select", (mask, value, Number(0.0, value.dtype)), value.dtype)
             values.append(lowering.keep(value) if not isinstance(value, Register) else value)
         return values
 
-    def _is_run(self, load: FlatLoad) -> bool:
-        """Whether a load takes neighbours along the last axis, the first of four at a multiple of four."""
+    def is_run(self, load: FlatLoad, count: int = RUN) -> bool:
+        """Whether a load takes neighbours along the last axis, the first of so many at a multiple of their number."""
         place, deep = load.offset, self.last + 1
         if deep in nonlinear_axes(place) or stride_along(place, deep) != 1:
             return False
-        return dims.mod(without_axis(place, deep), RUN) == 0
+        return dims.mod(without_axis(place, deep), count) == 0
 
     def score_at(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
         """The score that a product becomes, for a row and a key that are there."""
@@ -170,13 +204,18 @@ class Streaming:
         """All keys that some row of the block sees: `pieces` are those of a range, which starts at a multiple of size.
 
         A finite score hides a key only from rows that see another. So those beyond an end with such a score come in a
-        second part, and only if there is a row whose `largest` score so far is as low.
+        second part, and only if there is a row whose `largest` score so far is as low; where keys are split, they are
+        not left out.
         """
         index = self.lowering(self.at_row(self.height - 1), []).index
         certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
         likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
         stop = dims.maximum(_least(self.keys, *certain), 0)
         to_stop, end_of_all = self.builder.let("stop", stop)
+        if self.split is not None:
+            span = self.builder.named("pieces", self.split.pieces) * size
+            begin = self.part * span
+            return (to_stop, *pieces(begin, dims.maximum(dims.minimum(end_of_all, begin + span), begin)))
         if not likely:
             return (to_stop, *pieces(0, end_of_all))
         near = dims.ceildiv(dims.maximum(_least(*likely), 0), size) * size
@@ -270,3 +309,7 @@ def _least(*values: Dim) -> Dim:
     for value in others:
         least = dims.minimum(least, value)
     return least
+
+
+def below(value: Dim, limit: Dim) -> Code:
+    return Call("less", (Integer(value), Integer(limit)), DType.bool)

@@ -18,14 +18,14 @@ from weft.ir import dims
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Barrier, Buffer, Call, Code, Integer, Register, Statement, lane
+from weft.ir.kernel import Barrier, Buffer, Call, Code, Register, Statement, lane
 from weft.ir.scalar import Scalar
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch_run, put_run, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, StoredTensor
-from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, call, larger, number_of
+from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, below, call, larger, number_of
 from weft.kernels.threads.points import all_of
 
 MOST_WIDE = 8
@@ -394,7 +394,3 @@ class AttentionTiles(Streaming):
             mask = all_of([test for test in (there, inside) if test is not None])
             statements += self.write([own], inverse, self.row(row), run * RUN + part, mask)
         return statements
-
-
-def below(value: Dim, limit: Dim) -> Code:
-    return Call("less", (Integer(value), Integer(limit)), DType.bool)

@@ -1,0 +1,74 @@
+"""Runs the works of kernel builders with tile products on the emulation of thread lanes, as plain statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from backends.llvm.emulated import run_kernel
+from kernels.vector.works import in_memory, out_of_memory
+
+from weft.backends.llvm.assembly import SharedMemory
+from weft.cost.profiles import LARGE_GPU
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.kernel_verify import verify_kernel
+from weft.ir.layout import Layout
+from weft.ir.packing import array_of
+from weft.ir.target import Float32Products, ThreadTarget, TileProduct
+from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.expand_tiles import expand_tiles
+from weft.kernels.lower.tensors import StoredTensor, Work
+
+Array = np.ndarray[Any, Any]
+
+_TYPES = (DType.float16, DType.bfloat16, DType.float32)
+SHARING = ThreadTarget(
+    rates=LARGE_GPU,
+    fused_multiply_add=True,
+    alignment=256,
+    block_threads=128,
+    most_block_threads=1024,
+    shared_bytes=227 * 1024,
+    sharing_pays=True,
+    tile_products=tuple(TileProduct(dtype, dtype, DType.float32, 7e12, 64, 128) for dtype in _TYPES),
+)
+
+
+def with_products(products: Float32Products) -> ThreadTarget:
+    return replace(SHARING, float32_products=products)
+
+
+def run_work(
+    work: Work,
+    operands: Sequence[tuple[Array, Layout]],
+    results: Sequence[StoredTensor],
+    sizes: Mapping[str, int] | None = None,
+) -> list[Array]:
+    """The results; kernels with tiles must keep the rules before they are expanded, too."""
+    bound = sizes or {}
+    shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
+    arrays: dict[str, list[Array]] = {
+        "operand": [in_memory(array, layout) for array, layout in operands],
+        "result": [np.full(shape, 77).astype(r.dtype.numpy) for shape, r in zip(shapes, results)],
+        "workspace": [np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy) for w in work.workspaces],
+        "constant": [array_of(constant) for constant in work.constants],
+        "errors": [np.zeros(1, np.int32)],
+    }
+    for launch in work.launches:
+        verify_kernel(with_barriers(launch.kernel))
+        blocks = dims.evaluate(launch.blocks, bound)
+        if blocks == 0:
+            continue
+        given = [arrays[reference.kind][reference.number] for reference in launch.references]
+        numbers = {name: dims.evaluate(value, bound) for name, value in launch.parameters}
+        with patch.object(SharedMemory, "MOST", 1 << 20):  # there is no launch that could bring it
+            after = run_kernel(expand_tiles(launch.kernel), given, blocks, numbers)
+        for reference, array in zip(launch.references, after, strict=True):
+            if reference.kind in ("operand", "constant"):
+                assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))
+            arrays[reference.kind][reference.number] = array
+    return [out_of_memory(array, result.layout) for array, result in zip(arrays["result"], results)]
