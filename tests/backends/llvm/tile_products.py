@@ -36,6 +36,7 @@ from weft.ir.kernel import (
 
 Array = np.ndarray[Any, Any]
 F32, I32 = DType.float32, DType.int32
+PAD = 8  # elements between rows of results, so that rows begin in other banks
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Product:
             Buffer("out", self.out, True),
             Buffer("left_tile", self.left, True, rows * depth, forms[0]),
             Buffer("right_tile", self.right, True, columns * depth, forms[1]),
-            Buffer("held", self.out, True, rows * columns, late=True),
+            Buffer("held", self.out, True, rows * (columns + PAD), late=True),
         )
         return Kernel(self.name, buffers, (), self.lanes, tuple(self._body(forms)))
 
@@ -132,7 +133,7 @@ class Product:
             found.append(Pipeline("turn", 0, self.turns, tuple(moves), tuple(fetches), tuple(puts), tuple(body)))
         if self.scaled:
             found.append(ScaleSums("total", "factors", self.turns * self.shape[0] + row))
-        found.append(PutSums("total", "held", 0, self.tiles[1]))
+        found.append(PutSums("total", "held", 0, self.tiles[1] + PAD))
         return found + self._results(row, column)
 
     def _runs(self, side: str, form: TileForm, row: Dim, depth: Dim) -> list[tuple[Dim, Dim, int, Dim, Code | None]]:
@@ -186,7 +187,7 @@ class Product:
         names = tuple(f"result_{part}" for part in range(4))
         offset = (row + line) * self.shape[1] + column + place
         body = (
-            FetchRun(names, "held", element, self.out, mask),
+            FetchRun(names, "held", line * (columns + PAD) + place, self.out, mask),
             PutRun("out", offset, tuple(Register(name, self.out, True) for name in names), mask),
         )
         return [Repeat("number", 0, -(-rows * columns // (4 * self.lanes)), 1, body)]

@@ -250,20 +250,21 @@ class GlobalVariable(NamedValue):
 class SharedMemory(NamedValue):
     """Bytes that the threads of a block share; more than a module may have are brought by the launch."""
 
-    __slots__ = ("places", "size")
+    __slots__ = ("alignment", "places", "size")
     ALIGNMENT = 16
     MOST = 48 * 1024  # that a module may have
 
     def __init__(self, module: Module, space: int, name: str) -> None:
         super().__init__(PointerType(space), f'@"{name}"')
-        self.size = 0
+        self.size, self.alignment = 0, self.ALIGNMENT
         self.places: dict[str, int] = {}
         module.globals[name] = self
 
-    def reserve(self, name: str, size: int) -> int:
+    def reserve(self, name: str, size: int, alignment: int = ALIGNMENT) -> int:
         """Where the bytes of a name begin; so many are reserved when it is first heard of."""
         if name not in self.places:
-            self.places[name] = -(-self.size // self.ALIGNMENT) * self.ALIGNMENT
+            self.alignment = max(self.alignment, alignment)
+            self.places[name] = -(-self.size // alignment) * alignment
             self.size = self.places[name] + size
         return self.places[name]
 
@@ -275,8 +276,8 @@ class SharedMemory(NamedValue):
     def definition(self) -> str:
         space = self.type.text.removeprefix("ptr ")
         if self.launched_size:
-            return f"{self.name} = external {space} global [0 x i8], align {self.ALIGNMENT}"
-        return f"{self.name} = internal {space} global [{self.size} x i8] undef, align {self.ALIGNMENT}"
+            return f"{self.name} = external {space} global [0 x i8], align {self.alignment}"
+        return f"{self.name} = internal {space} global [{self.size} x i8] undef, align {self.alignment}"
 
 
 class Block:
@@ -479,6 +480,9 @@ class IRBuilder:
     def uitofp(self, value: NamedValue, kind: Type) -> NamedValue:
         return self._convert("uitofp", value, kind)
 
+    def ptrtoint(self, value: NamedValue, kind: Type) -> NamedValue:
+        return self._convert("ptrtoint", value, kind)
+
     def bitcast(self, value: NamedValue, kind: Type) -> NamedValue:
         return value if value.type == kind else self._convert("bitcast", value, kind)
 
@@ -534,9 +538,22 @@ class IRBuilder:
             return NamedValue(result, "")
         return self._value(result, text)
 
-    def asm(self, signature: FunctionType, text: str, constraints: str, values: Sequence[NamedValue]) -> NamedValue:
+    def asm(
+        self,
+        signature: FunctionType,
+        text: str,
+        constraints: str,
+        values: Sequence[NamedValue],
+        effects: bool = False,
+    ) -> NamedValue:
+        """Assembly; one with effects stays where it is, and runs even if nobody uses its result."""
         given = ", ".join(map(str, values))
-        return self._value(signature.result, f'call {signature.result.text} asm "{text}", "{constraints}"({given})')
+        kind = "asm sideeffect" if effects else "asm"
+        line = f'call {signature.result.text} {kind} "{text}", "{constraints}"({given})'
+        if isinstance(signature.result, VoidType):
+            self.block.lines.append(line)
+            return NamedValue(signature.result, "")
+        return self._value(signature.result, line)
 
     # -- control -----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     LANE,
     Across,
+    AddSums,
     Assign,
     Barrier,
     Call,
@@ -32,16 +33,20 @@ from weft.ir.kernel import (
     Integer,
     Kernel,
     Let,
+    MultiplyTiles,
     Number,
     Put,
     PutRun,
     Register,
     Repeat,
+    ScaleSums,
     Statement,
+    Sums,
     Transpose,
     View,
     When,
     dims_vary,
+    inner_bodies,
     is_varying,
     walk_code,
 )
@@ -77,6 +82,8 @@ class Emitter:
         self.homes: dict[str, str] = {}  # the buffers that views are of
         self.dtypes = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.moving: set[str] = set()  # variables that change in the innermost loop
+        self.sums: dict[str, Sums] = {}  # of tile products; their registers are named by the lanes
+        self.unsettled: set[str] = set()  # sums of products that are still computed
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
 
     # -- statements --------------------------------------------------------------------------------------------------
@@ -112,6 +119,8 @@ class Emitter:
                 case Transpose(names):
                     rows = self.lanes.transpose(self, [self.registers[name] for name in names])
                     self.registers.update(zip(names, rows, strict=True))
+                case _:
+                    self.lanes.tile_statement(self, statement)
 
     def repeat(self, loop: Repeat) -> None:
         start, stop = self.integer(loop.start), self.integer(loop.stop)
@@ -200,7 +209,7 @@ class Emitter:
     def carried(self, statements: tuple[Statement, ...]) -> list[str]:
         """The present registers that statements assign to."""
         assigned = _assigned(statements)
-        return [name for name in self.registers if name in assigned]
+        return [name for name in self.registers if name.partition("#")[0] in assigned]
 
     def meet(self, register: str, *ways: tuple[Value, ir.Block]) -> None:
         """A register's value where control comes from several blocks."""
@@ -370,10 +379,11 @@ def _assigned(statements: Sequence[Statement]) -> set[str]:
                 found.add(name)
             case Transpose(names):
                 found.update(names)
-            case Repeat():
-                found |= _assigned(statement.body)
-            case When(_, then, otherwise):
-                found |= _assigned((*then, *otherwise))
+            case MultiplyTiles(name) | AddSums(name) | ScaleSums(name):
+                found.add(name)
+            case _:
+                for inner in inner_bodies(statement):
+                    found |= _assigned(inner)
     return found
 
 

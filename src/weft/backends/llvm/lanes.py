@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weft.backends.llvm import assembly as ir
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Fetch, FetchRun, Kernel, Put, PutRun
+from weft.ir.kernel import Call, Code, Fetch, FetchRun, Kernel, Put, PutRun, TileStatement
 
 if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
@@ -100,3 +100,7 @@ class Lanes(ABC):
     @abstractmethod
     def barrier(self, emitter: Emitter) -> None:
         """What lanes wrote before is there for all of them afterwards."""
+
+    @abstractmethod
+    def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
+        """What is about tiles, which only some lanes multiply."""

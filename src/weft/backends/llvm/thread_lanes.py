@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm import conversions, functions
+from weft.backends.llvm import conversions, functions, tiles
 from weft.backends.llvm.emit import Emitter
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.nvptx import GLOBAL, SHARED, WARP, NvptxBuilder
+from weft.backends.llvm.tile_instructions import show_to_tensor_cores
+from weft.backends.llvm.tile_layout import ALIGNMENT
 from weft.backends.llvm.types import BIT, INT32, INT64, element_bytes, memory_type, vector
 from weft.backends.short_indices import are_indices, fit, index_of, is_short
+from weft.errors import InternalError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -33,6 +36,7 @@ from weft.ir.kernel import (
     Kernel,
     Put,
     PutRun,
+    TileStatement,
     dims_vary,
     is_varying,
     walk_code,
@@ -50,10 +54,12 @@ class ThreadLanes(Lanes):
 
     `index_bits`: 32 where sizes, positions and offsets of all that a kernel is launched on fit; parameters are int64
     all the same. `unaligned`: buffers that may start anywhere, so that their runs are read and written one by one.
+    `tile_products`: how tiles are multiplied: by warps ("mma.sync"), groups of them ("wgmma"), or not at all.
     """
 
     index_bits: int = 32
     unaligned: frozenset[str] = frozenset()
+    tile_products: str = ""
 
     @property
     def index(self) -> ir.IntType:
@@ -73,10 +79,11 @@ class ThreadLanes(Lanes):
     def run(self, emitter: Emitter) -> None:
         kernel, builder = emitter.kernel, emitter.builder
         arguments = iter(emitter.function.args)
+        _reserve_tiles(emitter)
         for buffer in kernel.buffers:
             if buffer.local_size is None:
                 emitter.buffers[buffer.name] = next(arguments)
-            else:
+            elif buffer.name not in emitter.buffers:
                 size = buffer.local_size * element_bytes(buffer.dtype)
                 emitter.buffers[buffer.name] = _shared(emitter, buffer.name, size)
         for name in kernel.parameters:
@@ -96,6 +103,11 @@ class ThreadLanes(Lanes):
 
     def number(self, emitter: Emitter) -> Value:
         return emitter.variables[LANE]
+
+    def thread(self, emitter: Emitter) -> Value:
+        """The same with 32 bits."""
+        number = self.number(emitter)
+        return number if self.index_bits == 32 else emitter.builder.trunc(number, INT32)
 
     def spread(self, emitter: Emitter, value: Value) -> Value:
         return value
@@ -258,7 +270,14 @@ class ThreadLanes(Lanes):
         return [builder.trunc(column, BIT) for column in columns] if kind == BIT else columns
 
     def barrier(self, emitter: Emitter) -> None:
+        if self.tile_products == tiles.BY_GROUPS and any(buffer.tile for buffer in emitter.kernel.buffers):
+            show_to_tensor_cores(emitter.builder)
         _threads(emitter).barrier()
+
+    def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
+        if not self.tile_products:
+            raise InternalError(f"kernel {emitter.kernel.name}: this processor has no tile products")
+        tiles.write(emitter, statement)
 
 
 def launched_shared_bytes(kernel: Kernel, module: ir.Module) -> int:
@@ -271,12 +290,34 @@ def _shared_name(kernel: Kernel) -> str:
     return f"{kernel.name}_shared"
 
 
-def _shared(emitter: Emitter, name: str, size: int) -> Value:
+def _shared(emitter: Emitter, name: str, size: int, alignment: int = LARGEST_ACCESS) -> Value:
     """The address of so many bytes that the block shares, under a name; what comes up in turn may share one."""
     module, whole = emitter.builder.module, _shared_name(emitter.kernel)
     memory = module.globals.get(whole) or ir.SharedMemory(module, SHARED, whole)
     assert isinstance(memory, ir.SharedMemory)
-    return emitter.builder.gep(memory, [INT32(memory.reserve(name, size))], source_etype=ir.IntType(8))
+    return emitter.builder.gep(memory, [INT32(memory.reserve(name, size, alignment))], source_etype=ir.IntType(8))
+
+
+def _reserve_tiles(emitter: Emitter) -> None:
+    """Places for tiles, and for what comes after them in the same place."""
+    buffers = emitter.kernel.buffers
+    early = [buffer for buffer in buffers if buffer.tile is not None]
+    late = [buffer for buffer in buffers if buffer.late]
+    if not early:
+        return
+    places: dict[str, int] = {}
+    end = 0
+    for group, alignment in ((early, ALIGNMENT), (late, LARGEST_ACCESS)):
+        at = 0
+        for buffer in group:
+            places[buffer.name] = at = -(-at // alignment) * alignment
+            at += (
+                tiles.reserved_bytes(buffer) if buffer.tile else (buffer.local_size or 0) * element_bytes(buffer.dtype)
+            )
+        end = max(end, at)
+    first = _shared(emitter, ".tiles", end, ALIGNMENT)
+    for name, place in places.items():
+        emitter.buffers[name] = emitter.builder.gep(first, [INT32(place)], source_etype=ir.IntType(8))
 
 
 def _scratch(emitter: Emitter, dtype: DType) -> tuple[Value, Any, int]:

@@ -15,6 +15,7 @@ from weft.backends.llvm.dot4 import dot4
 from weft.backends.llvm.emit import Emitter, sum_of
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
+from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
 from weft.ir.dtypes import DType
@@ -29,6 +30,7 @@ from weft.ir.kernel import (
     Kernel,
     Put,
     PutRun,
+    TileStatement,
     dims_vary,
     is_varying,
 )
@@ -207,6 +209,9 @@ class VectorLanes(Lanes):
 
     def barrier(self, emitter: Emitter) -> None:
         """Lanes go on together."""
+
+    def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
+        raise InternalError(f"kernel {emitter.kernel.name}: there are no tile products in vectors")
 
 
 VECTOR_LANES = VectorLanes()

@@ -1,0 +1,157 @@
+"""The instructions of NVIDIA's tensor cores and of what brings their operands, as PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.instructions import Value, intrinsic
+from weft.backends.llvm.types import INT32, INT64
+from weft.ir.dtypes import DType
+
+_VOID = ir.VoidType()
+PTX_TYPES = {
+    DType.float16: "f16",
+    DType.bfloat16: "bf16",
+    DType.float32: "tf32",
+    DType.int8: "s8",
+    DType.uint8: "u8",
+    DType.float8e4m3fn: "e4m3",
+    DType.float8e5m2: "e5m2",
+}
+
+
+def _effect(builder: ir.IRBuilder, text: str, values: Sequence[Value] = (), constraints: Sequence[str] = ()) -> None:
+    """An instruction without a result, that stays where it is among accesses to memory."""
+    signature = ir.FunctionType(_VOID, [value.type for value in values])
+    builder.asm(signature, text, ",".join((*constraints, "~{memory}")), values, effects=True)
+
+
+def shared_address(builder: ir.IRBuilder, pointer: Value) -> Value:
+    """An address in shared memory as 32 bits."""
+    return builder.trunc(builder.ptrtoint(pointer, INT64), INT32)
+
+
+def of_first_thread(builder: ir.IRBuilder, word: Value) -> Value:
+    """The first thread's 32 bits for all threads of a warp, so that the assembler knows that they agree."""
+    return intrinsic(builder, "llvm.nvvm.shfl.sync.idx.i32", [], INT32, [INT32(-1), word, INT32(0), INT32(31)])
+
+
+# -- copies that go on by themselves ---------------------------------------------------------------------------------
+
+
+def copy_chunk(builder: ir.IRBuilder, to: Value, source: Value, size: Value) -> None:
+    """16 bytes of global memory into shared memory, of which the first `size` are read and the rest are 0."""
+    text = "cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;"
+    _effect(builder, text, [to, builder.ptrtoint(source, INT64), size], "rlr")
+
+
+def commit_copies(builder: ir.IRBuilder) -> None:
+    _effect(builder, "cp.async.commit_group;")
+
+
+def await_copies(builder: ir.IRBuilder, left: int) -> None:
+    """Wait until so many groups of copies, the last ones, are still under way."""
+    _effect(builder, f"cp.async.wait_group {left};")
+
+
+def show_to_tensor_cores(builder: ir.IRBuilder) -> None:
+    """What this thread wrote to shared memory is there for products by descriptors, after the next barrier."""
+    _effect(builder, "fence.proxy.async.shared::cta;")
+
+
+# -- products of a warp ----------------------------------------------------------------------------------------------
+
+
+def load_matrices(builder: ir.IRBuilder, address: Value, count: int, transposed: bool) -> list[Value]:
+    """Matrices of 8 lines of 16 bytes, of which each thread gives a line's address."""
+    results = ", ".join(f"${number}" for number in range(count))
+    turned = ".trans" if transposed else ""
+    text = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {{{results}}}, [${count}];"
+    kind: ir.Type = INT32 if count == 1 else ir.LiteralStructType([INT32] * count)
+    constraints = ",".join((*["=r"] * count, "r", "~{memory}"))
+    found = builder.asm(ir.FunctionType(kind, [INT32]), text, constraints, [address], effects=True)
+    return [found] if count == 1 else [builder.extract_value(found, number) for number in range(count)]
+
+
+def multiply_fragments(
+    builder: ir.IRBuilder, types: tuple[DType, DType], left: Sequence[Value], right: Sequence[Value], sums: list[Value]
+) -> list[Value]:
+    """A fragment of sums with the product of 16 rows and 8 columns of 32 bytes added."""
+    depth = 32 * 8 // types[0].bits
+    whole = types[0].is_integer
+    kind, letter = ("s32", "r") if whole else ("f32", "f")
+    given = ".".join(PTX_TYPES[dtype] for dtype in types)
+    text = (
+        f"mma.sync.aligned.m16n8k{depth}.row.col.{kind}.{given}.{kind} {{$0, $1, $2, $3}}, "
+        "{$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
+    )
+    element = sums[0].type
+    values = [*sums, *left, *right]
+    signature = ir.FunctionType(ir.LiteralStructType([element] * 4), [value.type for value in values])
+    constraints = ",".join([f"={letter}"] * 4 + [str(number) for number in range(4)] + ["r"] * 6)
+    found = builder.asm(signature, text, constraints, values)
+    return [builder.extract_value(found, number) for number in range(4)]
+
+
+# -- products of a group of four warps -------------------------------------------------------------------------------
+
+
+def multiply_by_descriptors(
+    builder: ir.IRBuilder,
+    types: tuple[DType, DType],
+    transposed: tuple[bool, bool],
+    products: Sequence[tuple[Value, Value, Sequence[tuple[int, int]], list[Value]]],
+) -> list[list[Value]]:
+    """Sums of 64 rows with products added that go on by themselves: one group of them.
+
+    A product has descriptors of its operands, what is added to both for each step, and sums.
+    """
+    count = len(products[0][3])
+    total = count * len(products)
+    columns = count * 2
+    whole = types[0].is_integer
+    kind, letter = ("s32", "r") if whole else ("f32", "f")
+    depth = 32 * 8 // types[0].bits
+    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{kind}.{PTX_TYPES[types[0]]}.{PTX_TYPES[types[1]]}"
+    flags = "" if whole else ", 1, 1"
+    if types[0].bits == 16:
+        flags += f", {int(transposed[0])}, {int(transposed[1])}"
+    steps = [(number, step) for number, product in enumerate(products) for step in product[2]]
+    lines = [
+        "{",
+        ".reg .pred added;",
+        f".reg .b64 left<{len(steps)}>, right<{len(steps)}>;",
+        "setp.eq.b32 added, 0, 0;",
+    ]
+    for at, (number, (left, right)) in enumerate(steps):
+        lines.append(f"add.s64 left{at}, ${2 * total + 2 * number}, {left};")
+        lines.append(f"add.s64 right{at}, ${2 * total + 2 * number + 1}, {right};")
+    lines.append("wgmma.fence.sync.aligned;")
+    for at, (number, _) in enumerate(steps):
+        sums = ", ".join(f"${number * count + place}" for place in range(count))
+        lines.append(f"{name} {{{sums}}}, left{at}, right{at}, added{flags};")
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    values = [*(value for product in products for value in product[3])]
+    values += [descriptor for product in products for descriptor in product[:2]]
+    element = products[0][3][0].type
+    signature = ir.FunctionType(ir.LiteralStructType([element] * total), [value.type for value in values])
+    constraints = [f"={letter}"] * total + [str(number) for number in range(total)] + ["l"] * (2 * len(products))
+    found = builder.asm(signature, " ".join(lines), ",".join((*constraints, "~{memory}")), values, effects=True)
+    results = [builder.extract_value(found, number) for number in range(total)]
+    return [results[first : first + count] for first in range(0, total, count)]
+
+
+def await_products(builder: ir.IRBuilder, left: int) -> None:
+    """Wait until so many groups of products are still under way."""
+    _effect(builder, f"wgmma.wait_group.sync.aligned {left};")
+
+
+def await_sums(builder: ir.IRBuilder, sums: Sequence[Value]) -> list[Value]:
+    """The sums once all products are done."""
+    letters = ["f" if isinstance(value.type, ir.FloatType) else "r" for value in sums]
+    kind = ir.LiteralStructType([value.type for value in sums])
+    ties = [*(f"={letter}" for letter in letters), *(str(number) for number in range(len(sums))), "~{memory}"]
+    signature = ir.FunctionType(kind, [value.type for value in sums])
+    found = builder.asm(signature, "wgmma.wait_group.sync.aligned 0;", ",".join(ties), sums, effects=True)
+    return [builder.extract_value(found, number) for number in range(len(sums))]

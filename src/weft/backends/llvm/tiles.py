@@ -1,0 +1,445 @@
+"""Tile products where lanes are threads: sums in their registers, tiles in shared memory, pipelines that bring them.
+
+Sums are registers of the emitter under names that no kernel has. Groups of warps multiply without waiting; the emitter
+knows sums that are not there yet (`unsettled`), and whoever reads them waits. In a pipeline whose turns do nothing but
+multiply, a turn's products go on while the next one's are started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm import conversions, functions, tiles_mma, tiles_wgmma
+from weft.backends.llvm.instructions import Value
+from weft.backends.llvm.tile_instructions import (
+    await_copies,
+    await_products,
+    await_sums,
+    commit_copies,
+    copy_chunk,
+    of_first_thread,
+    shared_address,
+)
+from weft.backends.llvm.tile_layout import (
+    CHUNK,
+    FRAGMENT_ROWS,
+    FRAGMENT_SUMS,
+    WARP,
+    Shares,
+    layout_of,
+    shares_of,
+)
+from weft.backends.llvm.types import INT32, element_bytes, memory_type, register_type, vector
+from weft.errors import InternalError
+from weft.ir import dims
+from weft.ir.dims import Dim
+from weft.ir.kernel import (
+    AddSums,
+    Barrier,
+    Buffer,
+    Fetch,
+    Let,
+    MoveRun,
+    MultiplyTiles,
+    Pipeline,
+    PutSums,
+    PutTile,
+    ScaleSums,
+    Statement,
+    Sums,
+    TileStatement,
+    View,
+    inner_bodies,
+)
+
+if TYPE_CHECKING:
+    from weft.backends.llvm.emit import Emitter
+    from weft.backends.llvm.thread_lanes import ThreadLanes
+
+BY_WARPS, BY_GROUPS = "mma.sync", "wgmma"  # how tiles are multiplied
+_BYTE = ir.IntType(8)
+
+
+def write(emitter: Emitter, statement: TileStatement) -> None:
+    """The code of a statement about tiles."""
+    match statement:
+        case Sums(name, dtype=dtype):
+            emitter.sums[name] = statement
+            zero = ir.Constant(register_type(dtype), 0)
+            emitter.registers.update((register, zero) for register in _names(emitter, name))
+        case MultiplyTiles(name):
+            _multiply(emitter, statement)
+            settle(emitter, [name])
+        case AddSums(name, other):
+            settle(emitter, [name, other])
+            dtype = emitter.sums[name].dtype
+            for register, added in zip(_names(emitter, name), _names(emitter, other), strict=True):
+                values = [emitter.registers[register], emitter.registers[added]]
+                emitter.registers[register] = functions.apply(emitter.builder, "add", values, [dtype] * 2, dtype)
+        case ScaleSums():
+            settle(emitter, [statement.sums])
+            _scale(emitter, statement)
+        case PutSums():
+            settle(emitter, [statement.sums])
+            _put_sums(emitter, statement)
+        case MoveRun():
+            _move(emitter, statement)
+        case PutTile():
+            _put_tile(emitter, statement)
+        case Pipeline():
+            _Turns(emitter, statement).write()
+
+
+def _lanes(emitter: Emitter) -> ThreadLanes:
+    return cast("ThreadLanes", emitter.lanes)
+
+
+def reserved_bytes(buffer: Buffer) -> int:
+    """The shared memory that a tile takes, with all its stages."""
+    assert buffer.tile is not None
+    return layout_of(buffer.tile, element_bytes(buffer.dtype)).stage_bytes * buffer.tile.stages
+
+
+# -- sums ------------------------------------------------------------------------------------------------------------
+
+
+def _shares(emitter: Emitter, name: str) -> Shares:
+    sums = emitter.sums[name]
+    return shares_of(sums.rows, sums.columns, emitter.kernel.lanes, _lanes(emitter).tile_products == BY_GROUPS)
+
+
+def _names(emitter: Emitter, name: str) -> list[str]:
+    return [f"{name}#{number}" for number in range(_shares(emitter, name).count)]
+
+
+def settle(emitter: Emitter, names: Iterable[str] | None = None) -> None:
+    """Wait for products whose sums are among these."""
+    if not emitter.unsettled or (names is not None and emitter.unsettled.isdisjoint(names)):
+        return
+    registers = [register for name in sorted(emitter.unsettled) for register in _names(emitter, name)]
+    found = await_sums(emitter.builder, [emitter.registers[register] for register in registers])
+    emitter.registers.update(zip(registers, found, strict=True))
+    emitter.unsettled.clear()
+
+
+def _origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
+    """The first row and column of a thread's team of warps."""
+    builder = emitter.builder
+    warp = builder.lshr(_lanes(emitter).thread(emitter), INT32(WARP.bit_length() - 1))
+    team = builder.udiv(of_first_thread(builder, warp), INT32(shares.team))
+    row = builder.mul(builder.urem(team, INT32(shares.team_rows)), INT32(shares.rows))
+    across = builder.urem(builder.udiv(team, INT32(shares.team_rows)), INT32(shares.team_columns))
+    return row, builder.mul(across, INT32(shares.columns))
+
+
+def _warp_origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
+    """The same of a thread's warp."""
+    builder = emitter.builder
+    row, column = _origin(emitter, shares)
+    warp = builder.lshr(_lanes(emitter).thread(emitter), INT32(WARP.bit_length() - 1))
+    within = builder.urem(warp, INT32(shares.team))
+    return builder.add(row, builder.mul(within, INT32(FRAGMENT_ROWS))), column
+
+
+def _thread_origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
+    """The row and the column of a thread's first sum."""
+    builder = emitter.builder
+    row, column = _warp_origin(emitter, shares)
+    thread = builder.and_(_lanes(emitter).thread(emitter), INT32(WARP - 1))
+    row = builder.add(row, builder.lshr(thread, INT32(2)))
+    return row, builder.add(column, builder.mul(builder.and_(thread, INT32(3)), INT32(2)))
+
+
+def _multiply(emitter: Emitter, product: MultiplyTiles) -> None:
+    """Start a product; what groups of warps do is not settled."""
+    shares, names = _shares(emitter, product.sums), _names(emitter, product.sums)
+    left, right = (_buffer(emitter, name) for name in (product.left, product.right))
+    sums = [emitter.registers[name] for name in names]
+    if _by_groups(emitter, product):
+        found = tiles_wgmma.multiply(emitter, left, right, shares, _origin(emitter, shares), sums)
+        emitter.unsettled.add(product.sums)
+    else:
+        settle(emitter, [product.sums])
+        sums = [emitter.registers[name] for name in names]
+        thread = _lanes(emitter).thread(emitter)
+        found = tiles_mma.multiply(emitter, left, right, shares, thread, _warp_origin(emitter, shares), sums)
+    emitter.registers.update(zip(names, found, strict=True))
+
+
+def _by_groups(emitter: Emitter, product: MultiplyTiles) -> bool:
+    if _lanes(emitter).tile_products != BY_GROUPS:
+        return False
+    buffers = [_buffer(emitter, name) for name in (product.left, product.right)]
+    return tiles_wgmma.is_for(buffers[0], buffers[1], _shares(emitter, product.sums))
+
+
+def _scale(emitter: Emitter, scale: ScaleSums) -> None:
+    builder, sums = emitter.builder, emitter.sums[scale.sums]
+    shares, names = _shares(emitter, scale.sums), _names(emitter, scale.sums)
+    source = emitter.dtypes[scale.buffer]
+    row, _ = _thread_origin(emitter, shares)
+    first = emitter.address(scale.buffer, scale.offset, None, source)
+    factors: dict[int, Value] = {}
+    for number, name in enumerate(names):
+        fragment, part = divmod(number, FRAGMENT_SUMS)
+        further = shares.fragment(fragment)[0] + part // 2 * 8
+        if further not in factors:
+            place = builder.gep(first, [builder.add(row, INT32(further))], source_etype=memory_type(source))
+            factors[further] = conversions.cast(builder, emitter.load(place, source), source, sums.dtype)
+        values = [emitter.registers[name], factors[further]]
+        emitter.registers[name] = functions.apply(builder, "multiply", values, [sums.dtype] * 2, sums.dtype)
+
+
+def _put_sums(emitter: Emitter, put: PutSums) -> None:
+    """Two neighbours at once where their place allows."""
+    builder, sums = emitter.builder, emitter.sums[put.sums]
+    shares, dtype = _shares(emitter, put.sums), emitter.dtypes[put.buffer]
+    size, element = element_bytes(dtype), memory_type(dtype)
+    row, column = _thread_origin(emitter, shares)
+    own = builder.add(builder.mul(row, INT32(put.pitch)), column)
+    first = builder.gep(emitter.address(put.buffer, put.offset, None, dtype), [own], source_etype=element)
+    paired = put.pitch % 2 == 0 and dims.mod(put.offset, 2) == 0 and put.buffer not in emitter.homes
+    values = [
+        conversions.stored(builder, conversions.cast(builder, emitter.registers[name], sums.dtype, dtype), dtype)
+        for name in _names(emitter, put.sums)
+    ]
+    for number in range(0, len(values), 2):
+        fragment, part = divmod(number, FRAGMENT_SUMS)
+        down, along = shares.fragment(fragment)
+        place = builder.gep(first, [INT32((down + part // 2 * 8) * put.pitch + along)], source_etype=element)
+        if paired:
+            pair: Value = ir.Constant(vector(element, 2), ir.Undefined)
+            for at in range(2):
+                pair = builder.insert_element(pair, values[number + at], INT32(at))
+            builder.store(pair, place, align=2 * size)
+        else:
+            builder.store(values[number], place, align=size)
+            builder.store(values[number + 1], builder.gep(place, [INT32(1)], source_etype=element), align=size)
+
+
+# -- tiles -----------------------------------------------------------------------------------------------------------
+
+
+def _buffer(emitter: Emitter, name: str) -> Buffer:
+    home = emitter.homes.get(name, name)
+    return next(buffer for buffer in emitter.kernel.buffers if buffer.name == home)
+
+
+def _place(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
+    """The address of an element of a line."""
+    buffer, builder = _buffer(emitter, tile), emitter.builder
+    if buffer.tile is None:
+        raise InternalError(f"{tile} is no tile")
+    layout = layout_of(buffer.tile, element_bytes(buffer.dtype))
+    byte = first * layout.element
+    plain = emitter.integer(line * layout.width + dims.mod(byte, layout.width))
+    column = emitter.integer(dims.floordiv(byte, layout.width) * layout.column_bytes)
+    kind = plain.type
+    mix = builder.shl(builder.and_(builder.lshr(plain, kind(7)), kind(layout.mixed)), kind(4))
+    offset = builder.add(builder.xor(plain, mix), column)
+    return builder.gep(emitter.buffers[tile], [offset], source_etype=_BYTE)
+
+
+def _move(emitter: Emitter, move: MoveRun) -> None:
+    builder, dtype = emitter.builder, emitter.dtypes[move.buffer]
+    if emitter.homes.get(move.buffer, move.buffer) in _lanes(emitter).unaligned:
+        values = [
+            emitter.code(Fetch(move.buffer, move.offset + number, dtype, mask=move.mask))
+            for number in range(move.count)
+        ]
+        _store_run(emitter, move.tile, move.line, move.first, values)
+        return
+    to = shared_address(builder, _place(emitter, move.tile, move.line, move.first))
+    source = emitter.address(move.buffer, move.offset, None, dtype)
+    size: Value = INT32(CHUNK)
+    if move.mask is not None:
+        size = builder.select(emitter.code(move.mask), size, INT32(0))
+    copy_chunk(builder, to, source, size)
+
+
+def _put_tile(emitter: Emitter, put: PutTile) -> None:
+    values = [emitter.code(value) for value in put.values]
+    if put.mask is None:
+        _store_run(emitter, put.tile, put.line, put.first, values)
+        return
+    mask, known = emitter.code(put.mask), len(emitter.known)
+    with emitter.builder.if_then(mask):
+        _store_run(emitter, put.tile, put.line, put.first, values)
+    emitter.forget(known)
+
+
+def _store_run(emitter: Emitter, tile: str, line: Dim, first: Dim, values: list[Value]) -> None:
+    """Neighbours of a line, as many at once as stay together."""
+    builder, dtype = emitter.builder, emitter.dtypes[tile]
+    size, element = element_bytes(dtype), memory_type(dtype)
+    stored = [conversions.stored(builder, value, dtype) for value in values]
+    width = min(len(stored), CHUNK // size)
+    if width & (width - 1) or len(stored) % width:
+        width = 1
+    for number in range(0, len(stored), width):
+        place = _place(emitter, tile, line, first + number)
+        run: Value = stored[number]
+        if width > 1:
+            run = ir.Constant(vector(element, width), ir.Undefined)
+            for at in range(width):
+                run = builder.insert_element(run, stored[number + at], INT32(at))
+        builder.store(run, place, align=width * size)
+
+
+# -- pipelines -------------------------------------------------------------------------------------------------------
+
+
+class _Turns:
+    """The code of a pipeline. Turn number n has the copies n % stages of the tiles."""
+
+    def __init__(self, emitter: Emitter, pipeline: Pipeline) -> None:
+        self.emitter, self.pipeline = emitter, pipeline
+        self.tiles = sorted(_brought((*pipeline.moves, *pipeline.puts)))
+        forms = [form for name in self.tiles if (form := _buffer(emitter, name).tile) is not None]
+        self.stages = min((form.stages for form in forms), default=1)
+        products = [statement for statement in pipeline.body if isinstance(statement, MultiplyTiles)]
+        plain = all(isinstance(statement, (MultiplyTiles, Let, View)) for statement in pipeline.body)
+        # products that go on still read the copies of the turn before
+        self.overlaps = plain and self.stages > 2 and bool(products) and all(_by_groups(emitter, p) for p in products)
+        self.products = len(products)
+        self.ahead = self.stages - (2 if self.overlaps else 1)  # turns that copies are ahead
+        self.start, self.stop = emitter.integer(pipeline.start), emitter.integer(pipeline.stop)
+
+    def write(self) -> None:
+        emitter, pipeline = self.emitter, self.pipeline
+        settle(emitter)
+        emitter.lanes.barrier(emitter)
+        for number in range(self.ahead):
+            self.move(self.further(self.start, number), emitter.index(number))
+        if self.ahead and pipeline.puts:
+            self.bring(self.start, emitter.index(0), lambda: None)
+        emitter.count(pipeline.variable, self.start, self.stop, 1, self.turn, pipeline.body)
+        if self.overlaps:
+            emitter.unsettled |= {s.sums for s in pipeline.body if isinstance(s, MultiplyTiles)}
+        settle(emitter)
+        if self.ahead:
+            emitter.lanes.barrier(emitter)
+
+    def turn(self) -> None:
+        emitter, builder = self.emitter, self.emitter.builder
+        now = emitter.variables[self.pipeline.variable]
+        number = builder.sub(now, self.start)
+        if not self.ahead:
+            self.move(now, emitter.index(0))
+            if self.pipeline.puts:
+                self.bring(now, emitter.index(0), lambda: None)
+            self.await_moves(0)
+            emitter.lanes.barrier(emitter)
+            self.work(emitter.index(0))
+            emitter.lanes.barrier(emitter)
+            return
+        self.await_moves(self.ahead - 1)
+        emitter.lanes.barrier(emitter)
+
+        def work() -> None:
+            if not self.overlaps:
+                self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
+            self.work(self.stage(number, 0))
+            if self.overlaps:
+                self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
+
+        if self.pipeline.puts:
+            self.bring(self.further(now, 1), self.stage(number, 1), work)
+        else:
+            work()
+        if self.overlaps:
+            await_products(builder, self.products)
+
+    def further(self, turn: Value, by: int) -> Value:
+        return self.emitter.builder.add(turn, self.emitter.index(by)) if by else turn
+
+    def stage(self, number: Value, by: int) -> Value:
+        return self.emitter.builder.urem(self.further(number, by), self.emitter.index(self.stages))
+
+    def at(self, turn: Value, stage: Value, write: Callable[[], None], carried: tuple[Statement, ...] = ()) -> None:
+        """Write something for a turn, on its copies of the tiles."""
+        emitter = self.emitter
+        buffers = dict(emitter.buffers)
+        for name in self.tiles:
+            buffer = _buffer(emitter, name)
+            assert buffer.tile is not None
+            size = layout_of(buffer.tile, element_bytes(buffer.dtype)).stage_bytes
+            offset = emitter.builder.mul(stage, emitter.index(size))
+            emitter.buffers[name] = emitter.builder.gep(emitter.buffers[name], [offset], source_etype=_BYTE)
+        with emitter.scope(emitter.carried(carried)):
+            emitter.variables[self.pipeline.variable] = turn
+            write()
+        emitter.buffers = buffers
+
+    def move(self, turn: Value, stage: Value) -> None:
+        """Start the moves of a turn, if there is such a turn."""
+        if not self.pipeline.moves:
+            return
+        emitter = self.emitter
+        with emitter.builder.if_then(emitter.builder.icmp_signed("<", turn, self.stop)):
+            self.at(turn, stage, lambda: emitter.body(self.pipeline.moves))
+        commit_copies(emitter.builder)
+
+    def await_moves(self, left: int) -> None:
+        if self.pipeline.moves:
+            await_copies(self.emitter.builder, left)
+
+    def bring(self, turn: Value, stage: Value, between: Callable[[], None]) -> None:
+        """Fetch what a turn needs and put it into its tiles, if there is such a turn, with something in between."""
+        emitter, pipeline = self.emitter, self.pipeline
+        within = emitter.builder.icmp_signed("<", turn, self.stop)
+        names: list[str] = []
+
+        def fetched() -> list[Value]:
+            values: list[Value] = []
+
+            def write() -> None:
+                before = dict(emitter.registers)
+                emitter.body(pipeline.fetches)
+                names.extend(name for name, value in emitter.registers.items() if before.get(name) is not value)
+                values.extend(emitter.registers[name] for name in names)
+
+            self.at(turn, stage, write)
+            return values
+
+        found = emitter.guarded(within, fetched)
+        between()
+        named = tuple(statement for statement in pipeline.fetches if isinstance(statement, (Let, View)))
+
+        def put() -> None:
+            emitter.registers.update(zip(names, found, strict=True))
+            emitter.body((*named, *pipeline.puts))
+
+        with emitter.builder.if_then(within):
+            self.at(turn, stage, put)
+
+    def work(self, stage: Value) -> None:
+        emitter, body = self.emitter, self.pipeline.body
+        now = emitter.variables[self.pipeline.variable]
+
+        def write() -> None:
+            for statement in body:
+                if isinstance(statement, MultiplyTiles):
+                    _multiply(emitter, statement)
+                    continue
+                if inner_bodies(statement) or isinstance(statement, Barrier):
+                    settle(emitter)
+                emitter.body((statement,))
+            if self.overlaps:
+                emitter.unsettled.clear()
+            else:
+                settle(emitter)
+
+        self.at(now, stage, write, body)
+
+
+def _brought(statements: Iterable[Statement]) -> set[str]:
+    found: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, (MoveRun, PutTile)):
+            found.add(statement.tile)
+        for inner in inner_bodies(statement):
+            found |= _brought(inner)
+    return found

@@ -1,0 +1,105 @@
+"""Products of tiles by groups of four warps (wgmma), which read both tiles from shared memory by descriptors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.backends.llvm.instructions import Value
+from weft.backends.llvm.tile_instructions import multiply_by_descriptors, of_first_thread, shared_address
+from weft.backends.llvm.tile_layout import (
+    CHUNK,
+    FRAGMENT_COLUMNS,
+    FRAGMENT_SUMS,
+    GROUP_ROWS,
+    MOST_COLUMNS,
+    GroupOperand,
+    Shares,
+    layout_of,
+)
+from weft.backends.llvm.types import INT32, INT64, element_bytes
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer
+
+if TYPE_CHECKING:
+    from weft.backends.llvm.emit import Emitter
+
+_ADDRESS_BITS = (1 << 18) - 1  # of shared memory, in a descriptor
+_STEP = 32  # bytes of the depth that are multiplied at once
+
+
+def is_for(left: Buffer, right: Buffer, shares: Shares) -> bool:
+    """Whether groups of warps can multiply these tiles into sums that are shared so."""
+    if shares.team == 1 or _columns(shares, left.dtype) is None:
+        return False
+    operands = [_operand(buffer) for buffer in (left, right)]
+    if any(operand.layout.width < _STEP for operand in operands):
+        return False
+    if any(operand.turned and operand.layout.element != 2 for operand in operands):
+        return False
+    wide = operands[1].layout.width // 2
+    return not (left.tile and left.tile.turned and operands[0].layout.width < 2 * GROUP_ROWS) and not (
+        operands[1].turned and (shares.columns % wide or (_columns(shares, left.dtype) or 0) % wide)
+    )
+
+
+def _operand(buffer: Buffer) -> GroupOperand:
+    assert buffer.tile is not None
+    return GroupOperand(layout_of(buffer.tile, element_bytes(buffer.dtype)), buffer.tile.turned)
+
+
+def _columns(shares: Shares, dtype: DType) -> int | None:
+    """Columns of one product."""
+    step = 2 * FRAGMENT_COLUMNS if dtype.is_integer else FRAGMENT_COLUMNS
+    for parts in range(1, shares.column_tiles + 1):
+        columns = shares.columns // parts
+        if shares.columns % parts == 0 and columns <= MOST_COLUMNS and columns % step == 0:
+            return columns
+    return None
+
+
+def multiply(
+    emitter: Emitter, left: Buffer, right: Buffer, shares: Shares, origin: tuple[Value, Value], sums: list[Value]
+) -> list[Value]:
+    """A thread's sums with the product added, once it is waited for; `origin` is where its group's sums start."""
+    assert left.tile is not None
+    builder = emitter.builder
+    operands = [_operand(buffer) for buffer in (left, right)]
+    columns = _columns(shares, left.dtype)
+    assert columns is not None
+    starts = []
+    for buffer, operand, first in zip((left, right), operands, origin):
+        address = shared_address(builder, emitter.buffers[buffer.name])
+        starts.append(builder.add(address, _row_offset(emitter, operand, first)))
+    steps = [
+        (operands[0].step_offset(step) // CHUNK, operands[1].step_offset(step) // CHUNK)
+        for step in range(left.tile.depth * element_bytes(left.dtype) // _STEP)
+    ]
+    count = columns // FRAGMENT_COLUMNS * FRAGMENT_SUMS
+    products = []
+    for number in range(0, shares.count, count):
+        row, column = shares.fragment(number // FRAGMENT_SUMS)
+        descriptors = [
+            _descriptor(emitter, operand, start, operand.row_offset(rows))
+            for operand, start, rows in zip(operands, starts, (row, column))
+        ]
+        products.append((descriptors[0], descriptors[1], steps, sums[number : number + count]))
+    turned = (operands[0].turned, operands[1].turned)
+    found = multiply_by_descriptors(builder, (left.dtype, right.dtype), turned, products)
+    return [value for part in found for value in part]
+
+
+def _row_offset(emitter: Emitter, operand: GroupOperand, rows: Value) -> Value:
+    """Bytes to a number of rows further on; of a turned tile they are whole columns."""
+    builder, layout = emitter.builder, operand.layout
+    if not operand.turned:
+        return builder.mul(rows, INT32(layout.width))
+    return builder.mul(builder.udiv(rows, INT32(layout.width // layout.element)), INT32(layout.column_bytes))
+
+
+def _descriptor(emitter: Emitter, operand: GroupOperand, start: Value, offset: int) -> Value:
+    builder = emitter.builder
+    address = of_first_thread(builder, builder.add(start, INT32(offset)))
+    units = builder.lshr(builder.and_(address, INT32(_ADDRESS_BITS)), INT32(4))
+    whole = operand.descriptor
+    fixed = INT64(whole - (1 << 64) if whole >> 63 else whole)
+    return builder.or_(builder.zext(units, INT64), fixed)

@@ -1,0 +1,201 @@
+"""Tile products for a GPU: kernels of all types and forms as PTX, with what should come out, and large ones to time.
+
+PYTHONPATH=src:tests python -m backends.llvm.tile_cases write CASES.pickle [PART OF NAMES ...]
+python tests/backends/llvm/run_tiles.py CASES.pickle RESULTS.pickle     (on the machine with the GPU; numpy and libcuda)
+PYTHONPATH=src:tests python -m backends.llvm.tile_cases check RESULTS.pickle
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from backends.llvm.tile_products import Product
+
+from weft.backends.llvm import assembly
+from weft.backends.llvm.compilation import assembly_text
+from weft.backends.llvm.emit import emit
+from weft.backends.llvm.nvptx import NvidiaProcessor
+from weft.backends.llvm.thread_lanes import ThreadLanes, launched_shared_bytes
+from weft.ir.dtypes import DType
+from weft.ir.kernel_verify import verify_kernel
+from weft.kernels.lower.barriers import with_barriers
+
+BF16, F16, F32 = DType.bfloat16, DType.float16, DType.float32
+WAYS = {"mma.sync": "sm_80", "wgmma": "sm_90a"}
+FEATURES = {"sm_80": "+ptx80", "sm_89": "+ptx84", "sm_90a": "+ptx84"}
+
+
+@dataclass(frozen=True)
+class TileCase:
+    product: Product
+    way: str
+    processor: str
+    timed: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.way} {self.processor} {self.product.name}"
+
+    def ptx(self) -> tuple[str, int]:
+        """And the bytes of shared memory that a launch brings."""
+        kernel = with_barriers(self.product.kernel)
+        verify_kernel(kernel)
+        module = assembly.Module("weft")
+        emit(kernel, module, ThreadLanes(tile_products=self.way))
+        text = assembly_text(str(module), NvidiaProcessor(self.processor, FEATURES[self.processor]))
+        return text, launched_shared_bytes(kernel, module)
+
+    def packed(self) -> dict[str, Any]:
+        """As a case of `run_tiles.py`."""
+        text, shared = self.ptx()
+        product = self.product
+        launch = (product.name, product.blocks, product.lanes, shared, [0, 1, 2, 3], [])
+        found: dict[str, Any] = {"name": self.name, "ptx": text.encode(), "launches": [launch], "out": str(product.out)}
+        if self.timed:
+            forms = (str(product.left), product.turned_left), (str(product.right), product.turned_right)
+            return {**found, "shape": product.shape, "forms": forms}
+        arrays = [array.tobytes() for array in product.arrays]
+        return {**found, "arrays": arrays, "expected": product.expected, "scale": float(np.sqrt(product.shape[2]))}
+
+
+def products() -> list[Product]:
+    """Small ones; each for all the ways that can do it."""
+    base = Product("base", shape=(128, 128, 192), tiles=(128, 128, 64), lanes=128, stages=3)
+    found = [
+        base,
+        replace(base, name="one_stage", stages=1),
+        replace(base, name="two_stages", stages=2),
+        replace(base, name="four_stages", stages=4, shape=(128, 128, 640)),
+        replace(base, name="few_turns", stages=4, shape=(128, 128, 64)),
+        replace(base, name="half", left=F16, right=F16),
+        replace(base, name="turned_left", turned_left=True),
+        replace(base, name="turned_right", turned_right=True),
+        replace(base, name="turned_both", left=F16, right=F16, turned_left=True, turned_right=True),
+        replace(base, name="two_groups", lanes=256),
+        replace(base, name="shared_columns", lanes=256, tiles=(64, 128, 64)),
+        replace(
+            base, name="shared_columns_turned", lanes=256, tiles=(64, 128, 64), turned_left=True, turned_right=True
+        ),
+        replace(base, name="wide", lanes=256, tiles=(128, 256, 64), shape=(256, 512, 256), stages=4),
+        replace(base, name="wide_turned", lanes=256, tiles=(128, 256, 64), shape=(256, 512, 256), turned_right=True),
+        replace(base, name="deep", tiles=(64, 64, 128)),
+        replace(base, name="deep_turned", tiles=(64, 64, 128), shape=(128, 128, 384), turned_left=True),
+        replace(base, name="shallow", tiles=(64, 64, 32)),
+        replace(base, name="shallowest", tiles=(64, 64, 16)),
+        replace(base, name="odd_depth", tiles=(64, 96, 96), shape=(128, 192, 192)),
+        replace(base, name="few_rows", tiles=(16, 64, 64), shape=(32, 128, 192)),
+        replace(base, name="few_rows_turned", tiles=(16, 64, 64), shape=(32, 128, 192), turned_right=True),
+        replace(base, name="few_columns", tiles=(64, 8, 64), shape=(128, 16, 192)),
+        replace(base, name="ragged", shape=(200, 168, 136), lanes=256),
+        replace(base, name="ragged_turned", shape=(200, 168, 136), turned_left=True, turned_right=True),
+        replace(base, name="ragged_puts", shape=(200, 168, 136), bring="puts", tiles=(64, 64, 64)),
+        replace(base, name="puts", bring="puts", tiles=(64, 64, 64)),
+        replace(base, name="puts_one_stage", bring="puts", stages=1, tiles=(64, 64, 64)),
+        replace(base, name="puts_two_stages", bring="puts", stages=2, turned_left=True, tiles=(64, 64, 64)),
+        replace(base, name="both", bring="both", lanes=256),
+        replace(base, name="whole", bring="whole", tiles=(64, 64, 64)),
+        replace(base, name="parts", parts=True),
+        replace(base, name="parts_puts", parts=True, bring="puts", lanes=256, tiles=(64, 64, 64)),
+        replace(base, name="scaled", scaled=True),
+        replace(base, name="scaled_parts", scaled=True, parts=True, lanes=256, shape=(200, 168, 136)),
+        replace(base, name="tf32", left=F32, right=F32, tiles=(128, 128, 32)),
+        replace(base, name="tf32_deep", left=F32, right=F32, tiles=(64, 64, 64)),
+        replace(base, name="tf32_turned_left", left=F32, right=F32, tiles=(64, 64, 32), turned_left=True),
+        replace(base, name="tf32_turned_right", left=F32, right=F32, tiles=(64, 64, 32), turned_right=True),
+        replace(base, name="bfloat16_out", result=BF16),
+    ]
+    for left in (DType.int8, DType.uint8):
+        for right in (DType.int8, DType.uint8):
+            whole = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
+            found.append(replace(whole, name=f"{left}_{right}"))
+    found.append(replace(whole, name="bytes_wide", tiles=(128, 256, 128), shape=(128, 256, 384), lanes=256))
+    found.append(replace(whole, name="bytes_turned_right", turned_right=True))
+    found.append(replace(whole, name="bytes_turned_left", turned_left=True, shape=(128, 96, 400)))
+    for left in (DType.float8e4m3fn, DType.float8e5m2):
+        for right in (DType.float8e4m3fn, DType.float8e5m2):
+            small = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
+            found.append(replace(small, name=f"{left}_{right}"))
+    return found
+
+
+def large() -> list[Product]:
+    """Those to be timed."""
+    base = Product("base", lanes=256, tiles=(128, 256, 64), stages=4, ordered=16, result=BF16)
+    found = []
+    for size in (4096, 8192):
+        shaped = replace(base, shape=(size, size, size))
+        found += [
+            replace(shaped, name=f"size_{size}_128x256_4"),
+            replace(shaped, name=f"size_{size}_128x256_3", stages=3),
+            replace(shaped, name=f"size_{size}_128x128_4", tiles=(128, 128, 64)),
+            replace(shaped, name=f"size_{size}_256x128_4", tiles=(256, 128, 64)),
+            replace(shaped, name=f"size_{size}_128x256x128_2", tiles=(128, 256, 128), stages=2),
+        ]
+    shaped = replace(base, shape=(8192, 8192, 8192))
+    found += [
+        replace(shaped, name="size_8192_128x256_4_turned_right", turned_right=True),
+        replace(shaped, name="size_8192_128x256_4_turned_left", turned_left=True),
+        replace(shaped, name="size_8192_128x256_4_order_8", ordered=8),
+        replace(shaped, name="size_8192_128x256_4_order_1", ordered=1),
+        replace(shaped, name="size_8192_tf32", left=F32, right=F32, tiles=(128, 128, 32), result=F32),
+        replace(shaped, name="size_8192_tf32_wide", left=F32, right=F32, tiles=(128, 256, 32), result=F32),
+        replace(
+            shaped, name="size_8192_int8", left=DType.int8, right=DType.int8, tiles=(128, 256, 128), result=DType.int32
+        ),
+        replace(
+            shaped, name="size_8192_e4m3", left=DType.float8e4m3fn, right=DType.float8e4m3fn, tiles=(128, 256, 128)
+        ),
+    ]
+    return found
+
+
+def by_warps() -> list[Product]:
+    """Those to be timed, as all GPUs from 8.0 on do them."""
+    base = Product("base", lanes=256, tiles=(128, 128, 32), stages=4, ordered=16, result=BF16, shape=(4096, 4096, 4096))
+    return [
+        replace(base, name="size_4096_128x128x32_4"),
+        replace(base, name="size_4096_128x256x32_3", tiles=(128, 256, 32), stages=3),
+        replace(base, name="size_4096_128x128x64_3", tiles=(128, 128, 64), stages=3),
+        replace(base, name="size_4096_128x128x64_3_four_warps", tiles=(128, 128, 64), stages=3, lanes=128),
+        replace(
+            base, name="size_4096_int8", left=DType.int8, right=DType.int8, tiles=(128, 128, 64), result=DType.int32
+        ),
+        replace(base, name="size_4096_tf32", left=F32, right=F32, result=F32),
+    ]
+
+
+def cases() -> list[TileCase]:
+    found = []
+    for product in products():
+        narrow = product.left.is_float and product.left.bits == 8
+        found.append(TileCase(product, "mma.sync", "sm_89" if narrow else "sm_80"))
+        found.append(TileCase(product, "wgmma", "sm_90a"))
+    found += [TileCase(product, "wgmma", "sm_90a", True) for product in large()]
+    found += [TileCase(product, "mma.sync", "sm_80", True) for product in by_warps()]
+    return found
+
+
+def main() -> None:
+    action, file, *wanted = sys.argv[1:]
+    if action == "write":
+        chosen = [case for case in cases() if not wanted or any(part in case.name for part in wanted)]
+        Path(file).write_bytes(pickle.dumps([case.packed() for case in chosen]))
+        print(f"{len(chosen)} cases")
+        return
+    results = pickle.loads(Path(file).read_bytes())
+    for case in cases():
+        result = results.get(case.name)
+        if result is None or case.timed:
+            continue
+        assert not isinstance(result, str), result
+        found = np.frombuffer(result, case.product.out.numpy).reshape(case.product.shape[:2])
+        print(f"{case.name}: {case.product.check(found):.3g}")
+
+
+if __name__ == "__main__":
+    main()
