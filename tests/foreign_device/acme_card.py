@@ -89,6 +89,7 @@ class Card:
     device = "acme_card"
     alignment = ALIGNMENT
     largest_buffer = MEMORY
+    binds_in_place = False
 
     def __init__(self) -> None:
         self.taken = 0  # bytes
@@ -143,7 +144,7 @@ class CardLaunches:
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
         """All is compiled when the program is."""
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> CardRecording:
+    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> CardRecording:
         return CardRecording([self._tape(launch, find) for launch in unrolled(launches) if launch.blocks])
 
     def _tape(self, launch: PlannedLaunch, find: Find) -> Tape:

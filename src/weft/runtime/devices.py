@@ -19,19 +19,19 @@ from weft.runtime.available_memory import check_memory_to_import
 
 GROUP = "weft.devices"
 _BUILT_IN = {  # the module with the DEVICE of each backend, best first
+    "cuda": "weft.backends.cuda.device",
     "webgpu": "weft.backends.webgpu.device",
     "cpu": "weft.backends.cpu.device",
     "reference": "weft.backends.reference.device",
 }
 HOST = "cpu"  # the processor that this process runs on
-_PLANNED = (Device("cuda", False, "NVIDIA GPUs: not in this version of weft"),)
 
 
 def devices() -> list[Device]:
     """Every device, best first; those of other packages last."""
     own = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
     ordered = [device for _, device in sorted(own, key=lambda entry: entry[0])]
-    return [*_PLANNED, *ordered, *(device for entry in _entries() for device in _foreign_devices(entry))]
+    return [*ordered, *(device for entry in _entries() for device in _foreign_devices(entry))]
 
 
 def choose(name: str) -> Device:
@@ -104,10 +104,9 @@ def automatic() -> Iterator[Device]:
 
 def _find(name: str) -> Device | None:
     """The device that a name means, whether it is available or not."""
-    planned = next((device for device in _PLANNED if device.name == name), None)
     kind, colon, wanted = name.partition(":")
-    if planned is not None or (colon and not wanted):
-        return planned
+    if colon and not wanted:
+        return None
     if kind in _BUILT_IN:
         return _load_built_in(kind).find(wanted)
     entry = next((entry for entry in _entries() if entry.name == kind), None)

@@ -35,32 +35,31 @@ class Processor(Protocol):
     def features(self) -> str: ...
 
 
+_ASSEMBLY, _OBJECT = 0, 1  # kinds of files, as LLVM numbers them
+
+
 def compile_module(text: str, processor: Processor) -> bytes:
     """Object code of one module."""
-    with LLVM:
-        return _compile_module(text, processor)
-
-
-def _compile_module(text: str, processor: Processor) -> bytes:
-    context = llvm.create_context()
-    module, target_machine = _optimized(text, processor, context)
-    with ffi.OutputString() as error:
-        buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(target_machine, module, 1, error)
-        if not buffer:
-            raise InternalError(f"LLVM cannot emit object code: {error}")
-    try:
-        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
-    finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+    return _emitted(text, processor, _OBJECT)
 
 
 def assembly_text(text: str, processor: Processor) -> str:
     """A module as assembly: for people, and for what assembles by itself, as the drivers of NVIDIA's GPUs do."""
+    return _emitted(text, processor, _ASSEMBLY).decode()
+
+
+def _emitted(text: str, processor: Processor, kind: int) -> bytes:
     with LLVM:
         context = llvm.create_context()
         module, target_machine = _optimized(text, processor, context)
-        assembly: str = target_machine.emit_assembly(module)
-        return assembly
+        with ffi.OutputString() as error:
+            buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(target_machine, module, kind, error)
+            if not buffer:
+                raise InternalError(f"LLVM cannot emit code: {error}")
+        try:
+            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _optimized(text: str, processor: Processor, context: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ folder work with these. Buffers are the device's own kind, here known by their s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +36,10 @@ class LaunchRecording(Protocol):
     """A plan's launches, bound to memory and ready to be submitted as often as is asked for."""
 
     seconds: float  # that the last run took, for whoever wants to know what to expect
+
+    def bind(self, regions: Mapping[int, BufferSlice]) -> None:
+        """Let inputs and outputs, by the numbers of their regions, be elsewhere from the next run on."""
+        ...
 
 
 class TimedLaunches(LaunchRecording, Protocol):
@@ -71,6 +75,11 @@ class MemoryDevice(Protocol):
     @property
     def largest_buffer(self) -> int:
         """Bytes."""
+        ...
+
+    @property
+    def binds_in_place(self) -> bool:
+        """Whether recordings `bind` inputs and outputs; otherwise these are copied into and out of a run's memory."""
         ...
 
     def buffer(self, size: int, label: str = "") -> Any:
@@ -118,6 +127,6 @@ class LaunchCompiler(Protocol):
         """Get ready what these launches need, and those of other sizes too where they are alike."""
         ...
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> Any:
-        """The launches in order, as a LaunchRecording."""
+    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> Any:
+        """The launches in order, as a LaunchRecording; regions that are `movable` may be bound to other places."""
         ...

@@ -1,8 +1,8 @@
 """A native section on a device with memory of its own: its launches recorded for each set of sizes that it has met.
 
 All memory of a run but the weights is one buffer: arena, errors, inputs, outputs. It serves all sections of a program,
-one run at a time. Inputs are written or copied into it; outputs are copied out of it: to the host, or to tensors that
-stay on the device.
+one run at a time. Arrays are written into it, and outputs read from it. Tensors that are on the device, and those that
+stay there, are bound where they lie if the device can, and otherwise copied into and out of it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.threads import reentrant_lock
 
 _LONG = 0.1  # seconds of a run that somebody may want to end before
+_ALIGNED = 16  # bytes that what is bound in place starts at a multiple of, whatever its kernels read at once
 _APART = 256  # regions start at multiples of it, whatever a device asks for
 
 
@@ -143,7 +144,9 @@ class ResidentSection(PlannedSection[ResidentPlan]):
         return size - plan.arena_bytes - sum(_output_bytes(plan)) + launches * self._launches.parameter_bytes
 
     def _record(self, prepared: ResidentPlan, memory: Any) -> Any:
-        return self._launches.record(prepared.plan.launches, self._finder(prepared, memory))
+        count = len(self.section.inputs) + len(self.section.outputs)
+        movable = range(FIRST_FREE, FIRST_FREE + count) if self.device.binds_in_place else range(0)
+        return self._launches.record(prepared.plan.launches, self._finder(prepared, memory), movable)
 
     def _finder(self, prepared: ResidentPlan, memory: Any) -> Find:
         def find(place: Place, size: int) -> BufferSlice:
@@ -159,32 +162,49 @@ class ResidentSection(PlannedSection[ResidentPlan]):
         memory = self.memory.buffer
         first = FIRST_FREE - ARENA
         before: list[Copy] = []
-        for start, content in zip(prepared.starts[first:], inputs):
+        bound: dict[int, BufferSlice] = {}
+        for region, (start, content) in enumerate(zip(prepared.starts[first:], inputs), FIRST_FREE):
             if isinstance(content, ResidentTensor):
-                before.append((content.buffer_on(self.device), 0, memory, start, content.nbytes))
+                place = content.place_on(self.device)
+                if self._can_bind(place):
+                    bound[region] = place
+                    continue
+                before.append((place.buffer, place.offset, memory, start, content.nbytes))
             else:
                 array = np.ascontiguousarray(content)
                 if array.nbytes:
                     self.device.write(memory, start, array)
+            bound[region] = BufferSlice(memory, start, 0)
         errors = [BufferSlice(memory, prepared.starts[ERRORS - ARENA], 4)] if prepared.reports else []
         results: list[Any] = []
         reads: list[Read] = [(error.buffer, error.offset, error.size) for error in errors]
         after: list[Copy] = []
         places = prepared.starts[first + len(self.section.inputs) :]
-        for value, start, (shape, dtype) in zip(self.section.outputs, places, prepared.plan.outputs):
+        outputs = zip(self.section.outputs, places, prepared.plan.outputs)
+        for region, (value, start, (shape, dtype)) in enumerate(outputs, FIRST_FREE + len(self.section.inputs)):
             size = prod(shape) * dtype.itemsize
+            bound[region] = BufferSlice(memory, start, size)
             if value in keep:
                 tensor = ResidentTensor(self.device, self.device.buffer(size, "tensor"), shape, dtype)
-                after.append((memory, start, tensor.buffer_on(self.device), 0, size))
+                place = tensor.place_on(self.device)
+                if self._can_bind(place):
+                    bound[region] = place
+                else:
+                    after.append((memory, start, place.buffer, place.offset, size))
                 results.append(tensor)
             else:
                 results.append((shape, dtype))
                 reads.append((memory, start, size))
+        if self.device.binds_in_place:
+            recording.bind(bound)
         began = perf_counter()
         found = self.device.execute(Commands(errors, before, recording, after), reads, long=recording.seconds > _LONG)
         if reads:
             recording.seconds = perf_counter() - began
         return self._read(found, prepared.reports, results)
+
+    def _can_bind(self, place: BufferSlice) -> bool:
+        return self.device.binds_in_place and place.offset % _ALIGNED == 0
 
     @staticmethod
     def _read(content: list[Array], reports: bool, results: list[Any]) -> list[Any]:

@@ -6,33 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.resident.device import Array, MemoryDevice
+from weft.backends.resident.device import Array, BufferSlice, MemoryDevice
 from weft.errors import DeviceError
 from weft.ir.tensors import DeviceTensor
 
 
 class ResidentTensor(DeviceTensor):
-    """A tensor in a buffer of its own."""
+    """A tensor in a buffer, from an offset on."""
 
-    def __init__(self, home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
+    ) -> None:
         super().__init__(shape, dtype, home.device)
         self.home = home
         self._buffer: Any = buffer
+        self._offset = offset
 
-    def buffer_on(self, device: MemoryDevice) -> Any:
-        """Its buffer, for a device that must be its own."""
+    def place_on(self, device: MemoryDevice) -> BufferSlice:
+        """Where it lies, for a device that must be its own."""
         self.check_usable()
         if device is not self.home:
             self.home.check()  # it may be the same that was lost, and opened again
             raise DeviceError(f"{self!r} cannot be used on {device.device}")
-        return self._buffer
+        return BufferSlice(self._buffer, self._offset, self.nbytes)
 
     def shared(self) -> ResidentTensor:
         """Another tensor with the same memory, which is freed when both are released."""
-        return ResidentTensor(self.home, self.buffer_on(self.home), self.shape, self.dtype)
+        place = self.place_on(self.home)
+        return ResidentTensor(self.home, place.buffer, self.shape, self.dtype, place.offset)
 
     def _read(self) -> Array:
-        (content,) = self.home.read([(self.buffer_on(self.home), 0, self.nbytes)])
+        place = self.place_on(self.home)
+        (content,) = self.home.read([(place.buffer, place.offset, place.size)])
         return content.view(self.dtype).reshape(self.shape)
 
     def _release(self) -> None:

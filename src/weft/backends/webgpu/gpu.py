@@ -180,6 +180,10 @@ class Gpu:
     def largest_buffer(self) -> int:
         return self.limits.max_buffer_bytes
 
+    @property
+    def binds_in_place(self) -> bool:
+        return False
+
     def buffer(self, size: int, label: str = "", usage: int = 0) -> GpuBuffer:
         """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
         size = max(_LEAST_BUFFER, -(-size // 4) * 4)

@@ -260,7 +260,12 @@ class GpuLaunches:
         binder = LaunchBinder(self.gpu, self.shaders, find)
         binder.pipelines(binder.bind(launches, idle=True))
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> Recording:
+    def record(
+        self,
+        launches: Sequence[PlannedLaunch | Repeated],
+        find: Find,
+        movable: range = range(0),  # noqa: ARG002
+    ) -> Recording:
         binder = LaunchBinder(self.gpu, self.shaders, find)
         return binder.record(binder.bind(launches))
 

@@ -1,0 +1,367 @@
+"""An opened GPU: its memory, its stream, its code, with failures as weft errors.
+
+There is one for each GPU and process, which all models share, on the context that other libraries in the process use
+too. Work is done in the order of one stream. After a fault that the driver does not recover from it stays lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ctypes import Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from weft.backends.cuda.gpus import NvidiaGpu, find_gpu
+from weft.backends.cuda.library import (
+    OUT_OF_MEMORY,
+    DriverError,
+    Library,
+    check_process,
+    is_own_process,
+    library,
+)
+from weft.backends.resident.device import Commands, Copy
+from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
+from weft.threads import lock
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 256
+_NOT_READY = 600
+_NON_BLOCKING = 1  # a stream that does not wait for the one without a name
+_NO_TIMES = 2  # an event that is not asked when it was
+_SHARED_ATTRIBUTE = 8  # of a function: bytes of shared memory that launches may bring
+_SHARED_WITHOUT_ASKING = 48 << 10
+_KEPT_FREE = 256 << 20  # bytes of memory that was freed, kept for what is asked for next
+_LEAST_BUFFER = 16
+_POLL = 2e-3  # seconds between looks at a run that Ctrl-C may end
+
+
+class _PoolProperties(Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = (
+        ("kind", c_int),
+        ("handles", c_int),
+        ("place_kind", c_int),
+        ("place", c_int),
+        ("security", c_void_p),
+        ("most", c_size_t),
+        ("usage", c_ushort),
+        ("reserved", c_char * 54),
+    )
+
+
+class CudaBuffer:
+    """Memory of a GPU, from `address` on. It is freed by `release`, or with the last reference to it."""
+
+    __slots__ = ("__weakref__", "_gpu", "_owner", "address", "size")
+
+    def __init__(self, gpu: Gpu, address: int, size: int, owner: Any = None) -> None:
+        """`owner`: whose memory it is, if not ours; it is held, and nothing is freed."""
+        self._gpu = gpu
+        self._owner = owner
+        self.address = address
+        self.size = size
+        if owner is None:
+            gpu.count(size)
+
+    def release(self) -> None:
+        """Free it, once all that was submitted before is done."""
+        address, self.address = self.address, 0
+        if self._owner is not None:
+            self._owner = None
+        elif address:
+            self._gpu.free(address, self.size)
+
+    __del__ = release
+
+
+class Function:
+    """A kernel's code on a GPU."""
+
+    __slots__ = ("__weakref__", "_gpu", "_module", "handle", "shared_bytes")
+
+    def __init__(self, gpu: Gpu, module: int, handle: int, shared_bytes: int) -> None:
+        self._gpu = gpu
+        self._module = module
+        self.handle = handle
+        self.shared_bytes = shared_bytes  # that a launch brings
+
+    def __del__(self) -> None:
+        self._gpu.unload(self._module)
+
+
+class Gpu:
+    """An opened GPU. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
+
+    def __init__(self, described: NvidiaGpu, driver: Library) -> None:
+        self.described = described
+        self.name = described.name
+        self.device = described.device
+        self.driver = driver
+        self.allocated = 0
+        self.peak = 0
+        self.lost: str | None = None
+        self.alignment = ALIGNMENT
+        self.binds_in_place = True
+        self.largest_buffer = described.memory_bytes
+        self.functions: WeakValueDictionary[Any, Function] = WeakValueDictionary()
+        self._lock = lock()
+        self._context = c_void_p()
+        self._pool = c_void_p()
+        self._stream = c_void_p()
+        try:
+            device = c_int()
+            driver("cuDeviceGet", byref(device), described.number)
+            driver("cuDevicePrimaryCtxRetain", byref(self._context), device)
+            with self.current():
+                driver("cuStreamCreate", byref(self._stream), _NON_BLOCKING)
+                if described.pools:
+                    self._make_pool(device.value)
+        except DriverError as fault:
+            raise self.failure("opening it", fault) from fault
+
+    def __repr__(self) -> str:
+        return f"<Gpu {self.described}>"
+
+    def _make_pool(self, device: int) -> None:
+        properties = _PoolProperties(kind=1, place_kind=1, place=device)
+        self.driver("cuMemPoolCreate", byref(self._pool), byref(properties))
+        threshold = c_uint64(_KEPT_FREE)
+        self.driver("cuMemPoolSetAttribute", self._pool, 4, byref(threshold))  # RELEASE_THRESHOLD
+
+    # ---- the driver
+
+    @contextmanager
+    def current(self) -> Iterator[Library]:
+        """The driver with this GPU as the one that calls are about, whatever it was before."""
+        push = self.driver.function("cuCtxPushCurrent_v2")(self._context)
+        if push:
+            raise self.driver.fault("cuCtxPushCurrent", push)
+        try:
+            yield self.driver
+        finally:
+            self.driver.function("cuCtxPopCurrent_v2")(byref(c_void_p()))
+
+    @contextmanager
+    def at_work(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[Library]:
+        """The same, with faults as weft's errors that say at what."""
+        self._refuse_if_lost()
+        try:
+            with self.current() as driver:
+                yield driver
+        except DriverError as fault:
+            raise self.failure(what, fault, kind) from fault
+
+    def failure(self, what: str, fault: DriverError, otherwise: type[DeviceError] = DeviceError) -> WeftError:
+        """What the driver's fault is to weft's users."""
+        if fault.is_fatal:
+            self.lost = self.lost or str(fault)
+            return self._lost_error()
+        if fault.code == OUT_OF_MEMORY:
+            problem = f"{what} cannot be had: {self.name} is out of memory, with {self.allocated:,} bytes of weft's"
+            return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
+        return otherwise(f"{what}, on {self.name}: {fault}", hint=fault.hint)
+
+    def _refuse_if_lost(self) -> None:
+        check_process()
+        if self.lost is not None:
+            raise self._lost_error()
+
+    def _lost_error(self) -> DeviceLostError:
+        hint = "no library can use this GPU in this process any more: start another process, or choose another device"
+        return DeviceLostError(f"{self.name} is lost: {self.lost}", hint=hint)
+
+    def check(self) -> None:
+        """Raise DeviceLostError if the device is lost."""
+        with self.at_work("the device") as driver:
+            code = driver.function("cuStreamQuery")(self._stream)
+            if code not in (0, _NOT_READY):
+                raise driver.fault("cuStreamQuery", code)
+
+    @property
+    def stream(self) -> c_void_p:
+        """On which all work is done."""
+        return self._stream
+
+    # ---- memory
+
+    def buffer(self, size: int, label: str = "") -> CudaBuffer:  # noqa: ARG002
+        """Memory, zero at first; OutOfMemoryError if it cannot be had."""
+        size = max(_LEAST_BUFFER, -(-size // 16) * 16)
+        address = c_uint64()
+        with self.at_work(f"a buffer of {size:,} bytes") as driver:
+            self._allocate(driver, address, size)
+            buffer = CudaBuffer(self, address.value, size)
+            driver("cuMemsetD8Async", address, 0, c_size_t(size), self._stream)
+        return buffer
+
+    def _allocate(self, driver: Library, address: c_uint64, size: int) -> None:
+        if not self._pool:
+            driver("cuMemAlloc_v2", byref(address), c_size_t(size))
+            return
+        get = driver.function("cuMemAllocFromPoolAsync")
+        code = get(byref(address), c_size_t(size), self._pool, self._stream)
+        if code == OUT_OF_MEMORY:  # what was freed may come back once all is done
+            driver("cuStreamSynchronize", self._stream)
+            driver("cuMemPoolTrimTo", self._pool, c_size_t(0))
+            code = get(byref(address), c_size_t(size), self._pool, self._stream)
+        if code:
+            raise driver.fault("cuMemAllocFromPoolAsync", code)
+
+    def free(self, address: int, size: int) -> None:
+        """Give memory back; nothing is raised where the driver is gone."""
+        self.count(-size)
+        if not is_own_process() or self.lost is not None:
+            return
+        with suppress(DriverError), self.current() as driver:
+            if self._pool:
+                driver("cuMemFreeAsync", c_uint64(address), self._stream)
+            else:
+                driver("cuStreamSynchronize", self._stream)
+                driver("cuMemFree_v2", c_uint64(address))
+
+    def count(self, size: int) -> None:
+        with self._lock:
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+
+    def write(self, buffer: CudaBuffer, offset: int, data: Any) -> None:
+        """Write anything with bytes in a row; they are taken before this returns."""
+        array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        with self.at_work("writing to a buffer") as driver:
+            place = c_uint64(buffer.address + offset)
+            driver("cuMemcpyHtoDAsync_v2", place, c_void_p(array.ctypes.data), c_size_t(array.nbytes), self._stream)
+            if array.nbytes > 1 << 16:  # smaller ones the driver has copied already
+                driver("cuStreamSynchronize", self._stream)
+
+    def read(self, reads: Sequence[tuple[CudaBuffer, int, int]]) -> list[Array]:
+        """Bytes of slices, each an array of its own."""
+        with self.at_work("reading a buffer") as driver:
+            return self._read(driver, reads, long=False)
+
+    def _read(self, driver: Library, reads: Sequence[tuple[CudaBuffer, int, int]], long: bool) -> list[Array]:
+        results = [np.empty(size, np.uint8) for _, _, size in reads]
+        if long:
+            self._wait_patiently(driver)
+        for (buffer, offset, size), result in zip(reads, results):
+            if size:
+                place = c_uint64(buffer.address + offset)
+                driver("cuMemcpyDtoHAsync_v2", c_void_p(result.ctypes.data), place, c_size_t(size), self._stream)
+        driver("cuStreamSynchronize", self._stream)
+        return results
+
+    # ---- code
+
+    def load(self, key: Any, name: str, code: bytes, shared_bytes: int) -> Function:
+        """A kernel's assembled code as a function; that of an equal key is shared."""
+        with self._lock:
+            known = self.functions.get(key)
+        if known is not None:
+            return known
+        module, handle = c_void_p(), c_void_p()
+        with self.at_work(f"kernel {name!r}", KernelError) as driver:
+            driver("cuModuleLoadData", byref(module), code)
+            made = Function(self, module.value or 0, 0, shared_bytes)
+            driver("cuModuleGetFunction", byref(handle), module, name.encode())
+            made.handle = handle.value or 0
+            if shared_bytes > _SHARED_WITHOUT_ASKING:
+                driver("cuFuncSetAttribute", handle, _SHARED_ATTRIBUTE, shared_bytes)
+        with self._lock:
+            return self.functions.setdefault(key, made)
+
+    def unload(self, module: int) -> None:
+        if module and is_own_process() and self.lost is None:
+            with suppress(DriverError), self.current() as driver:
+                driver("cuModuleUnload", c_void_p(module))
+
+    # ---- running
+
+    def execute(
+        self, commands: Commands, reads: Sequence[tuple[CudaBuffer, int, int]], long: bool = False
+    ) -> list[Array]:
+        """Run a program's commands and read slices; where there are none to read, do not wait."""
+        with self.at_work("running kernels") as driver:
+            for cleared in commands.cleared:
+                place = c_uint64(cleared.buffer.address + cleared.offset)
+                driver("cuMemsetD8Async", place, 0, c_size_t(cleared.size), self._stream)
+            self._copy(driver, commands.before)
+            commands.recording.launch(driver, self._stream)
+            self._copy(driver, commands.after)
+            return self._read(driver, reads, long) if reads else []
+
+    def _copy(self, driver: Library, copies: Sequence[Copy]) -> None:
+        for source, start, target, place, size in copies:
+            if size:
+                ends = c_uint64(target.address + place), c_uint64(source.address + start)
+                driver("cuMemcpyDtoDAsync_v2", *ends, c_size_t(size), self._stream)
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is done."""
+        with self.at_work("waiting for kernels") as driver:
+            driver("cuStreamSynchronize", self._stream)
+
+    def _wait_patiently(self, driver: Library) -> None:
+        """The same so that Ctrl-C can end the wait; the device goes on."""
+        query = driver.function("cuStreamQuery")
+        while (code := query(self._stream)) == _NOT_READY:
+            time.sleep(_POLL)
+        if code:
+            raise driver.fault("cuStreamQuery", code)
+
+    def timed(self, recording: Any) -> Any:
+        """The same launches, with times."""
+        return recording.timed()
+
+    def check_can_time(self) -> None:
+        """It always can."""
+
+    # ---- what other libraries have on the same GPU
+
+    def foreign(self, address: int, size: int, owner: Any) -> CudaBuffer:
+        """Memory of someone else's as a buffer; `owner` is held as long as that is."""
+        return CudaBuffer(self, address, size, owner)
+
+    def after_stream(self, stream: int) -> None:
+        """What is submitted from now on runs after all that another stream has been given."""
+        self._order(c_void_p(stream), self._stream)
+
+    def before_stream(self, stream: int) -> None:
+        """What another stream is given from now on runs after all that was submitted here."""
+        self._order(self._stream, c_void_p(stream))
+
+    def _order(self, first: c_void_p, second: c_void_p) -> None:
+        event = c_void_p()
+        with self.at_work("ordering streams") as driver:
+            driver("cuEventCreate", byref(event), _NO_TIMES)
+            try:
+                driver("cuEventRecord", event, first)
+                driver("cuStreamWaitEvent", second, event, c_uint(0))
+            finally:
+                driver("cuEventDestroy_v2", event)
+
+
+def elapsed_nanoseconds(driver: Library, first: c_void_p, second: c_void_p) -> float:
+    """Between two events that have both happened."""
+    milliseconds = c_float()
+    driver("cuEventElapsedTime", byref(milliseconds), first, second)
+    return milliseconds.value * 1e6
+
+
+_open: dict[int, Gpu] = {}
+_opening = lock()
+
+
+def open_gpu(wanted: str = "") -> Gpu:
+    """The GPU that a number or name means, opened if it is not."""
+    check_process()
+    described = find_gpu(wanted)
+    with _opening:
+        gpu = _open.get(described.number)
+        if gpu is None:
+            gpu = _open[described.number] = Gpu(described, library())
+        return gpu

@@ -1,0 +1,154 @@
+"""A driver without a GPU: it keeps memory on the host, and notes what is asked of it instead of running kernels.
+
+Functions take what weft passes to libcuda; whatever a program makes goes through them, so that all of the device's path
+up to the driver runs where there is no GPU. PTX is assembled by `assemble`, if one is given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from weft.backends.cuda.gpus import NvidiaGpu
+from weft.backends.cuda.launches import _KernelNode
+
+H200 = NvidiaGpu(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 60 << 20, 1980000, 3201000, 6144, True)
+A100 = NvidiaGpu(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 40 << 20, 1410000, 1593000, 5120, True)
+T4 = NvidiaGpu(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 4 << 20, 1590000, 5001000, 256, True)
+
+
+@dataclass
+class Node:
+    """A node of a graph: a kernel's launch, or an event."""
+
+    number: int
+    after: tuple[int, ...]
+    function: int = 0
+    blocks: int = 0
+    lanes: int = 0
+    shared_bytes: int = 0
+    words: tuple[int, ...] = ()
+
+
+@dataclass
+class RecordingDriver:
+    """Stands in for `weft.backends.cuda.library.Library`."""
+
+    parameters: dict[int, int] = field(default_factory=dict)  # how many words a function takes
+    assemble: Callable[[str, str], bytes] | None = None
+    fail: dict[str, int] = field(default_factory=dict)  # codes that functions return
+    calls: Counter[str] = field(default_factory=Counter)
+    memory: dict[int, Any] = field(default_factory=dict)
+    freed: int = 0
+    graphs: dict[int, list[Node]] = field(default_factory=dict)
+    launched: list[int] = field(default_factory=list)  # graphs
+    names: dict[int, str] = field(default_factory=dict)  # of functions
+    texts: list[str] = field(default_factory=list)  # of PTX
+    _numbers: Any = field(default_factory=lambda: count(1))
+    _linked: dict[int, bytes] = field(default_factory=dict)
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        code = self.function(name)(*arguments)
+        if code:
+            raise self.fault(name, code)
+
+    def fault(self, name: str, code: int) -> Exception:
+        from weft.backends.cuda.library import DriverError
+
+        return DriverError(name, code, f"made up (error {code})")
+
+    def has(self, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def function(self, name: str) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            self.calls[name] += 1
+            if name in self.fail:
+                return self.fail[name]
+            own = getattr(self, name.removesuffix("_v2"), None)
+            return (own(*arguments) if own is not None else self._made(name, *arguments)) or 0
+
+        return call
+
+    def _made(self, name: str, *arguments: Any) -> None:
+        """Whatever is created or asked for gets a number."""
+        made = ("Create", "Retain", "cuDeviceGet", "cuModuleLoadData", "cuCtxPopCurrent")
+        if name.startswith(made) or name.endswith(made) or "Create" in name or "Retain" in name:
+            arguments[0]._obj.value = next(self._numbers)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def cuMemAllocFromPoolAsync(self, address: Any, size: Any, *_: Any) -> None:
+        content = (ctypes.c_char * size.value)()
+        place = ctypes.addressof(content)
+        self.memory[place] = content
+        address._obj.value = place
+
+    def cuMemFreeAsync(self, address: Any, _: Any) -> None:
+        del self.memory[address.value]
+        self.freed += 1
+
+    def cuMemsetD8Async(self, address: Any, value: int, size: Any, _: Any) -> None:
+        ctypes.memset(address.value, value, size.value)
+
+    def cuMemcpyHtoDAsync(self, target: Any, source: Any, size: Any, _: Any) -> None:
+        ctypes.memmove(target.value, source.value, size.value)
+
+    cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = cuMemcpyHtoDAsync  # noqa: N815
+
+    # -- code --------------------------------------------------------------------------------------------------------
+
+    def cuLinkCreate(self, *arguments: Any) -> None:
+        arguments[-1]._obj.value = next(self._numbers)
+
+    def cuLinkAddData(self, state: Any, _: int, text: Any, *rest: Any) -> None:
+        name = rest[1].decode()
+        ptx = text.value.decode()
+        self.texts.append(ptx)
+        self._linked[state.value] = self.assemble(name, ptx) if self.assemble is not None else name.encode()
+
+    def cuLinkComplete(self, state: Any, image: Any, size: Any) -> None:
+        code = self._linked[state.value]
+        self.memory[-state.value] = held = ctypes.create_string_buffer(code)
+        image._obj.value, size._obj.value = ctypes.addressof(held), len(code)
+
+    def cuModuleGetFunction(self, handle: Any, _: Any, name: bytes) -> None:
+        handle._obj.value = next(self._numbers)
+        self.names[handle._obj.value] = name.decode()
+
+    # -- graphs ------------------------------------------------------------------------------------------------------
+
+    def cuGraphCreate(self, graph: Any, _: Any) -> None:
+        graph._obj.value = next(self._numbers)
+        self.graphs[graph._obj.value] = []
+
+    def cuGraphAddKernelNode(self, node: Any, graph: Any, after: Any, many: Any, given: Any) -> None:
+        number = node._obj.value = next(self._numbers)
+        made = Node(number, tuple(after[n] for n in range(many.value)))
+        self._fill(made, given._obj)
+        self.graphs[graph.value].append(made)
+
+    def cuGraphAddEventRecordNode(self, node: Any, graph: Any, after: Any, many: Any, _: Any) -> None:
+        number = node._obj.value = next(self._numbers)
+        self.graphs[graph.value].append(Node(number, tuple(after[n] for n in range(many.value))))
+
+    def cuGraphExecKernelNodeSetParams(self, _: Any, node: Any, given: Any) -> None:
+        (found,) = (known for nodes in self.graphs.values() for known in nodes if known.number == node.value)
+        self._fill(found, given._obj)
+
+    def cuGraphInstantiateWithFlags(self, executable: Any, graph: Any, _: Any) -> None:
+        executable._obj.value = graph.value
+
+    def cuGraphLaunch(self, executable: Any, _: Any) -> None:
+        self.launched.append(executable.value)
+
+    def _fill(self, node: Node, given: _KernelNode) -> None:
+        node.function, node.blocks, node.lanes = given.function, given.grid_x, given.block_x
+        node.shared_bytes = given.shared_bytes
+        many = self.parameters.get(given.function, 0)
+        pointers = (ctypes.c_void_p * many).from_address(given.parameters) if many else ()
+        node.words = tuple(ctypes.c_uint64.from_address(place).value for place in pointers)
