@@ -422,7 +422,8 @@ def test_devices() -> None:
         ({"threads": -1}, "threads must be a positive number"),
         ({"threads": 1.5}, "threads must be a positive number"),
         ({"threads": True}, "threads must be a positive number"),
-        ({"precision": "fast"}, "'fast' is not available"),
+        ({"precision": "worst"}, "'worst' is not available"),
+        ({"precision": "fast", "device": "cpu"}, "'fast' is not available on the CPU yet"),
     ],
 )
 def test_mistaken_options(options: dict[str, Any], said: str) -> None:
@@ -439,7 +440,8 @@ def test_an_absent_device_says_why(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"threads": 2}, {"precision": "float32"}, {"precision": "strict"}, {"cache": False}]
+    "options",
+    [{"threads": 2}, {"precision": "float32"}, {"precision": "strict"}, {"precision": "tf32"}, {"cache": False}],
 )
 def test_options(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(weft.load(affine(), **options)(X)[0], Y)
@@ -502,7 +504,7 @@ def test_options_are_stated_once() -> None:
 
 
 def test_options_are_checked_before_anything_is_read() -> None:
-    for option in ({"precision": "fast"}, {"prefer": "beauty"}, {"threads": 0}, {"memory_limit": "much"}, {"dump": 5}):
+    for option in ({"precision": "worst"}, {"prefer": "beauty"}, {"threads": 0}, {"memory_limit": "much"}, {"dump": 5}):
         with pytest.raises(weft.WeftError, match=next(iter(option))):
             weft.load("nowhere.onnx", **option)  # type: ignore[arg-type]
     options = LoadOptions(threads=np.int64(2), memory_limit="1 KiB", dump="x", prefer="speed")  # type: ignore[arg-type]

@@ -166,6 +166,10 @@ class Pipeline:
         return session if limit is None else self._fitting(session, limit)
 
     def _load(self) -> Session:
+        try:
+            self.driver.check_precision(self.precision)
+        except WeftError as error:
+            raise error.at(file=self.file) from error.__cause__
         if isinstance(self.driver, KeepingDriver):
             specs, program = self._compiled(self.driver)
         else:

@@ -129,6 +129,11 @@ class Driver(ABC):
     def start(self, program: Compiled, options: RunOptions) -> Runner:
         """What runs a program."""
 
+    def check_precision(self, precision: str) -> None:  # noqa: B027
+        """Raise DeviceError where it takes no model in a precision; one that has nothing narrower computes as in
+        float32.
+        """
+
     @abstractmethod
     def place(self, array: Array) -> DeviceTensor:
         """A tensor on the device with the elements of an array that nobody else has."""

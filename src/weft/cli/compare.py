@@ -13,7 +13,7 @@ from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
 from weft.compat.onnxruntime_values import PEER, InOnnxruntime
 from weft.errors import InputError
-from weft.ir.dtypes import from_numpy
+from weft.ir.dtypes import DType, from_numpy
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
 from weft.opset.lower import untraced
@@ -21,7 +21,9 @@ from weft.report.comparison import Deviation, Findings, Method, ModelComparison,
 from weft.report.contenders import Contender, InFloat64, OnDevice
 from weft.report.deviation import Difference
 from weft.report.layers import layers
-from weft.runtime.options import LoadOptions
+from weft.runtime.device_report import rounding_text
+from weft.runtime.explain import NarrowedProduct
+from weft.runtime.options import NARROW, PRECISIONS, LoadOptions
 from weft.runtime.policy import route
 from weft.runtime.progress import stages
 
@@ -63,6 +65,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="E",
         help="the error that any layer of floats may have (default: by type and depth, as the output states)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="what the devices that are compared compute in (default float32); the first one, which they are compared "
+        "with, computes in float32. tf32 and fast may be as far off as a model in float16",
+    )
     parser.add_argument("--quick", action="store_true", help="do not run every node on its own, too")
     parser.add_argument("--all", action="store_true", help="list all layers, and not only those that tell most")
     parser.add_argument("--json", action="store_true", help="print JSON, with all layers")
@@ -78,20 +87,26 @@ def run(args: argparse.Namespace) -> int:
     arrays = {item.name: item.array for item in given}
     base: Contender
     if args.truth:
-        base, others = InFloat64(graph, arrays), [_contender(args.model, device, arrays) for device in devices]
+        base = InFloat64(graph, arrays)
     else:
-        base, *others = (_contender(args.model, device, arrays) for device in devices)
+        base = _contender(args.model, devices[0], arrays)
+    compared = devices if args.truth else devices[1:]
+    others = [_contender(args.model, device, arrays, "", args.precision) for device in compared]
     if args.against is not None:
-        other_file = Path(args.against).name
-        others = [_contender(args.against, device, arrays, f" of {other_file}") for device in devices]
-    method = Method(args.tolerance, alone=not args.quick)
+        suffix = f" of {Path(args.against).name}"
+        others = [_contender(args.against, device, arrays, suffix, args.precision) for device in devices]
+    products = DType.float16 if args.precision in NARROW else None  # tf32 has as many bits behind the point
+    method = Method(args.tolerance, alone=not args.quick, products=products)
     with stages("comparing") as progress:
         comparison = compare(layers(graph, arrays), arrays, base, others, method, progress.stage)
     if args.json:
         told = {"model": args.model, "against": args.against, "sizes": sizes, "inputs": _inputs_record(given)}
-        output.print_json({**told, **_record(comparison)})
+        output.print_json({**told, "precision": args.precision, **_record(comparison), "narrowed": _narrowed(others)})
     else:
         print_comparison(comparison, given, args.all)
+        if args.precision in NARROW:
+            for name, found in _narrowed(others).items():
+                output.console().print(f"{name}: {rounding_text(args.precision, found)}", highlight=False)
     return 0 if all(findings.agrees for findings in comparison.findings) else 1
 
 
@@ -106,10 +121,17 @@ def _devices(args: argparse.Namespace) -> list[str]:
     return devices
 
 
-def _contender(path: str, device: str, arrays: Mapping[str, Any], suffix: str = "") -> Contender:
+def _narrowed(contenders: Sequence[Contender]) -> dict[str, tuple[NarrowedProduct, ...]]:
+    """The products of each that round their operands."""
+    return {one.name: one.narrowed for one in contenders if isinstance(one, OnDevice)}
+
+
+def _contender(
+    path: str, device: str, arrays: Mapping[str, Any], suffix: str = "", precision: str = "float32"
+) -> Contender:
     if device == PEER:
         return InOnnxruntime(f"{device}{suffix}", path, arrays)
-    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays)
+    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays, precision)
 
 
 def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:

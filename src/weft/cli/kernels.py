@@ -12,7 +12,7 @@ from rich.text import Text
 
 from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import named
-from weft.cli import inputs, output
+from weft.cli import inputs, output, values
 from weft.errors import DeviceError, InputError
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--device", default="auto", metavar="D", help="device to build for (default: the best one here)"
     )
-    parser.add_argument("--precision", default="float32", metavar="P", help="precision to build for (default float32)")
+    values.add_precision(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
         raise DeviceError(f"device {driver.name!r} builds no kernels", hint="name one that compiles: see weft devices")
+    driver.check_precision(args.precision)
     program = pipeline.program()
     sections = named(pipeline.build(pipeline.fuse(program)))
     given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), sizes)

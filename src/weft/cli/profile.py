@@ -39,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
     parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
+    values.add_precision(parser)
     parser.add_argument("--threads", type=values.count, metavar="N", help="threads to use (default: all cores)")
     parser.add_argument("--repeat", type=values.count, default=10, metavar="N", help="runs that are timed (default 10)")
     parser.add_argument(
@@ -55,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     sizes = inputs.parse_sizes(args.shape)
-    model = weft.load(args.model, device=args.device, threads=args.threads)
+    model = weft.load(args.model, device=args.device, precision=args.precision, threads=args.threads)
     asked = set(sizes)
     given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
     profile = model.profile({item.name: item.array for item in given}, repeat=args.repeat)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.cli import output
+from weft.cli import output, values
 from weft.ir.mixed import PlacementRecord
 from weft.runtime.device_report import DeviceReport
 
@@ -24,6 +24,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="D",
         help="a device, or several with commas: a chain of which the first that works serves (default: auto)",
     )
+    values.add_precision(parser)
     parser.add_argument("--all", action="store_true", help="compile it for every device that it may run on")
     parser.add_argument("--strict", action="store_true", help="fail instead of going on to another device")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -31,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     device = args.device.split(",") if "," in args.device else args.device
-    model = weft.load(args.model, device=device, strict=args.strict)
+    model = weft.load(args.model, device=device, strict=args.strict, precision=args.precision)
     if args.all:
         model.warm_all()
     report = model.report()
@@ -53,6 +54,8 @@ def _print(report: DeviceReport, console: Console) -> None:
     shares = [(share.device, share.kernels, len(share.host_steps)) for share in report.shares]
     columns = ("compiled for", "kernels", "steps left to the host")
     console.print(output.table("what each does", columns, shares, right=columns[1:]))
+    for share in report.shares:
+        console.print(f"{share.device}: {share.rounding}", highlight=False)
     left = [(share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps]
     if left:
         console.print(output.table("steps left to the host", ("device", "node", "step", "why"), left))

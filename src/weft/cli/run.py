@@ -19,7 +19,8 @@ from weft.cli import inputs, output, values
 from weft.cli.inputs import Given
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType, from_numpy
-from weft.runtime.explain import HostStep
+from weft.runtime.device_report import rounding_text
+from weft.runtime.explain import HostStep, NarrowedProduct
 from weft.runtime.model import Model
 
 SHOWN_VALUES = 5
@@ -46,12 +47,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="save each output as a .npy file in this folder")
     parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
+    values.add_precision(parser)
     parser.add_argument(
         "--repeat", type=values.count, default=1, metavar="N", help="run N times and give the median latency"
     )
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write each stage of the compiler into this folder")
     parser.add_argument(
-        "--explain", action="store_true", help="list the steps that did not become native code, and why"
+        "--explain",
+        action="store_true",
+        help="list the steps that did not become native code, and why, and the products that round their operands",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -59,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     sizes = inputs.parse_sizes(args.shape)
     start = time.perf_counter()
-    model = weft.load(args.model, device=args.device, dump=args.dump)
+    model = weft.load(args.model, device=args.device, precision=args.precision, dump=args.dump)
     load_seconds = time.perf_counter() - start
     asked = set(sizes)
     given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
@@ -68,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     record = {
         "model": args.model,
         "device": model.device,
+        "precision": args.precision,
         "sizes": sizes,
         "inputs": [
             {"name": item.name, "dtype": _dtype_name(item.array), "shape": item.array.shape, "source": item.source}
@@ -82,11 +87,13 @@ def run(args: argparse.Namespace) -> int:
     host_steps = model.explain() if args.explain else ()
     if args.json:
         listed = [asdict(step) for step in host_steps]
-        output.print_json({**record, "host_steps": listed} if args.explain else record)
+        narrowed = [asdict(product) for product in model.narrowed()] if args.explain else []
+        output.print_json({**record, "host_steps": listed, "narrowed": narrowed} if args.explain else record)
         return 0
     _print(record, given, {name: size for name, size in sizes.items() if name not in asked})
     if args.explain:
         _print_host_steps(host_steps)
+        _print_narrowed(args.precision, model.narrowed())
     return 0
 
 
@@ -202,6 +209,14 @@ def _print_host_steps(steps: Sequence[HostStep]) -> None:
         return
     rows = [(step.node, step.step, Text(step.reason, "dim" if step.by_nature else "yellow")) for step in steps]
     console.print(output.table("steps that run in Python", ("node", "step", "why"), rows))
+
+
+def _print_narrowed(precision: str, products: Sequence[NarrowedProduct]) -> None:
+    console = output.console()
+    if products:
+        rows = [(found.node, found.operands, found.template) for found in products]
+        console.print(output.table("products that round their operands", ("node", "to", "template"), rows))
+    console.print(Text(rounding_text(precision, products), "dim"))
 
 
 def _first_values(item: dict[str, Any]) -> str:

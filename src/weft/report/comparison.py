@@ -128,13 +128,18 @@ class ModelComparison:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How to compare: the tolerance, if it is not the usual one; whether nodes are also run on their own; and the bytes
-    of values that one run may give.
+    """How to compare: the tolerance, if it is not the usual one; whether nodes are also run on their own; the bytes of
+    values that one run may give; and the type that products may round their operands to, if they may.
     """
 
     tolerance: float | None = None
     alone: bool = True
     batch_bytes: int = BATCH_BYTES
+    products: DType | None = None
+
+    @property
+    def products_tolerance(self) -> float:
+        return 0.0 if self.products is None else TOLERANCES[self.products]
 
 
 def compare(
@@ -149,7 +154,7 @@ def compare(
     tell("the model as it is", 0.0)
     wanted = base.outputs()
     plain = [other.outputs() for other in others]
-    rulers = [_Ruler(method.tolerance) for _ in others]
+    rulers = [_Ruler(method.tolerance, method.products_tolerance) for _ in others]
     fixed = frozenset(layer.value for layer in layers if layer.is_fixed)
     done = 0
     for part in batches(layers, method.batch_bytes):
@@ -255,8 +260,9 @@ def _search(
 class _Ruler:
     """Measures the layers of one contender in their order, and remembers what they were."""
 
-    def __init__(self, tolerance: float | None) -> None:
+    def __init__(self, tolerance: float | None, products: float) -> None:
         self._tolerance = tolerance
+        self._products = products  # what rounding their operands may cost values of float32
         self._errors: dict[str, float] = {}  # of what is not available: the error that it inherits
         self._coarseness: dict[str, float] = {}  # of the coarsest type on the way to a value
         self._quantised: set[str] = set()  # integers that stand for real numbers
@@ -287,7 +293,7 @@ class _Ruler:
             return
         distance = difference(expected, found)
         dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
-        usual = ALONE * TOLERANCES.get(dtype, 0.0)
+        usual = ALONE * self._usual(dtype)
         allowed = usual if self._tolerance is None or dtype not in TOLERANCES else self._tolerance
         if dtype.is_integer and dtype.bits <= 8 and self._coarseness[name] and distance.scale:
             allowed = 1 / distance.scale
@@ -308,6 +314,9 @@ class _Ruler:
             return departing if not any(deviation.departs for deviation in self.deviations.values()) else []
         return [name for name in departing if not self.deviations[name].departs]
 
+    def _usual(self, dtype: DType) -> float:
+        return max(TOLERANCES.get(dtype, 0.0), self._products if dtype is DType.float32 else 0.0)
+
     def _inherited_coarseness(self, layer: ModelLayer) -> float:
         return max((self._coarseness.get(source, 0.0) for source in layer.sources), default=0.0)
 
@@ -315,7 +324,7 @@ class _Ruler:
         dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
         coarsest = self._inherited_coarseness(layer)
         is_code = dtype.is_integer and dtype.bits <= 8 and layer.depth > 0
-        self._coarseness[layer.value] = max(TOLERANCES.get(dtype, 0.0), coarsest, CODE if is_code else 0.0)
+        self._coarseness[layer.value] = max(self._usual(dtype), coarsest, CODE if is_code else 0.0)
         growth = math.sqrt(max(layer.depth, 1))
         if dtype in (DType.bool, DType.string):
             return 0.0

@@ -19,6 +19,7 @@ from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
 from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
 from weft.report.isolation import alone, isolated
+from weft.runtime.explain import NarrowedProduct
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import Stages
@@ -92,9 +93,13 @@ class _ChangedPipeline(Pipeline):
 class OnDevice:
     """A model on one of weft's devices."""
 
-    def __init__(self, name: str, source: Any, device: str, inputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, source: Any, device: str, inputs: Mapping[str, Any], precision: str = "float32"
+    ) -> None:
         self.name = name
-        self._options = LoadOptions(device=device, cache=False)  # parts of a model are not worth keeping
+        self.narrowed: tuple[NarrowedProduct, ...] = ()  # products of the model as it is, once that ran
+        # cache: parts of a model are not worth keeping
+        self._options = LoadOptions(device=device, precision=precision, cache=False)
         self._inputs = inputs
         pipeline = open_pipeline(source, self._options)
         self._files: ModelFiles = pipeline.files
@@ -103,8 +108,9 @@ class OnDevice:
         self._names = value_names(self._model.graph)
 
     def outputs(self) -> dict[str, Any]:
-        options = LoadOptions(device=self._device)
+        options = replace(self._options, device=self._device, cache=True)
         session = Pipeline(self._files, options, self._device, Stages("", show=False)).load()
+        self.narrowed = session.narrowed()
         return session.answer(session.request(self._inputs))
 
     def values(self, names: Sequence[str]) -> dict[str, Content]:

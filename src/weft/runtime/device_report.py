@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.errors import Attempt
@@ -12,21 +13,31 @@ from weft.ir.work import count_launches
 from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment
-from weft.runtime.explain import HostStep
+from weft.runtime.explain import HostStep, NarrowedProduct
+from weft.runtime.options import NARROW
 from weft.runtime.policy import Route, Setting
+from weft.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
     """What is compiled for a device, or for several that share a model (then `placement` says what each of them does).
 
-    `kernels` are those that a run launches, bodies of control flow counted once; `host_steps` are left to Python.
+    `kernels` are those that a run launches, bodies of control flow counted once; `host_steps` are left to Python, and
+    `narrowed` are the products that round their operands, as far as the `precision` allows it.
     """
 
     device: str
     kernels: int
     host_steps: tuple[HostStep, ...]
     placement: PlacementRecord | None = None
+    precision: str = "float32"
+    narrowed: tuple[NarrowedProduct, ...] = ()
+
+    @property
+    def rounding(self) -> str:
+        """Which products are narrowed, in a sentence."""
+        return rounding_text(self.precision, self.narrowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class DeviceReport:
         lines += [f"  {attempt}" for attempt in self.attempts]
         for share in self.shares:
             lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
+            lines += [f"    {share.rounding}"] if share.precision in NARROW or share.narrowed else []
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps]
             lines += [f"    {line}" for line in _placement_lines(share.placement)]
         return "\n".join(lines)
@@ -61,12 +73,12 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
     for name, session in list(deployment.sessions.items()):
         match session.whole.program:
             case CompiledProgram(sections=sections):
-                shares.append(DeviceShare(name, count_launches(sections), session.explain()))
+                shares.append(_share(name, session, count_launches(sections)))
             case MixedProgram(placement=placement):
                 kernels = sum(piece.kernels for piece in placement.pieces)
-                shares.append(DeviceShare(name, kernels, session.explain(), placement))
+                shares.append(_share(name, session, kernels, placement))
             case _:
-                shares.append(DeviceShare(name, 0, session.explain()))
+                shares.append(_share(name, session, 0))
     history = deployment.history
     return DeviceReport(
         file,
@@ -79,6 +91,20 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
         tuple(shares),
         tuple(way.settings),
     )
+
+
+def rounding_text(precision: str, narrowed: Sequence[NarrowedProduct]) -> str:
+    """Which products round their operands, and to what, in a sentence."""
+    if not narrowed:
+        return f"precision {precision}: no product was narrowed"
+    counts = Counter(found.operands for found in narrowed)
+    told = " and ".join(f"{count} product{'s' * (count > 1)} narrowed to {kind}" for kind, count in counts.items())
+    return f"precision {precision}: {told}"
+
+
+def _share(name: str, session: Session, kernels: int, placement: PlacementRecord | None = None) -> DeviceShare:
+    precision = session.compiler.precision
+    return DeviceShare(name, kernels, session.explain(), placement, precision, session.narrowed())
 
 
 def _placement_lines(placement: PlacementRecord | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from weft.runtime.arguments import not_by_name
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.deployment import Deployment
 from weft.runtime.device_report import DeviceReport, describe_devices
-from weft.runtime.explain import HostStep
+from weft.runtime.explain import HostStep, NarrowedProduct
 from weft.runtime.memory import Memory
 from weft.runtime.picking import picked
 from weft.runtime.policy import DeviceOption, Route, route
@@ -283,6 +283,12 @@ class Model:
     def explain(self) -> tuple[HostStep, ...]:
         """The steps that did not become native code: the node each came from, and why; empty if all did."""
         return self.session().explain()
+
+    def narrowed(self) -> tuple[NarrowedProduct, ...]:
+        """The products that round their operands, the node each came from, and to what: as far as the model's precision
+        allows it and the device has such products.
+        """
+        return self.session().narrowed()
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.

@@ -17,7 +17,8 @@ from weft.runtime.arguments import listed, whole_number
 from weft.runtime.memory import parse_bytes
 from weft.runtime.policy import DeviceOption, in_force
 
-PRECISIONS = ("float32", "strict")
+PRECISIONS = ("strict", "float32", "tf32", "fast")  # from the most accurate to the quickest
+NARROW = ("tf32", "fast")  # in which products may round their operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,10 @@ class LoadOptions:
     threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
-        they are seen; "strict" allows nothing less accurate than a blocked dot product. The reference device computes
-        both alike.
+        they are seen; "strict" allows nothing less accurate than a blocked dot product. "tf32" lets products round
+        their operands to 10 bits behind the point, "fast" to float16 (clamped to its range); sums and all else stay
+        float32. A device without such products computes as in "float32", `model.report()` says what was narrowed; the
+        CPU refuses "fast".
     memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
@@ -74,9 +77,7 @@ class LoadOptions:
             raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
             hint = f"use one of {', '.join(PRECISIONS)}"
-            is_fast = isinstance(self.precision, str) and self.precision == "fast"
-            why = ": no layer is computed in bfloat16 or narrower yet" if is_fast else ""
-            raise DeviceError(f"precision {shown(self.precision)} is not available{why}", hint=hint)
+            raise DeviceError(f"precision {shown(self.precision)} is not available", hint=hint)
         try:
             folder = None if self.dump is None else Path(self.dump)
         except Exception as error:  # whatever a class of someone else's raises

@@ -26,7 +26,7 @@ from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.usual_sizes import dynamic_dims, usual_sizes
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
-from weft.runtime.explain import HostStep, explain
+from weft.runtime.explain import HostStep, NarrowedProduct, explain, narrowed_products
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
 from weft.runtime.memory import Memory, bind_shapes, summarize
 from weft.runtime.profile import Profile, profile_runs
@@ -71,6 +71,11 @@ class ModelCompiler(Protocol):
     @property
     def driver(self) -> Driver:
         """The device that it compiles for."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """That it compiles in."""
         ...
 
     def read(self) -> OnnxModel:
@@ -192,6 +197,10 @@ class Session:
     def explain(self) -> tuple[HostStep, ...]:
         """The steps that did not become native code: the node each came from, and why; empty if all did."""
         return explain(self.whole.program)
+
+    def narrowed(self) -> tuple[NarrowedProduct, ...]:
+        """The products that round their operands; empty if none does, whatever the precision allows."""
+        return narrowed_products(self.whole.program)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.

@@ -30,6 +30,7 @@ from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.cost.roofline import Peak
+from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
@@ -44,6 +45,12 @@ class CpuDriver(CompilingDriver):
 
     def target(self, precision: str) -> Target:
         return replace(machine.host().target, transformed_products=precision != "strict")
+
+    def check_precision(self, precision: str) -> None:
+        """Of a model that a GPU computes in "fast", pieces may be done here in float32, but no whole model is."""
+        if precision == "fast":
+            hint = 'use precision="float32", or a GPU: see weft.devices()'
+            raise DeviceError("precision 'fast' is not available on the CPU yet", hint=hint)
 
     def identity(self) -> str:
         return code_identity()

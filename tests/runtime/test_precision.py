@@ -1,0 +1,97 @@
+"""Precision: the same words on all devices, what a device without narrower products does, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from test_api import X, Y, affine
+
+import weft
+from weft.cli import main
+from weft.ir.compiled import CompiledProgram
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Buffer, Kernel, MultiplyTiles, Repeat, Sums, TileForm
+from weft.ir.program import Value
+from weft.ir.types import TensorType
+from weft.ir.work import Launch, NativeSection, Task, Work
+from weft.runtime.explain import narrowed_products
+from weft.runtime.options import PRECISIONS
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_one_word_for_all_devices(device: str, precision: str) -> None:
+    if (device, precision) == ("cpu", "fast"):
+        return  # refused, as tested below
+    model = weft.load(affine(), device=device, precision=precision)
+    np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
+    assert model.narrowed() == ()
+    (share,) = model.report().shares
+    assert (share.precision, share.narrowed) == (precision, ())
+    assert ("no product was narrowed" in str(model.report())) is (precision in ("tf32", "fast"))
+
+
+def test_tf32_has_the_bits_of_float32_on_the_cpu() -> None:
+    found = [weft.load(affine(), device="cpu", precision=precision)(X)[0] for precision in ("float32", "tf32")]
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_a_chain_goes_on_where_fast_is_refused() -> None:
+    with pytest.warns(weft.FallbackWarning, match="not available on the CPU yet"):
+        model = weft.load(affine(), device=["cpu", "reference"], precision="fast")
+    assert model.device == "reference"
+    (attempt,) = model.report().attempts
+    assert (attempt.device, attempt.stage) == ("cpu", "loading")
+    with pytest.raises(weft.DeviceError, match="use precision="):
+        weft.load(affine(), device=weft.DevicePolicy(allow="cpu"), precision="fast")
+
+
+def compiled(tile: DType, operand: DType) -> CompiledProgram:
+    """A program whose only task multiplies tiles of a type, of operands of another."""
+    whole = weft.load(affine(), device="cpu", cache=False).session().whole.program
+    assert isinstance(whole, CompiledProgram)
+    tiles = [Buffer(name, tile, True, 256, TileForm(16, 16)) for name in ("left", "right")]
+    body = (Sums("sums", 16, 16, DType.float32), Repeat("k", 0, 2, 1, (MultiplyTiles("sums", "left", "right"),)))
+    launch = Launch(Kernel("product", tuple(tiles), (), 32, body), 1, (), ())
+    task = Task(Work((launch,)), (Value(0, TensorType(operand, (16, 16))),), (), "node", template="tiles")
+    return replace(whole, sections=(NativeSection((task,), {}, (), ()),))
+
+
+@pytest.mark.parametrize(
+    ("tile", "operand", "told"),
+    [
+        (DType.float32, DType.float32, "tf32"),
+        (DType.float16, DType.float32, "float16"),
+        (DType.float16, DType.float16, None),  # a model that is narrow itself
+        (DType.bfloat16, DType.float32, None),  # parts that hold all bits
+    ],
+)
+def test_products_are_told_by_the_tiles_that_they_multiply(tile: DType, operand: DType, told: str | None) -> None:
+    found = narrowed_products(compiled(tile, operand))
+    assert [(product.node, product.operands) for product in found] == ([] if told is None else [("node", told)])
+
+
+def printed(capsys: Capture, *arguments: object) -> str:
+    assert main(list(map(str, arguments))) == 0
+    return capsys.readouterr().out
+
+
+def test_the_commands_take_it(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "affine.onnx"
+    onnx.save(affine(), path)
+    told = json.loads(printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain", "--json"))
+    assert (told["precision"], told["narrowed"]) == ("tf32", [])
+    text = printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain")
+    assert "no product was narrowed" in text
+    assert "no product was narrowed" in printed(capsys, "report", path, "--device", "cpu", "--precision", "tf32")
+    text = printed(capsys, "compare", path, "--devices", "reference,cpu", "--precision", "tf32")
+    assert "cpu: precision tf32: no product was narrowed" in text
+    assert main(["kernels", str(path), "--device", "cpu", "--precision", "fast"]) == 1
+    assert "not available on the CPU yet" in capsys.readouterr().err
