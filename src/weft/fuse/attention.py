@@ -7,8 +7,8 @@ into one expression, which must be exp(score - largest) / total.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from weft.fuse.causal import causal_bounds
@@ -20,14 +20,35 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild
+from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import Shape
 
+NARROW = (DType.float16, DType.bfloat16)
 LONGEST_PATH = 40  # steps between the two contractions
 FEWEST_ROWS = 4  # below, products are bound by memory, and keys are better read in place
 WIDEST = 256  # numbers of a query, or of a value
 
 
-def find_attention(program: TensorProgram) -> list[tuple[tuple[Step, ...], Attention]]:
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What attentions a target has kernels for: of which types, and with how many rows at least."""
+
+    types: frozenset[DType] = frozenset({DType.float32})
+    fewest_rows: int = FEWEST_ROWS
+
+
+USUAL = Sought()
+
+
+def sought_by(target: Target) -> Sought:
+    """Where tiles are multiplied together, narrow types too; and keys may be split, so that one row is enough."""
+    if not isinstance(target, ThreadTarget) or not target.tile_products:
+        return USUAL
+    narrow = {dtype for dtype in NARROW if target.tile_product(dtype, dtype) is not None}
+    return Sought(frozenset({DType.float32, *narrow}), 1)
+
+
+def find_attention(program: TensorProgram, sought: Sought = USUAL) -> list[tuple[tuple[Step, ...], Attention]]:
     """Each attention with its steps in the program's order; nobody else reads what they make, but for the last.
 
     Loads name values by number (see `numbered`).
@@ -36,7 +57,7 @@ def find_attention(program: TensorProgram) -> list[tuple[tuple[Step, ...], Atten
     found: list[tuple[tuple[Step, ...], Attention]] = []
     known = Program(program.steps, program.outputs, program.constants)
     for step in program.steps:
-        match = _match(known, step) if isinstance(step.primitive, Contract) else None
+        match = _match(known, step, sought) if isinstance(step.primitive, Contract) else None
         if match is not None and not any(id(member) in taken for member in match[1]):
             members = {id(member) for member in match[1]}
             taken |= members
@@ -61,33 +82,33 @@ def numbered(attention: Attention, operands: Sequence[Value]) -> Attention:
     )
 
 
-def _match(program: Program, step: Step) -> tuple[Attention, tuple[Step, ...]] | None:
+def _match(program: Program, step: Step, sought: Sought) -> tuple[Attention, tuple[Step, ...]] | None:
     """The attention that ends with a contraction, and its steps.
 
     Products with constants are none: those are packed when compiling, not in every run.
     """
     for side in (0, 1):
         weights, values = step.operands[side], step.operands[1 - side]
-        if not isinstance(program.maker(weights), (Map, Reshape)) or tensor_dtype(weights) is not DType.float32:
+        if not isinstance(program.maker(weights), (Map, Reshape)) or tensor_dtype(weights) not in sought.types:
             continue
         if values in program.constants:
             continue
-        for product in _products(program, weights):
+        for product in _products(program, weights, sought.types):
             try:
-                return _Matcher(program, product, step, side).match()
+                return _Matcher(program, product, step, side, sought.fewest_rows).match()
             except NotFoundError:
                 continue
     return None
 
 
-def _products(program: Program, weights: Value) -> list[Step]:
+def _products(program: Program, weights: Value, types: frozenset[DType]) -> list[Step]:
     """The contractions that weights are made from by maps and reductions."""
     pending, seen, found = [weights], {weights}, []
     while pending and len(seen) < LONGEST_PATH:
         step = program.makers.get(pending.pop())
         if step is None:
             continue
-        if isinstance(step.primitive, Contract) and tensor_dtype(step.results[0]) is DType.float32:
+        if isinstance(step.primitive, Contract) and tensor_dtype(step.results[0]) in types:
             if not any(operand in program.constants for operand in step.operands):
                 found.append(step)
         elif isinstance(step.primitive, (Map, Reduce, Reshape)):
@@ -99,8 +120,8 @@ def _products(program: Program, weights: Value) -> list[Step]:
 class _Matcher:
     """The search from a contraction with values back to the product of queries and keys."""
 
-    def __init__(self, program: Program, product: Step, final: Step, side: int) -> None:
-        self.program = program
+    def __init__(self, program: Program, product: Step, final: Step, side: int, fewest_rows: int) -> None:
+        self.program, self.fewest_rows = program, fewest_rows
         self.product, self.final = product, final
         self.weights, self.values = final.operands[side], final.operands[1 - side]
         assert isinstance(final.primitive, Contract)
@@ -116,11 +137,11 @@ class _Matcher:
         query, key, depth, key_axes = self.factors(score)
         value, width, value_axes = self.weighed()
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
-        rows, bounds = self.visible_rows(score, tuple(axis for axis in rows if self.shape[axis] != 1))
+        rows, bounds = self.visible_rows(widened(score), tuple(axis for axis in rows if self.shape[axis] != 1))
         count = dims.product(self.shape[axis] for axis in rows)
-        _require(not isinstance(count, int) or count >= FEWEST_ROWS)
+        _require(not isinstance(count, int) or count >= self.fewest_rows)
         axes, epilogue = self.after()
-        at_hand = Held(AT_HAND, DType.float32)
+        at_hand = Held(AT_HAND, tensor_dtype(self.product.results[0]))
         own = self.product.results[0].number
         attention = Attention(
             shape=self.shape,
@@ -130,8 +151,8 @@ class _Matcher:
             query=query,
             key=key,
             value=value,
-            score=rebuild(score, lambda load: at_hand if load.operand == own else load),
-            divisor=rebuild(divisor, lambda _: at_hand),
+            score=widened(rebuild(score, lambda load: at_hand if load.operand == own else load)),
+            divisor=rebuild(divisor, lambda _: Held(AT_HAND, DType.float32)),
             shifts_nothing=shifts_nothing,
             drops_nan=drops_nan,
             causal_bounds=bounds,
@@ -156,7 +177,11 @@ class _Matcher:
             ):
                 drops_nan = True
         match weight:
+            case Apply("cast", (Apply("divide") as whole,), dtype) if dtype in NARROW:
+                weight = whole
+        match weight:
             case Apply("divide", (Apply("exp", (Apply("subtract", (score, shift)),)) as power, divisor)):
+                _require(score.dtype is DType.float32)
                 largest, shifts_nothing = _shift(shift)
                 self.require_reduced(largest, "maximum", score)
                 totals = set(loads(divisor))
@@ -293,12 +318,46 @@ class _Matcher:
             return axes, None
         self.steps[id(step)] = step
         self._result = step.results[0]
-        at_hand = Held(AT_HAND, DType.float32)
+        at_hand = Held(AT_HAND, tensor_dtype(self.final.results[0]))
         epilogue = rebuild(expression, lambda load: at_hand if load.operand == own else load)
         moved = [0] * len(axes)
         for axis, place in enumerate(order):
             moved[place] = axes[axis]
         return tuple(moved), None if epilogue == at_hand else epilogue
+
+
+def widened(expression: Scalar) -> Scalar:
+    """What is computed in float16 or bfloat16 as float32, so that nothing is rounded on the way."""
+    done: dict[int, Scalar] = {}
+
+    def wide(node: Scalar) -> Scalar:
+        known = done.get(id(node))
+        if known is None:
+            known = done[id(node)] = _widened(node, wide)
+        return known
+
+    return wide(expression)
+
+
+def _widened(node: Scalar, wide: Callable[[Scalar], Scalar]) -> Scalar:
+    is_narrow = node.dtype in NARROW
+    match node:
+        case Literal(value) if is_narrow:
+            return Literal(value, DType.float32)
+        case Held(key) if is_narrow:
+            return Held(key, DType.float32)
+        case Load() if is_narrow:
+            return Apply("cast", (node,), DType.float32)
+        case Apply("bitcast"):
+            return node
+        case Apply("cast", (inner,), dtype) if inner.dtype in NARROW:
+            return wide(inner) if is_narrow or dtype is DType.float32 else Apply("cast", (wide(inner),), dtype)
+        case Apply("cast", (Apply() | Held() as inner,), _) if is_narrow and inner.dtype is DType.float32:
+            return wide(inner)
+        case Apply(function, arguments, dtype):
+            return Apply(function, tuple(map(wide, arguments)), DType.float32 if is_narrow else dtype)
+        case _:
+            return node
 
 
 def _shift(shift: Scalar) -> tuple[Load, bool]:

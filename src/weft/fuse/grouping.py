@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from weft.fuse.attention import find_attention, numbered
+from weft.fuse.attention import find_attention, numbered, sought_by
 from weft.fuse.channel_order import channel_order, read_in_place
 from weft.fuse.row_groups import find_row_groups, row_frame
 from weft.ir import dims
@@ -45,7 +45,7 @@ def group_attention(fused: FusedProgram, target: Target) -> FusedProgram:
     program = fused.program
     readers = readers_of(program)
     found: list[Group] = []
-    for members, attention in find_attention(program):
+    for members, attention in find_attention(program, sought_by(target)):
         operands, results = _ends(members, readers)
         found.append(AttentionGroup(members, operands, results, numbered(attention, operands)))
     return _joined(fused, found)

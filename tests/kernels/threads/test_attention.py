@@ -15,9 +15,10 @@ from kernels.vector.test_attention import Array, close, exact, program_of, qkv, 
 
 import weft
 from weft.backends.webgpu import targets as targets_module
-from weft.fuse.attention import find_attention, numbered
+from weft.fuse.attention import USUAL, Sought, find_attention, numbered
 from weft.ir.attention import Attention
 from weft.ir.layout import row_major
+from weft.ir.program import Reshape
 from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
@@ -39,9 +40,9 @@ SIZES = [
 class Alone:
     """A model that is one attention, with its kernel's operands."""
 
-    def __init__(self, built: onnx.ModelProto, inputs: Mapping[str, Array]) -> None:
+    def __init__(self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: Sought = USUAL) -> None:
         program = program_of(built)
-        ((steps, found),) = find_attention(program)
+        ((steps, found),) = find_attention(program, sought)
         made = {result for step in steps for result in step.results}
         self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in made))
         self.attention: Attention = numbered(found, self.operands)
@@ -53,6 +54,10 @@ class Alone:
                 StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape)))
             )
         self.arrays = {**program.constants, **dict(zip(program.inputs, inputs.values()))}
+        for step in program.steps:
+            if isinstance(step.primitive, Reshape) and step.operands[0] in self.arrays:
+                shape = step.results[0].type.shape  # type: ignore[union-attr]
+                self.arrays[step.results[0]] = self.arrays[step.operands[0]].reshape(shape)
         self.sizes = {
             str(size): length
             for given in program.inputs

@@ -21,7 +21,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Barrier, Buffer, Call, Code, Register, Statement, lane
 from weft.ir.scalar import Scalar
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.build.multiply_add import multiply_add, widened
 from weft.kernels.lower.kernel_builder import assign, define, fetch_run, put_run, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, StoredTensor
@@ -236,14 +236,15 @@ class AttentionTiles(Streaming):
     ) -> list[Code]:
         """A run of a query, key or value with `extent` numbers; 0 beyond these, and where a mask says so."""
         if extent % RUN == 0:
-            return self.take_run(element, {**places, self.last + 1: run * RUN}, statements, mask)
+            found = self.take_run(element, {**places, self.last + 1: run * RUN}, statements, mask)
+            return [widened(value, FLOAT) for value in found]
         values: list[Code] = []
         for part in range(RUN):
             test = below(run * RUN + part, extent)
             test = test if mask is None else Call("logical_and", (mask, test), DType.bool)
             at = {**places, self.last + 1: run * RUN + part}
             values += self.take_run(element, at, statements, test, 1)
-        return values
+        return [widened(value, FLOAT) for value in values]
 
     def inside(self, start: Dim, key: Dim) -> Dim:
         """The place of a key of the piece among all, of the last one for those that are not there."""

@@ -1,0 +1,243 @@
+"""Attention on tile products, as plain statements, against softmax(q k) v in float64; whole or with its keys split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kernels.threads.emulation import run_work, with_products
+from kernels.threads.test_attention import Alone
+from kernels.vector import test_attention as written
+from kernels.vector.test_attention import Array, close, exact, qkv, written_out
+
+from weft.fuse.attention import sought_by
+from weft.ir.dtypes import DType
+from weft.ir.kernel import MoveRun, Pipeline, Statement, inner_bodies
+from weft.ir.layout import row_major
+from weft.ir.target import Float32Products, ThreadTarget
+from weft.ir.work import Launch
+from weft.kernels.threads.attention_parts import attention_parts
+
+PARTS, TF32, HALVES = Float32Products.PARTS, Float32Products.TF32, Float32Products.HALVES
+WITHIN = {PARTS: 4e-6, TF32: 4e-3, HALVES: 2e-3}
+SIZES = [
+    # batch, heads, queries, keys, depth, width
+    (1, 2, 64, 64, 64, 64),
+    (2, 1, 70, 130, 32, 32),
+    (1, 2, 13, 31, 15, 15),
+    (1, 1, 12, 33, 17, 40),
+    (1, 1, 7, 130, 1, 1),
+    (1, 1, 65, 65, 80, 128),
+]
+
+
+def launches_of(alone: Alone, target: ThreadTarget) -> tuple[Launch, ...]:
+    (part,) = attention_parts(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
+    return part.work.launches
+
+
+def emulated(alone: Alone, target: ThreadTarget) -> Array:
+    (part,) = attention_parts(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
+    memory = [alone.arrays[alone.operands[number]] for number in part.operands]
+    (result,) = run_work(part.work, [(array, row_major(array.ndim)) for array in memory], [part.result], alone.sizes)
+    return result
+
+
+def statements_of(body: Sequence[Statement]) -> list[Statement]:
+    return [found for one in body for found in (one, *(s for b in inner_bodies(one) for s in statements_of(b)))]
+
+
+def busy(target: ThreadTarget) -> ThreadTarget:
+    """One that a single block keeps busy: nothing is split."""
+    return replace(target, rates=replace(target.rates, compute_units=0))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("products", [PARTS, TF32, HALVES])
+def test_sizes(products: Float32Products, sizes: tuple[int, ...]) -> None:
+    inputs = qkv(np.random.default_rng(1), *sizes)
+    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    target = with_products(products)
+    assert any(isinstance(found, Pipeline) for found in statements_of(launches_of(alone, target)[0].kernel.body))
+    close(emulated(alone, target), exact(inputs), WITHIN[products])
+
+
+@pytest.mark.parametrize("products", [PARTS, HALVES])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 600, 64, 64), (1, 2, 5, 513, 9, 6), (1, 1, 70, 512, 16, 8)], ids=str)
+def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
+    inputs = qkv(np.random.default_rng(2), *sizes)
+    shapes: dict[str, Sequence[Any]] = {name: array.shape for name, array in inputs.items()}
+    shapes["q"] = [sizes[0], "n", sizes[1], sizes[4]]
+    alone = Alone(written_out(shapes), inputs)
+    target = with_products(products)
+    assert len(launches_of(alone, target)) == 3  # whole, split and joined: the run decides
+    close(emulated(alone, target), exact(inputs), WITHIN[products])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 700), (70, 100), (1, 1), (64, 512)])
+def test_all_sizes_unknown(queries: int, keys: int) -> None:
+    inputs = qkv(np.random.default_rng(3), 1, 2, queries, keys, 24, 20)
+    shapes: dict[str, Sequence[Any]] = {"q": ["b", "n", 2, 24], "k": ["b", "m", 2, 24], "v": ["b", "m", 2, 20]}
+    close(emulated(Alone(written_out(shapes), inputs), with_products(PARTS)), exact(inputs))
+
+
+def test_keys_as_they_lie_are_moved() -> None:
+    inputs = qkv(np.random.default_rng(4), 1, 1, 64, 64, 64, 64)
+    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    (launch,) = launches_of(alone, with_products(TF32))
+    assert any(isinstance(found, MoveRun) for found in statements_of(launch.kernel.body))
+
+
+def test_little_shared_memory() -> None:
+    """Tiles of one stage; and where even these do not fit, no tile products."""
+    inputs = qkv(np.random.default_rng(5), 1, 1, 30, 70, 64, 64)
+    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    target = replace(with_products(HALVES), shared_bytes=60000)
+    (launch,) = launches_of(alone, target)
+    assert all(buffer.tile is None or buffer.tile.stages == 1 for buffer in launch.kernel.buffers)
+    assert any(buffer.tile is not None for buffer in launch.kernel.buffers)
+    close(emulated(alone, target), exact(inputs), WITHIN[HALVES])
+    (launch,) = launches_of(alone, replace(target, shared_bytes=16384))
+    assert all(buffer.tile is None for buffer in launch.kernel.buffers)
+
+
+@pytest.mark.parametrize("bad", [np.inf, 1e6])
+def test_halves_end_at_their_range(bad: float) -> None:
+    inputs = qkv(np.random.default_rng(6), 1, 1, 20, 30, 8, 8)
+    inputs["v"][0, 3, 0, 2] = bad
+    found = emulated(Alone(written_out({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
+    columns = [column for column in range(8) if column != 2]
+    close(found[..., columns], exact(inputs)[..., columns], WITHIN[HALVES])
+    assert np.all(found[..., 2] > 100)
+
+
+@pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
+@pytest.mark.parametrize("sizes", [(1, 2, 70, 130, 64, 64), (1, 1, 13, 31, 20, 12), (1, 1, 3, 600, 32, 32)], ids=str)
+def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
+    """Data of the tiles' own type, with a mask that hides keys."""
+    rng = np.random.default_rng(11)
+    wide = qkv(rng, *sizes)
+    mask = np.where(rng.random((sizes[2], sizes[3])) < 0.3, -np.inf, rng.standard_normal((sizes[2], sizes[3])))
+    inputs = {name: array.astype(dtype.numpy) for name, array in {**wide, "mask": mask}.items()}
+    kind = onnx.TensorProto.FLOAT16 if dtype is DType.float16 else onnx.TensorProto.BFLOAT16
+    node, value = written.node, written.value
+    nodes = [
+        written.heads_first("q", "queries"),
+        node("Transpose", ["k"], ["keys"], perm=[0, 2, 3, 1]),
+        written.heads_first("v", "values"),
+        node("MatMul", ["queries", "keys"], ["qk"]),
+        node("Add", ["qk", "mask"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "values"], ["o"]),
+        written.heads_first("o", "t"),
+        node("Relu", ["t"], ["y"]),
+    ]
+    given = [value(name, array.shape, kind) for name, array in inputs.items()]
+    built = written.model(nodes, given, [value("y", None, kind)], opsets={"": 22})
+    target = with_products(Float32Products.EXACT)
+    alone = Alone(built, inputs, sought_by(target))
+    kernel = launches_of(alone, target)[0].kernel
+    moved = [found.tile for found in statements_of(kernel.body) if isinstance(found, MoveRun)]
+    assert bool(moved) == (sizes[4] % 8 == 0)
+    found = emulated(alone, target)
+    assert found.dtype == dtype.numpy
+    rounded = {name: array.astype(np.float64) for name, array in inputs.items()}
+    wanted = np.maximum(exact(rounded, rounded["mask"], scale=1.0), 0)
+    close(found.astype(np.float64), wanted, 3e-3 if dtype is DType.float16 else 2e-2)
+    without = replace(target, shared_bytes=16384)  # the same group, where tiles do not fit
+    close(emulated(alone, without).astype(np.float64), wanted, 3e-3 if dtype is DType.float16 else 2e-2)
+
+
+def seen_by(queries: int, keys: int) -> Array:
+    """A mask in which some rows see nothing at all, nothing at first, or nothing at last."""
+    mask = np.random.default_rng(8).random((1, 1, queries, keys)) < 0.5
+    mask[0, 0, 3] = False
+    mask[0, 0, 5, : keys // 2] = False
+    mask[0, 0, 6, keys // 3 :] = False
+    return np.asarray(mask)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("keys", [100, 600])
+def test_rows_without_a_visible_key(keys: int, guarded: bool) -> None:
+    inputs = qkv(np.random.default_rng(9), 1, 1, 30, keys, 16, 16)
+    mask = seen_by(30, keys)
+    wanted = exact(inputs, np.where(mask, 0.0, -np.inf))
+    assert np.isnan(wanted[0, 3]).all()
+    built = written.boolean_mask({name: array.shape for name, array in inputs.items()}, mask, guarded=guarded)
+    found = emulated(Alone(built, {**inputs, "mask": mask}), with_products(PARTS))
+    close(found, np.nan_to_num(wanted) if guarded else wanted)
+
+
+@pytest.mark.parametrize("scale", [300.0, -300.0, 1e30])
+def test_scores_that_grow_fall_and_overflow(scale: float) -> None:
+    inputs = qkv(np.random.default_rng(10), 1, 1, 25, 520, 8, 8)
+    mask = np.linspace(-1, 1, 520, dtype=np.float32) * np.float32(scale)
+    shapes = {name: array.shape for name, array in {**inputs, "mask": mask}.items()}
+    alone = Alone(written_out(shapes, [written.node("Add", ["qk", "mask"], ["s"])]), {**inputs, "mask": mask})
+    for target in (with_products(PARTS), busy(with_products(PARTS))):
+        close(emulated(alone, target), exact(inputs, mask, scale=1.0), 1e-4)
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs as the tests of the CPU write them."""
+
+    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, found: int = 1, threads: int = 1) -> Array:
+        assert (found, threads) == (1, 1)
+        result = emulated(Alone(built, inputs), busy(with_products(PARTS)))
+        return result if result.ndim < 5 else result.reshape(len(result), -1, *result.shape[3:])
+
+    monkeypatch.setattr(written, "run", run)
+
+
+@pytest.mark.usefixtures("whole")
+class TestPrograms:
+    def test_numbers_that_are_none(self) -> None:
+        written.test_numbers_that_are_none()
+
+    def test_softcap_and_causal_comparison(self) -> None:
+        written.test_softcap_and_causal_comparison()
+
+    @pytest.mark.parametrize(("mask", "causal"), [("float", 0), (None, 1)])
+    def test_the_operator(self, mask: str | None, causal: int) -> None:
+        written.test_the_operator(4, mask, causal)
+
+    def test_transposed_scores(self) -> None:
+        written.test_transposed_scores()
+
+
+@pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
+@pytest.mark.parametrize("split", [False, True])
+def test_causal_masks_in_memory(low: float, split: bool) -> None:
+    """Rows whose visible keys are all hidden by padding see those that only a finite score hides."""
+    rng = np.random.default_rng(7)
+    length = 512 + 8
+    inputs = qkv(rng, 1, 1, length, length, 8, 8)
+    padding = rng.random((1, 1, 1, length)) < 0.8
+    padding[..., :70] = False
+    node, value = written.node, written.value
+    score = [
+        node("Shape", ["q"], ["size"], start=1, end=2),
+        node("Squeeze", ["size"], ["length"]),
+        node("Range", ["zero", "length", "one"], ["places"]),
+        node("Unsqueeze", ["places", "one_axis"], ["rows"]),
+        node("LessOrEqual", ["places", "rows"], ["before"]),
+        node("And", ["before", "padding"], ["seen"]),
+        node("Where", ["seen", "nothing", "low"], ["mask"]),
+        node("Add", ["qk", "mask"], ["s"]),
+    ]
+    constants = {"zero": np.int64(0), "one": np.int64(1), "one_axis": np.array([1]), "nothing": np.float32(0)}
+    more = [value("padding", (1, 1, 1, "n"), onnx.TensorProto.BOOL)]
+    shapes = dict.fromkeys("qkv", (1, "n", 1, 8))
+    built = written_out(shapes, score, (), more, constants={**constants, "low": np.float32(low)})
+    alone = Alone(built, {**inputs, "padding": padding})
+    assert alone.attention.causal_bounds
+    target = with_products(HALVES)
+    found = emulated(alone, target if split else busy(target))
+    mask = np.where(np.tri(length, dtype=bool) & padding, 0.0, low)
+    close(found, exact(inputs, mask, scale=1.0), WITHIN[HALVES])
