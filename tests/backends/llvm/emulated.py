@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from backends.cpu.native import GUARD, guarded
+from backends.llvm.emulated_tiles import TileMachine
 
 from weft.backends.cpu.codegen import compile_modules, link_code
 from weft.backends.cpu.machine import host
@@ -41,6 +42,7 @@ class Block:
         self.number, self.lanes = number, lanes
         self.words = [0] * lanes
         self.meeting = threading.Barrier(lanes, timeout=PATIENCE)
+        TILES.start(lanes)
 
     def thread(self) -> int:
         number: int = self.own.number
@@ -58,6 +60,10 @@ class Block:
         self.meeting.wait()
         return other
 
+    def broadcast(self, _: int, word: int, source: int, __: int) -> int:
+        warp, lane = divmod(self.thread(), 32)
+        return int(TILES.warps[warp].together(lane, word, lambda words: words[source]))
+
 
 def dot4(unsigned: int, signed: int, total: int) -> int:
     left = np.array([unsigned], np.uint32).view(np.uint8).astype(np.int64)
@@ -66,6 +72,7 @@ def dot4(unsigned: int, signed: int, total: int) -> int:
 
 
 BLOCK = Block()
+TILES = TileMachine(PATIENCE)
 INTRINSICS: dict[str, tuple[str, Any, Callable[..., Any]]] = {
     "read.ptx.sreg.tid.x": ("i32 ()", ctypes.CFUNCTYPE(INT), BLOCK.thread),
     "read.ptx.sreg.ctaid.x": ("i32 ()", ctypes.CFUNCTYPE(INT), lambda: BLOCK.number),
@@ -75,6 +82,11 @@ INTRINSICS: dict[str, tuple[str, Any, Callable[..., Any]]] = {
         ctypes.CFUNCTYPE(WORD, WORD, WORD, WORD, WORD),
         BLOCK.exchange,
     ),
+    "shfl.sync.idx.i32": (
+        "i32 (i32 %0, i32 %1, i32 %2, i32 %3)",
+        ctypes.CFUNCTYPE(INT, INT, INT, INT, INT),
+        BLOCK.broadcast,
+    ),
     "idp4a.u.s": ("i32 (i32 %0, i32 %1, i32 %2)", ctypes.CFUNCTYPE(INT, WORD, WORD, INT), dot4),
 }
 CALLBACKS = {name: kind(function) for name, (_, kind, function) in INTRINSICS.items()}
@@ -83,6 +95,8 @@ CALLBACKS = {name: kind(function) for name, (_, kind, function) in INTRINSICS.it
 def host_text(text: str) -> str:
     """LLVM IR of thread lanes for one that has neither threads nor address spaces of a GPU."""
     text = re.sub(r" addrspace\(\d\)", "", text).replace("ptx_kernel ", "")
+    if " asm " in text:
+        text = TILES.host_text(text)
     text = re.sub(r'"nvvm\.reqntid"="\d+" ', "", text)
     for name, (signature, _, _) in INTRINSICS.items():
         result, arguments = signature.split(" ", 1)
@@ -114,6 +128,7 @@ def run_kernel(
 
     def run_lane(number: int) -> None:
         BLOCK.own.number = number
+        TILES.enter(number)
         run(*words)
 
     for block in range(blocks):
@@ -124,6 +139,7 @@ def run_kernel(
                 thread.start()
             for thread in threads:
                 thread.join()
+            assert TILES.failed is None, repr(TILES.failed)
             assert not BLOCK.meeting.broken
         else:
             for number in range(kernel.lanes):

@@ -1,0 +1,254 @@
+"""PTX of tile products on this CPU: what inline assembly in LLVM IR does, as PTX's manual says.
+
+Copies are done as late as they may be: when somebody waits for them. Products are done at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+SHARED_BYTES = 1 << 18  # descriptors have as many addresses
+FORMATS = {"i32": "i", "i64": "q", "float": "f"}
+TYPES: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
+POISON = 0xA5
+ASSEMBLY = re.compile(r'^(?:(%\S+) = )?call (.+?) asm (?:sideeffect )?"(.*?)", ".*?"\((.*)\)$', re.MULTILINE)
+
+
+class Group:
+    """Threads that do something together."""
+
+    def __init__(self, size: int, patience: float) -> None:
+        self.size = size
+        self.meeting = threading.Barrier(size, timeout=patience)
+        self.given: list[Any] = [None] * size
+        self.result: Any = None
+
+    def together(self, number: int, given: Any, compute: Any) -> Any:
+        """What is computed from what all of them give."""
+        self.given[number] = given
+        if self.meeting.wait() == 0:
+            self.result = compute(list(self.given))
+        self.meeting.wait()
+        return self.result
+
+
+class TileMachine:
+    """Shared memory, copies under way, and tensor cores."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.memory = np.zeros(2 * SHARED_BYTES, np.uint8)
+        self.address = -(-self.memory.ctypes.data // SHARED_BYTES) * SHARED_BYTES
+        start = self.address - self.memory.ctypes.data
+        self.shared = self.memory[start : start + SHARED_BYTES]
+        self.texts: list[tuple[str, str]] = []
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        self.callback = kind(self.run)
+        self.own = threading.local()
+        self.failed: BaseException | None = None
+
+    def start(self, lanes: int) -> None:
+        """A block of so many lanes."""
+        self.shared[:] = POISON
+        self.failed = None
+        self.warps = [Group(32, self.patience) for _ in range(lanes // 32)]
+        self.groups = [Group(128, self.patience) for _ in range(lanes // 128)]
+
+    def enter(self, number: int) -> None:
+        self.own.number = number
+        self.own.copies, self.own.open = [], []
+
+    def host_text(self, text: str) -> str:
+        """LLVM IR whose assembly calls back."""
+        self.texts = []
+        where = f"inttoptr (i64 {self.address} to ptr)"
+        for name in re.findall(r'^(@"\w+_shared") = .*$', text, re.MULTILINE):
+            text = re.sub(rf"^{name} = .*\n", "", text, flags=re.MULTILINE).replace(name, where)
+        return ASSEMBLY.sub(self.call_text, text)
+
+    def call_text(self, match: re.Match[str]) -> str:
+        result, kind, assembly, given = match.groups()
+        number = len(self.texts)
+        values = [value.strip().split(" ", 1) for value in given.split(",")] if given else []
+        self.texts.append((assembly, "<" + "".join(FORMATS[type] for type, _ in values)))
+        packed = f"<{{ {', '.join(type for type, _ in values)} }}>"
+        lines = []
+        last = "undef"
+        for at, (type, value) in enumerate(values):
+            lines.append(f"%asm{number}.{at} = insertvalue {packed} {last}, {type} {value}, {at}")
+            last = f"%asm{number}.{at}"
+        lines.append(f"%asm{number}.given = alloca {packed if values else 'i32'}")
+        if values:
+            lines.append(f"store {packed} {last}, ptr %asm{number}.given")
+        lines.append(f"%asm{number}.found = alloca {'i32' if kind == 'void' else kind}")
+        address = ctypes.cast(self.callback, ctypes.c_void_p).value
+        to = f"inttoptr (i64 {address} to ptr)"
+        lines.append(f"call void {to}(i32 {number}, ptr %asm{number}.given, ptr %asm{number}.found)")
+        if result:
+            lines.append(f"{result} = load {kind}, ptr %asm{number}.found")
+        return "\n".join(lines)
+
+    # -- instructions ------------------------------------------------------------------------------------------------
+
+    def run(self, number: int, given: int, found: int) -> None:
+        try:
+            text, form = self.texts[number]
+            values = struct.unpack(form, ctypes.string_at(given, struct.calcsize(form)))
+            results = self.instruction(text, values)
+            if results is not None:
+                raw = np.asarray(results).tobytes()
+                ctypes.memmove(found, raw, len(raw))
+        except BaseException as error:
+            self.failed = self.failed or error
+            for group in (*self.warps, *self.groups):
+                group.meeting.abort()
+
+    def instruction(self, text: str, values: tuple[Any, ...]) -> Array | None:
+        own = self.own
+        if text.startswith("cp.async.cg"):
+            own.open.append(values)
+        elif text.startswith("cp.async.commit_group"):
+            own.copies.append(own.open)
+            own.open = []
+        elif text.startswith("cp.async.wait_group"):
+            left = int(re.findall(r"\d+", text)[0])
+            while len(own.copies) > left:
+                for to, source, size in own.copies.pop(0):
+                    at = to % SHARED_BYTES
+                    assert at % 16 == 0
+                    assert source % 16 == 0 or size == 0
+                    self.shared[at : at + 16] = 0
+                    self.shared[at : at + size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+        elif text.startswith("ldmatrix"):
+            return self.load_matrices(text, values[0] % SHARED_BYTES)
+        elif text.startswith("mma.sync"):
+            return self.multiply(text, values)
+        elif "wgmma.mma_async" in text:
+            return self.multiply_groups(text, values)
+        elif text.startswith("wgmma.wait_group") and values:
+            return np.array(values, np.float32 if isinstance(values[0], float) else np.int32)
+        else:
+            assert text.startswith(("fence.proxy.async", "wgmma.wait_group")), text
+        return None
+
+    def load_matrices(self, text: str, address: int) -> Array:
+        warp, lane = divmod(self.own.number, 32)
+        count = int(re.findall(r"\.x(\d)", text)[0])
+
+        def lines(addresses: list[int]) -> Array:
+            assert all(at % 16 == 0 for at in addresses[: 8 * count])
+            for first in range(0, 8 * count, 8):
+                banks = {at % 128 for at in addresses[first : first + 8]}
+                assert len(banks) == 8, "bank conflict"
+            found = np.array([self.shared[at : at + 16] for at in addresses[: 8 * count]])
+            return found.reshape(count, 8, 16)
+
+        found = self.warps[warp].together(lane, address, lines)
+        if ".trans" in text:
+            turned = np.ascontiguousarray(found).view(np.uint16).transpose(0, 2, 1)
+            return np.ascontiguousarray(turned[:, lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2])
+        return np.ascontiguousarray(found[:, lane // 4, lane % 4 * 4 : lane % 4 * 4 + 4])
+
+    def multiply(self, text: str, values: tuple[Any, ...]) -> Array:
+        warp, lane = divmod(self.own.number, 32)
+        kinds = re.findall(r"\.row\.col\.\w+\.(\w+)\.(\w+)\.", text)[0]
+        whole = kinds[0] in ("s8", "u8")
+
+        def product(given: list[tuple[Any, ...]]) -> Array:
+            left, right = np.zeros((16, 8), np.int32), np.zeros((8, 8), np.int32)
+            sums = np.zeros((16, 8))
+            for thread, own in enumerate(given):
+                group, place = divmod(thread, 4)
+                for at in range(4):
+                    sums[group + at // 2 * 8, place * 2 + at % 2] = own[at]
+                    left[group + at % 2 * 8, place + at // 2 * 4] = own[4 + at]
+                for at in range(2):
+                    right[group, place + at * 4] = own[8 + at]
+            return sums + numbers(left, kinds[0]) @ numbers(right, kinds[1]).T
+
+        result = self.warps[warp].together(lane, values, product)
+        group, place = divmod(lane, 4)
+        found = [result[group + at // 2 * 8, place * 2 + at % 2] for at in range(4)]
+        return np.array(found).astype(np.int32 if whole else np.float32)
+
+    def multiply_groups(self, text: str, values: tuple[Any, ...]) -> Array:
+        group, thread = divmod(self.own.number, 128)
+        offsets = {name: (int(at), int(by)) for name, at, by in re.findall(r"add\.s64 (\w+), \$(\d+), (\d+);", text)}
+        form = (
+            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, (\w+), (\w+), added(.*?);"
+        )
+        found: dict[int, Any] = {}
+        results = (min(at for at, _ in offsets.values())) // 2  # they are operands too, and given as such again
+        for columns, depth, one, other, places, left, right, flags in re.findall(form, text):
+            bits = [int(flag) for flag in re.findall(r"\d", flags)][2:] or [0, 0]
+            registers = [int(place) for place in re.findall(r"\d+", places)]
+            own = [found.get(register, values[register]) for register in registers]
+            parts = [values[offsets[name][0] - results] + offsets[name][1] for name in (left, right)]
+
+            def product(
+                given: list[Any],
+                shape: tuple[int, int] = (int(columns), int(depth)),
+                kinds: tuple[str, str] = (one, other),
+                turned: list[int] = bits,
+            ) -> Array:
+                assert len({descriptors for _, descriptors in given}) == 1
+                rows = [
+                    self.described(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
+                    for descriptor, count, kind, flag in zip(given[0][1], (64, shape[0]), kinds, turned)
+                ]
+                result = np.zeros((64, shape[0]))
+                for number, (mine, _) in enumerate(given):
+                    for at, value in enumerate(mine):
+                        result[sum_place(number, at)] = value
+                return result + rows[0] @ rows[1].T
+
+            result = self.groups[group].together(thread, (own, tuple(parts)), product)
+            found.update((register, result[sum_place(thread, at)]) for at, register in enumerate(registers))
+        whole = ".s32." in text
+        return np.array([found[register] for register in sorted(found)]).astype(np.int32 if whole else np.float32)
+
+    def described(self, descriptor: int, rows: int, depth: int, kind: str, turned: bool) -> Array:
+        """The matrix that a descriptor means, as the canonical layouts have it."""
+        start = (descriptor & 0x3FFF) << 4
+        leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
+        width = {1: 128, 2: 64, 3: 32}[descriptor >> 62]
+        size = np.dtype(TYPES[kind]).itemsize
+        row, at = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
+        if turned:
+            byte = row * size
+            place = byte // width * leading + byte % width + at // 8 * stride + at % 8 * width
+        else:
+            place = row // 8 * stride + row % 8 * width + at * size
+        place = start + place
+        place ^= (place >> 7 & (width // 16 - 1)) << 4
+        raw = self.shared[place[..., None] + np.arange(size)]
+        return numbers(np.ascontiguousarray(raw), kind).reshape(rows, depth)
+
+
+def sum_place(thread: int, number: int) -> tuple[int, int]:
+    """The row and the column of a register of sums, in a product of 64 rows."""
+    row = thread // 32 * 16 + thread % 32 // 4 + number // 2 % 2 * 8
+    return row, number // 4 * 8 + thread % 4 * 2 + number % 2
+
+
+def numbers(raw: Array, kind: str) -> Array:
+    """Bits as float64, along the last axis."""
+    if kind == "tf32":
+        raw = raw.view(np.int32) & ~0x1FFF
+    return np.ascontiguousarray(raw).view(TYPES[kind]).astype(np.float64)
