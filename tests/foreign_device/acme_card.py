@@ -100,6 +100,9 @@ class Card:
             raise OutOfMemoryError(f"the card has no {size:,} bytes for a {label or 'buffer'}")
         return CardBuffer(self, max(size, 16))
 
+    def unset_buffer(self, size: int) -> CardBuffer:
+        return self.buffer(size, "tensor")
+
     def write(self, buffer: CardBuffer, offset: int, data: Any) -> None:
         content = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
         buffer.bytes[offset : offset + len(content)] = content

@@ -7,8 +7,8 @@ too. Work is done in the order of one stream. After a fault that the driver does
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any
 from weakref import WeakValueDictionary
@@ -36,6 +36,7 @@ _NO_TIMES = 2  # an event that is not asked when it was
 _SHARED_ATTRIBUTE = 8  # of a function: bytes of shared memory that launches may bring
 _SHARED_WITHOUT_ASKING = 48 << 10
 _KEPT_FREE = 256 << 20  # bytes of memory that was freed, kept for what is asked for next
+_MOST_SPARE = 64 << 20  # bytes of freed memory that are not even given back to the pool
 _LEAST_BUFFER = 16
 _POLL = 2e-3  # seconds between looks at a run that Ctrl-C may end
 
@@ -95,6 +96,48 @@ class Function:
         self._gpu.unload(self._module)
 
 
+class _Current:
+    """See `Gpu.current`; a class of its own since a generator would cost as much as a call of the driver."""
+
+    __slots__ = ("_gpu",)
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> Library:
+        gpu = self._gpu
+        code = gpu.push(gpu.context)
+        if code:
+            raise gpu.driver.fault("cuCtxPushCurrent", code)
+        return gpu.driver
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._gpu.pop(byref(c_void_p()))
+
+
+class _AtWork(_Current):
+    """See `Gpu.at_work`."""
+
+    __slots__ = ("_kind", "_what")
+
+    def __init__(self, gpu: Gpu, what: str, kind: type[DeviceError]) -> None:
+        super().__init__(gpu)
+        self._what = what
+        self._kind = kind
+
+    def __enter__(self) -> Library:
+        self._gpu.refuse_if_lost()
+        try:
+            return super().__enter__()
+        except DriverError as fault:
+            raise self._gpu.failure(self._what, fault, self._kind) from fault
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._gpu.pop(byref(c_void_p()))
+        if isinstance(error, DriverError):
+            raise self._gpu.failure(self._what, error, self._kind) from error
+
+
 class Gpu:
     """An opened GPU. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
 
@@ -111,13 +154,17 @@ class Gpu:
         self.largest_buffer = described.memory_bytes
         self.functions: WeakValueDictionary[Any, Function] = WeakValueDictionary()
         self._lock = lock()
-        self._context = c_void_p()
+        self.context = c_void_p()
+        self.push = driver.function("cuCtxPushCurrent_v2")
+        self.pop = driver.function("cuCtxPopCurrent_v2")
+        self._spare: dict[int, list[int]] = {}  # addresses of freed memory, by size
+        self._spare_bytes = 0
         self._pool = c_void_p()
         self._stream = c_void_p()
         try:
             device = c_int()
             driver("cuDeviceGet", byref(device), described.number)
-            driver("cuDevicePrimaryCtxRetain", byref(self._context), device)
+            driver("cuDevicePrimaryCtxRetain", byref(self.context), device)
             with self.current():
                 driver("cuStreamCreate", byref(self._stream), _NON_BLOCKING)
                 if described.pools:
@@ -136,26 +183,13 @@ class Gpu:
 
     # ---- the driver
 
-    @contextmanager
-    def current(self) -> Iterator[Library]:
+    def current(self) -> _Current:
         """The driver with this GPU as the one that calls are about, whatever it was before."""
-        push = self.driver.function("cuCtxPushCurrent_v2")(self._context)
-        if push:
-            raise self.driver.fault("cuCtxPushCurrent", push)
-        try:
-            yield self.driver
-        finally:
-            self.driver.function("cuCtxPopCurrent_v2")(byref(c_void_p()))
+        return _Current(self)
 
-    @contextmanager
-    def at_work(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[Library]:
+    def at_work(self, what: str, kind: type[DeviceError] = DeviceError) -> _AtWork:
         """The same, with faults as weft's errors that say at what."""
-        self._refuse_if_lost()
-        try:
-            with self.current() as driver:
-                yield driver
-        except DriverError as fault:
-            raise self.failure(what, fault, kind) from fault
+        return _AtWork(self, what, kind)
 
     def failure(self, what: str, fault: DriverError, otherwise: type[DeviceError] = DeviceError) -> WeftError:
         """What the driver's fault is to weft's users."""
@@ -167,7 +201,8 @@ class Gpu:
             return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
         return otherwise(f"{what}, on {self.name}: {fault}", hint=fault.hint)
 
-    def _refuse_if_lost(self) -> None:
+    def refuse_if_lost(self) -> None:
+        """Raise DeviceLostError if it is known to be lost, DeviceError in a forked process."""
         check_process()
         if self.lost is not None:
             raise self._lost_error()
@@ -193,12 +228,24 @@ class Gpu:
     def buffer(self, size: int, label: str = "") -> CudaBuffer:  # noqa: ARG002
         """Memory, zero at first; OutOfMemoryError if it cannot be had."""
         size = max(_LEAST_BUFFER, -(-size // 16) * 16)
+        buffer = self.unset_buffer(size)
+        with self.at_work("clearing a buffer") as driver:
+            driver("cuMemsetD8Async", c_uint64(buffer.address), 0, c_size_t(size), self._stream)
+        return buffer
+
+    def unset_buffer(self, size: int) -> CudaBuffer:
+        """The same with anything in it. What was freed before serves again, in the order of the stream."""
+        size = max(_LEAST_BUFFER, -(-size // 16) * 16)
+        with self._lock:
+            spare = self._spare.get(size)
+            known = spare.pop() if spare else None
+            self._spare_bytes -= size if known else 0
+        if known:
+            return CudaBuffer(self, known, size)
         address = c_uint64()
         with self.at_work(f"a buffer of {size:,} bytes") as driver:
             self._allocate(driver, address, size)
-            buffer = CudaBuffer(self, address.value, size)
-            driver("cuMemsetD8Async", address, 0, c_size_t(size), self._stream)
-        return buffer
+        return CudaBuffer(self, address.value, size)
 
     def _allocate(self, driver: Library, address: c_uint64, size: int) -> None:
         if not self._pool:
@@ -207,6 +254,10 @@ class Gpu:
         get = driver.function("cuMemAllocFromPoolAsync")
         code = get(byref(address), c_size_t(size), self._pool, self._stream)
         if code == OUT_OF_MEMORY:  # what was freed may come back once all is done
+            with self._lock:
+                spare, self._spare, self._spare_bytes = self._spare, {}, 0
+            for address_ in (address_ for addresses in spare.values() for address_ in addresses):
+                self._give_back(address_)
             driver("cuStreamSynchronize", self._stream)
             driver("cuMemPoolTrimTo", self._pool, c_size_t(0))
             code = get(byref(address), c_size_t(size), self._pool, self._stream)
@@ -218,6 +269,14 @@ class Gpu:
         self.count(-size)
         if not is_own_process() or self.lost is not None:
             return
+        with self._lock:
+            if self._spare_bytes + size <= _MOST_SPARE:
+                self._spare_bytes += size
+                self._spare.setdefault(size, []).append(address)
+                return
+        self._give_back(address)
+
+    def _give_back(self, address: int) -> None:
         with suppress(DriverError), self.current() as driver:
             if self._pool:
                 driver("cuMemFreeAsync", c_uint64(address), self._stream)

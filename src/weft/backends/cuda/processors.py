@@ -39,7 +39,8 @@ def processor_of(gpu: NvidiaGpu) -> NvidiaProcessor:
 
 def thread_lanes(processor: NvidiaProcessor) -> ThreadLanes:
     """How lanes are written for a processor, where positions have 32 bits and buffers start where they may."""
-    return ThreadLanes()
+    tiles = {"sm_90a": "wgmma", "sm_80": "mma.sync"}.get(processor.processor, "")
+    return ThreadLanes(tile_products=tiles)
 
 
 def target_of(gpu: NvidiaGpu, precision: str) -> ThreadTarget:
@@ -52,7 +53,7 @@ def target_of(gpu: NvidiaGpu, precision: str) -> ThreadTarget:
         most_block_threads=_LANES_MOST,
         shared_bytes=gpu.shared_bytes or 48 << 10,
         sharing_pays=True,
-        tile_products=(),
+        tile_products=_tile_products(gpu),
         float32_products=_FLOAT32_PRODUCTS.get(precision, Float32Products.EXACT),
     )
 

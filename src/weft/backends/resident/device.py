@@ -86,6 +86,10 @@ class MemoryDevice(Protocol):
         """Memory, zero at first, that goes with the last reference to it; OutOfMemoryError if it cannot be had."""
         ...
 
+    def unset_buffer(self, size: int) -> Any:
+        """The same with anything in it, for what is written whole before it is read."""
+        ...
+
     def write(self, buffer: Any, offset: int, data: Any) -> None:
         """Write anything with bytes in a row, at a multiple of 4; up to 3 bytes behind may become 0."""
         ...

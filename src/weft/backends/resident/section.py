@@ -185,7 +185,7 @@ class ResidentSection(PlannedSection[ResidentPlan]):
             size = prod(shape) * dtype.itemsize
             bound[region] = BufferSlice(memory, start, size)
             if value in keep:
-                tensor = ResidentTensor(self.device, self.device.buffer(size, "tensor"), shape, dtype)
+                tensor = ResidentTensor(self.device, self.device.unset_buffer(size), shape, dtype)
                 place = tensor.place_on(self.device)
                 if self._can_bind(place):
                     bound[region] = place

@@ -46,7 +46,7 @@ class ResidentTensor(DeviceTensor):
 
 def upload(device: MemoryDevice, array: Array) -> ResidentTensor:
     """A tensor with an array's elements."""
-    buffer = device.buffer(array.nbytes, "tensor")
+    buffer = device.unset_buffer(array.nbytes)
     if array.nbytes:
         device.write(buffer, 0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return ResidentTensor(device, buffer, array.shape, array.dtype)

@@ -196,6 +196,10 @@ class Gpu:
             self, self._call(f"a buffer of {size:,} bytes", make, label=label, size=size, usage=flags), size
         )
 
+    def unset_buffer(self, size: int) -> GpuBuffer:
+        """The same: what is new is zero here anyway."""
+        return self.buffer(size, "tensor")
+
     def uniform(self, size: int) -> GpuBuffer:
         """Memory for what shaders see as UNIFORM."""
         return self.buffer(size, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST)
