@@ -191,14 +191,16 @@ class TileMachine:
         group, thread = divmod(self.own.number, 128)
         offsets = {name: (int(at), int(by)) for name, at, by in re.findall(r"add\.s64 (\w+), \$(\d+), (\d+);", text)}
         form = (
-            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, (\w+), (\w+), added(.*?);"
+            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, (\w+), (\w+), (\w+)(.*?);"
         )
         found: dict[int, Any] = {}
-        results = (min(at for at, _ in offsets.values())) // 2  # they are operands too, and given as such again
-        for columns, depth, one, other, places, left, right, flags in re.findall(form, text):
+        steps = re.findall(form, text)
+        results = 1 + max(int(place) for step in steps for place in re.findall(r"\d+", step[4]))
+        for columns, depth, one, other, places, left, right, test, flags in steps:
             bits = [int(flag) for flag in re.findall(r"\d", flags)][2:] or [0, 0]
             registers = [int(place) for place in re.findall(r"\d+", places)]
-            own = [found.get(register, values[register]) for register in registers]
+            fresh = test == "first" and "setp.ne.b32 first" in text
+            own = [0 if fresh else found[at] if at in found else values[at] for at in registers]
             parts = [values[offsets[name][0] - results] + offsets[name][1] for name in (left, right)]
 
             def product(

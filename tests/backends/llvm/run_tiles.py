@@ -34,7 +34,7 @@ def compared(case: dict[str, Any], raw: bytes) -> str:
     expected = case["expected"]
     found = numbers(raw, case["out"]).reshape(expected.shape)
     error = np.abs(found - expected) / case["scale"]
-    limit = {"bfloat16": 0.05, "int32": 0.0}.get(case["out"], 2e-5)
+    limit = {"bfloat16": 0.05, "int32": 0.0}.get(case["out"], case["limit"])
     wrong = ~(error <= limit)
     if not wrong.any():
         return f"ok     {error.max():.2e}"

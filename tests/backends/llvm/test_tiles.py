@@ -62,6 +62,11 @@ EMULATED = {
     "groups_columns": (replace(GROUPS, lanes=256, tiles=(64, 32, 128), shape=(64, 32, 256)), "wgmma"),
     "groups_rows": (replace(GROUPS, tiles=(128, 8, 32), shape=(128, 8, 96)), "wgmma"),
     "groups_tf32": (replace(GROUPS, left=DType.float32, right=DType.float32, tiles=(64, 16, 16)), "wgmma"),
+    "groups_rough": (
+        replace(GROUPS, left=DType.float8e4m3fn, right=DType.float8e5m2, tiles=(64, 128, 64), shape=(64, 128, 128)),
+        "wgmma",
+    ),
+    "groups_two_stages": (replace(GROUPS, stages=2, shape=(64, 16, 256)), "wgmma"),
     "groups_bytes": (replace(GROUPS, left=DType.int8, right=DType.uint8, tiles=(64, 16, 128)), "wgmma"),
 }
 

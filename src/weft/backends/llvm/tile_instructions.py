@@ -102,10 +102,12 @@ def multiply_by_descriptors(
     types: tuple[DType, DType],
     transposed: tuple[bool, bool],
     products: Sequence[tuple[Value, Value, Sequence[tuple[int, int]], list[Value]]],
+    fresh: bool = False,
 ) -> list[list[Value]]:
     """Sums of 64 rows with products added that go on by themselves: one group of them.
 
-    A product has descriptors of its operands, what is added to both for each step, and sums.
+    A product has descriptors of its operands, what is added to both for each step, and sums; those are only as many as
+    there will be if the product is `fresh`.
     """
     count = len(products[0][3])
     total = count * len(products)
@@ -120,23 +122,27 @@ def multiply_by_descriptors(
     steps = [(number, step) for number, product in enumerate(products) for step in product[2]]
     lines = [
         "{",
-        ".reg .pred added;",
+        ".reg .pred first, added;",
         f".reg .b64 left<{len(steps)}>, right<{len(steps)}>;",
+        f"setp.{'ne' if fresh else 'eq'}.b32 first, 0, 0;",
         "setp.eq.b32 added, 0, 0;",
     ]
+    before = total if fresh else 2 * total  # operands that are sums
     for at, (number, (left, right)) in enumerate(steps):
-        lines.append(f"add.s64 left{at}, ${2 * total + 2 * number}, {left};")
-        lines.append(f"add.s64 right{at}, ${2 * total + 2 * number + 1}, {right};")
+        lines.append(f"add.s64 left{at}, ${before + 2 * number}, {left};")
+        lines.append(f"add.s64 right{at}, ${before + 2 * number + 1}, {right};")
     lines.append("wgmma.fence.sync.aligned;")
     for at, (number, _) in enumerate(steps):
         sums = ", ".join(f"${number * count + place}" for place in range(count))
-        lines.append(f"{name} {{{sums}}}, left{at}, right{at}, added{flags};")
+        test = "added" if at % len(products[0][2]) else "first"
+        lines.append(f"{name} {{{sums}}}, left{at}, right{at}, {test}{flags};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    values = [*(value for product in products for value in product[3])]
+    values = [] if fresh else [value for product in products for value in product[3]]
     values += [descriptor for product in products for descriptor in product[:2]]
     element = products[0][3][0].type
     signature = ir.FunctionType(ir.LiteralStructType([element] * total), [value.type for value in values])
-    constraints = [f"={letter}"] * total + [str(number) for number in range(total)] + ["l"] * (2 * len(products))
+    tied = [] if fresh else [str(number) for number in range(total)]
+    constraints = [f"={letter}"] * total + tied + ["l"] * (2 * len(products))
     found = builder.asm(signature, " ".join(lines), ",".join((*constraints, "~{memory}")), values, effects=True)
     results = [builder.extract_value(found, number) for number in range(total)]
     return [results[first : first + count] for first in range(0, total, count)]
@@ -147,11 +153,11 @@ def await_products(builder: ir.IRBuilder, left: int) -> None:
     _effect(builder, f"wgmma.wait_group.sync.aligned {left};")
 
 
-def await_sums(builder: ir.IRBuilder, sums: Sequence[Value]) -> list[Value]:
-    """The sums once all products are done."""
+def await_sums(builder: ir.IRBuilder, sums: Sequence[Value], left: int = 0) -> list[Value]:
+    """The sums once all products are done, or all but so many groups."""
     letters = ["f" if isinstance(value.type, ir.FloatType) else "r" for value in sums]
     kind = ir.LiteralStructType([value.type for value in sums])
     ties = [*(f"={letter}" for letter in letters), *(str(number) for number in range(len(sums))), "~{memory}"]
     signature = ir.FunctionType(kind, [value.type for value in sums])
-    found = builder.asm(signature, "wgmma.wait_group.sync.aligned 0;", ",".join(ties), sums, effects=True)
+    found = builder.asm(signature, f"wgmma.wait_group.sync.aligned {left};", ",".join(ties), sums, effects=True)
     return [builder.extract_value(found, number) for number in range(len(sums))]

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 BY_WARPS, BY_GROUPS = "mma.sync", "wgmma"  # how tiles are multiplied
 _BYTE = ir.IntType(8)
+MEETS_AGAIN = 3  # stages, so few that each counts
 
 
 def write(emitter: Emitter, statement: TileStatement) -> None:
@@ -158,8 +159,13 @@ def _multiply(emitter: Emitter, product: MultiplyTiles) -> None:
     left, right = (_buffer(emitter, name) for name in (product.left, product.right))
     sums = [emitter.registers[name] for name in names]
     if _by_groups(emitter, product):
+        rough = tiles_wgmma.is_rough(left.dtype)
+        if rough:
+            settle(emitter)
+            sums = [emitter.registers[name] for name in names]
         found = tiles_wgmma.multiply(emitter, left, right, shares, _origin(emitter, shares), sums)
-        emitter.unsettled.add(product.sums)
+        if not rough:
+            emitter.unsettled.add(product.sums)
     else:
         settle(emitter, [product.sums])
         sums = [emitter.registers[name] for name in names]
@@ -173,6 +179,11 @@ def _by_groups(emitter: Emitter, product: MultiplyTiles) -> bool:
         return False
     buffers = [_buffer(emitter, name) for name in (product.left, product.right)]
     return tiles_wgmma.is_for(buffers[0], buffers[1], _shares(emitter, product.sums))
+
+
+def _goes_on(emitter: Emitter, product: MultiplyTiles) -> bool:
+    """Whether the product is computed while the threads do something else."""
+    return _by_groups(emitter, product) and not tiles_wgmma.is_rough(_buffer(emitter, product.left).dtype)
 
 
 def _scale(emitter: Emitter, scale: ScaleSums) -> None:
@@ -301,10 +312,12 @@ class _Turns:
         self.stages = min((form.stages for form in forms), default=1)
         products = [statement for statement in pipeline.body if isinstance(statement, MultiplyTiles)]
         plain = all(isinstance(statement, (MultiplyTiles, Let, View)) for statement in pipeline.body)
-        # products that go on still read the copies of the turn before
-        self.overlaps = plain and self.stages > 2 and bool(products) and all(_by_groups(emitter, p) for p in products)
+        self.overlaps = plain and self.stages > 1 and bool(products) and all(_goes_on(emitter, p) for p in products)
         self.products = len(products)
-        self.ahead = self.stages - (2 if self.overlaps else 1)  # turns that copies are ahead
+        # products that go on still read the copies of the turn before: those are left alone for another turn, or all
+        # lanes meet again once they are done
+        self.meets_again = self.overlaps and self.stages <= MEETS_AGAIN
+        self.ahead = self.stages - (2 if self.overlaps and not self.meets_again else 1)  # turns that copies are ahead
         self.start, self.stop = emitter.integer(pipeline.start), emitter.integer(pipeline.stop)
 
     def write(self) -> None:
@@ -342,6 +355,9 @@ class _Turns:
             if not self.overlaps:
                 self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
             self.work(self.stage(number, 0))
+            if self.meets_again:
+                await_products(builder, self.products)
+                emitter.lanes.barrier(emitter)
             if self.overlaps:
                 self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
 
@@ -349,7 +365,7 @@ class _Turns:
             self.bring(self.further(now, 1), self.stage(number, 1), work)
         else:
             work()
-        if self.overlaps:
+        if self.overlaps and not self.meets_again:
             await_products(builder, self.products)
 
     def further(self, turn: Value, by: int) -> Value:

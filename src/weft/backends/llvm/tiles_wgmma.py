@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.backends.llvm.instructions import Value
-from weft.backends.llvm.tile_instructions import multiply_by_descriptors, of_first_thread, shared_address
+from weft.backends.llvm.tile_instructions import (
+    await_sums,
+    multiply_by_descriptors,
+    of_first_thread,
+    shared_address,
+)
 from weft.backends.llvm.tile_layout import (
     CHUNK,
     FRAGMENT_COLUMNS,
@@ -25,6 +30,12 @@ if TYPE_CHECKING:
 
 _ADDRESS_BITS = (1 << 18) - 1  # of shared memory, in a descriptor
 _STEP = 32  # bytes of the depth that are multiplied at once
+_APART_COLUMNS = 64  # of products whose sums are added to others; two are under way
+
+
+def is_rough(dtype: DType) -> bool:
+    """Whether products of a type keep some 13 bits of their sums only, so that those are added up apart from them."""
+    return dtype.is_float and dtype.bits == 8
 
 
 def is_for(left: Buffer, right: Buffer, shares: Shares) -> bool:
@@ -50,9 +61,10 @@ def _operand(buffer: Buffer) -> GroupOperand:
 def _columns(shares: Shares, dtype: DType) -> int | None:
     """Columns of one product."""
     step = 2 * FRAGMENT_COLUMNS if dtype.is_integer else FRAGMENT_COLUMNS
+    most = _APART_COLUMNS if is_rough(dtype) else MOST_COLUMNS
     for parts in range(1, shares.column_tiles + 1):
         columns = shares.columns // parts
-        if shares.columns % parts == 0 and columns <= MOST_COLUMNS and columns % step == 0:
+        if shares.columns % parts == 0 and columns <= most and columns % step == 0:
             return columns
     return None
 
@@ -60,7 +72,10 @@ def _columns(shares: Shares, dtype: DType) -> int | None:
 def multiply(
     emitter: Emitter, left: Buffer, right: Buffer, shares: Shares, origin: tuple[Value, Value], sums: list[Value]
 ) -> list[Value]:
-    """A thread's sums with the product added, once it is waited for; `origin` is where its group's sums start."""
+    """A thread's sums with the product added; `origin` is where its group's sums start.
+
+    They have to be waited for, unless the product is rough.
+    """
     assert left.tile is not None
     builder = emitter.builder
     operands = [_operand(buffer) for buffer in (left, right)]
@@ -83,9 +98,19 @@ def multiply(
             for operand, start, rows in zip(operands, starts, (row, column))
         ]
         products.append((descriptors[0], descriptors[1], steps, sums[number : number + count]))
-    turned = (operands[0].turned, operands[1].turned)
-    found = multiply_by_descriptors(builder, (left.dtype, right.dtype), turned, products)
-    return [value for part in found for value in part]
+    types, turned = (left.dtype, right.dtype), (operands[0].turned, operands[1].turned)
+    if not is_rough(left.dtype):
+        found = multiply_by_descriptors(builder, types, turned, products)
+        return [value for part in found for value in part]
+    parts = [multiply_by_descriptors(builder, types, turned, products[:1], True)[0]]
+    total: list[Value] = []
+    for number, product in enumerate(products):
+        more = number + 1 < len(products)
+        if more:
+            parts += multiply_by_descriptors(builder, types, turned, products[number + 1 : number + 2], True)
+        added = await_sums(builder, parts[number], int(more))
+        total += [builder.fadd(value, part) for value, part in zip(product[3], added, strict=True)]
+    return total
 
 
 def _row_offset(emitter: Emitter, operand: GroupOperand, rows: Value) -> Value:
