@@ -10,6 +10,7 @@ from weft.passes.arithmetic import simplify_arithmetic
 from weft.passes.captures import embed_constants
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
+from weft.passes.flattened import restore_rows
 from weft.passes.fold import fold_constants
 from weft.passes.hoist import hoist_products
 from weft.passes.nothing import settle_nothing
@@ -29,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     hoist_products,
     simplify_arithmetic,
     simplify_movement,
+    restore_rows,
     join_siblings,
     simplify_movement,
     merge_duplicates,

@@ -3,6 +3,9 @@
 The gates of a recurrent cell that are written one by one (h @ u1, h @ u2, ...) become columns of one product, which the
 maps after them read as slices. In the bodies of scans, and where the product has few rows: elsewhere each product is
 large enough alone, and can take in the map after it.
+
+What attention projects into heads (x @ q, x @ k, x @ v, each maybe with constants added, its columns then split into
+heads) becomes one product for any number of rows: whoever reads heads reads them in place.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from weft.ir.program import Contract, Map, Scan, Step, TensorProgram, Value, ten
 from weft.ir.scalar import Index, Load
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
+from weft.passes.projections import find_projections, has_constant_columns, join_projections
 from weft.passes.rewrite import next_number
 
 FEW_ROWS = 4
@@ -42,13 +46,17 @@ def _join(program: TensorProgram, numbers: Iterator[int], *, repeated: bool) -> 
     program = replace(program, steps=tuple(inner))
     constants: dict[Value, Any] = dict(program.constants)
     families = {id(member): family for family in _families(program, repeated) for member in family}
+    projections = find_projections(program, set(families))
+    heads = {id(step): family for family in projections for member in family for step in member.steps}
     steps: list[Step] = []
     for step in program.steps:
-        family = families.get(id(step))
-        if family is None:
+        family, projected = families.get(id(step)), heads.get(id(step))
+        if family is not None:
+            steps += _joined(family, constants, numbers) if step is family[0] else []
+        elif projected is not None:
+            steps += join_projections(projected, constants, numbers) if step is projected[0].product else []
+        else:
             steps.append(step)
-        elif step is family[0]:
-            steps += _joined(family, constants, numbers)
     return replace(program, steps=tuple(steps), constants=constants)
 
 
@@ -56,7 +64,7 @@ def _families(program: TensorProgram, repeated: bool) -> list[list[Step]]:
     maps_only = _read_by_maps_only(program)
     found: dict[Any, list[Step]] = {}
     for step in program.steps:
-        able = step.results and step.results[0] in maps_only and _is_able(step, program.constants)
+        able = step.results and step.results[0] in maps_only and has_constant_columns(step, program.constants)
         if able and (repeated or _has_few_rows(step)):
             found.setdefault((step.operands[0], step.primitive), []).append(step)
     return [family for family in found.values() if len(family) > 1 and _bytes(family, program.constants) <= LARGEST]
@@ -66,23 +74,6 @@ def _read_by_maps_only(program: TensorProgram) -> set[Value]:
     """Results whose every reader can read a slice of a larger tensor instead."""
     others = {operand for step in program.steps if not isinstance(step.primitive, Map) for operand in step.operands}
     return {value for step in program.steps for value in step.results} - others - set(program.outputs)
-
-
-def _is_able(step: Step, constants: Mapping[Value, Any]) -> bool:
-    """Whether the step is a product with a constant matrix whose columns are the last axis of the result."""
-    if not isinstance(step.primitive, Contract):
-        return False
-    left, right, output = step.primitive.left, step.primitive.right, step.primitive.output
-    free = [label for label in right if label not in left]
-    weights = constants.get(step.operands[1])
-    return (
-        isinstance(weights, np.ndarray)
-        and step.operands[0] not in constants
-        and tensor_dtype(step.operands[0]) is tensor_dtype(step.operands[1])
-        and len(free) == 1
-        and output[-1:] == (free[0],)
-        and not any(label in output for label in right if label != free[0])
-    )
 
 
 def _has_few_rows(step: Step) -> bool:

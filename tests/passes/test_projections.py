@@ -1,0 +1,113 @@
+"""Projections into heads become one product, and products of flattened rows keep the dimensions of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, tensor, value
+from passes.test_passes import check, kinds
+
+from weft.ir.program import Contract, TensorProgram, Value
+from weft.ir.types import TensorType
+
+RNG = np.random.default_rng(21)
+
+
+def random(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def widths(program: TensorProgram) -> list[Any]:
+    """The last dimension of each product."""
+    return [shape(step.results[0])[-1] for step in program.steps if isinstance(step.primitive, Contract)]
+
+
+def shape(of: Value) -> tuple[Any, ...]:
+    assert isinstance(of.type, TensorType)
+    assert of.type.shape is not None
+    return of.type.shape
+
+
+def projecting(
+    sizes: Sequence[int], biased: Sequence[bool], rows: Sequence[Any] = ("b", "n"), deep: int = 12
+) -> onnx.ModelProto:
+    """x [rows, deep] into heads of 4, one product for each size."""
+    nodes, constants, outputs = [], {}, []
+    for number, (size, has_bias) in enumerate(zip(sizes, biased)):
+        constants |= {f"w{number}": random(deep, size), f"b{number}": random(size)}
+        constants[f"s{number}"] = np.array([0, 0, -1, 4])
+        nodes.append(node("MatMul", ["x", f"w{number}"], [f"p{number}"]))
+        if has_bias:
+            nodes.append(node("Add", [f"b{number}", f"p{number}"], [f"a{number}"]))
+        nodes.append(node("Reshape", [f"a{number}" if has_bias else f"p{number}", f"s{number}"], [f"h{number}"]))
+        nodes.append(node("Transpose", [f"h{number}"], [f"y{number}"], perm=[0, 2, 1, 3]))
+        outputs.append(value(f"y{number}", None))
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    return model(nodes, [value("x", [*rows, deep])], outputs, initializers)
+
+
+@pytest.mark.parametrize("rows", [("b", "n"), (2, 16), (1, 1)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_projections_are_one_product(biased: bool, rows: tuple[Any, ...]) -> None:
+    built = projecting((16, 8, 8), [biased] * 3, rows)
+    given = [size if isinstance(size, int) else 5 for size in rows]
+    assert widths(check(built, x=random(*given, 12))) == [32]
+
+
+def test_projections_that_end_differently_stay() -> None:
+    program = check(projecting((16, 8, 8), [True, False, True]), x=random(2, 5, 12))
+    assert sorted(widths(program)) == [8, 24]
+
+
+def test_products_that_are_not_split_stay() -> None:
+    """Two that meet in a map: the second takes it in."""
+    nodes = [
+        node("MatMul", ["x", "u"], ["a"]),
+        node("MatMul", ["x", "v"], ["b"]),
+        node("Sigmoid", ["a"], ["s"]),
+        node("Mul", ["s", "b"], ["y"]),
+    ]
+    constants = [tensor("u", random(12, 8)), tensor("v", random(12, 8))]
+    built = model(nodes, [value("x", ["b", "n", 12])], [value("y", None)], constants)
+    assert widths(check(built, x=random(2, 5, 12))) == [8, 8]
+
+
+def test_what_others_read_stays() -> None:
+    built = projecting((8, 8), [True, True])
+    built.graph.output.append(value("a0", None))
+    assert widths(check(built, x=random(2, 5, 12))) == [8, 8]
+
+
+def flattened(back: Sequence[int], rows: Sequence[Any] = ("b", "n"), heads: bool = False) -> onnx.ModelProto:
+    """x [rows, 8] as a matrix, times one, with constants added, in the shape `back`, times itself."""
+    nodes = [
+        node("Reshape", ["x", "flat"], ["f"]),
+        node("Gemm", ["f", "w", "bias"], ["g"]),
+        node("Reshape", ["g", "back"], ["r"]),
+        node("Tanh", ["r"], ["t"]),
+        node("Mul", ["t", "r"], ["y"]),
+    ]
+    constants = {"flat": np.array([-1, 8]), "w": random(8, 6), "bias": random(6), "back": np.array(back)}
+    given = [value("x", [*rows, *((2, 4) if heads else (8,))])]
+    return model(nodes, given, [value("y", None)], [tensor(name, array) for name, array in constants.items()])
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize(("rows", "back"), [((3, 5), (3, 5, 6)), ((3, "n"), (3, -1, 6)), ((3, 5), (3, 5, 2, 3))])
+def test_rows_keep_their_dimensions(rows: tuple[Any, ...], back: tuple[int, ...], heads: bool) -> None:
+    program = check(flattened(back, rows, heads), x=random(3, 5, *((2, 4) if heads else (8,))))
+    (product,) = [step for step in program.steps if isinstance(step.primitive, Contract)]
+    assert shape(product.results[0])[0] == 3
+    assert len(shape(product.results[0])) == 3
+    assert kinds(program)["Reshape"] == int(heads) + int(len(back) == 4)
+
+
+@pytest.mark.parametrize("back", [(5, 3, 6), (15, 6), (15, 2, 3)])
+def test_rows_that_become_others_stay_one_dimension(back: tuple[int, ...]) -> None:
+    program = check(flattened(back, (3, 5)), x=random(3, 5, 8))
+    (product,) = [step for step in program.steps if isinstance(step.primitive, Contract)]
+    assert shape(product.results[0]) == (15, 6)
