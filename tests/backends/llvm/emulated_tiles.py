@@ -141,6 +141,8 @@ class TileMachine:
             return self.multiply(text, values)
         elif "wgmma.mma_async" in text:
             return self.multiply_groups(text, values)
+        elif text.startswith("cvt.rn.bf16.f32"):
+            return np.array(values, np.float32).astype(ml_dtypes.bfloat16)
         elif text.startswith("wgmma.wait_group") and values:
             return np.array(values, np.float32 if isinstance(values[0], float) else np.int32)
         else:

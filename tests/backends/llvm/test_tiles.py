@@ -49,6 +49,7 @@ EMULATED = {
     "warps_turned": (replace(SMALL, turned_left=True, turned_right=True, tiles=(32, 24, 32)), "mma.sync"),
     "warps_puts": (replace(SMALL, bring="puts", stages=1), "mma.sync"),
     "warps_both": (replace(SMALL, bring="both", shape=(40, 24, 80), scaled=True), "mma.sync"),
+    "warps_narrow": (replace(SMALL, result=DType.bfloat16, bring="puts"), "mma.sync"),
     "warps_whole": (replace(SMALL, bring="whole", parts=True), "mma.sync"),
     "warps_tf32": (replace(SMALL, left=DType.float32, right=DType.float32, turned_right=True), "mma.sync"),
     "warps_bytes": (replace(SMALL, left=DType.uint8, right=DType.int8, turned_left=True), "mma.sync"),

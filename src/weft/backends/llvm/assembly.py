@@ -486,6 +486,10 @@ class IRBuilder:
     def bitcast(self, value: NamedValue, kind: Type) -> NamedValue:
         return value if value.type == kind else self._convert("bitcast", value, kind)
 
+    def bfloat16_bits(self, _: NamedValue, /) -> NamedValue | None:
+        """A float rounded to bfloat16, as 16 bits, where there is an instruction for it."""
+        return None
+
     # -- vectors and structures --------------------------------------------------------------------------------------
 
     def insert_element(self, whole: NamedValue, part: NamedValue, index: NamedValue) -> NamedValue:

@@ -141,6 +141,9 @@ def widen_bfloat16(builder: Builder, value: Value) -> Value:
 
 def narrow_bfloat16(builder: Builder, value: Value) -> Value:
     """float32 rounded to nearest even, as 16 bits."""
+    at_once = builder.bfloat16_bits(value)
+    if at_once is not None:
+        return at_once
     bits = builder.bitcast(value, like(value, INT32))
     lowest = builder.and_(builder.lshr(bits, splat(bits.type, 16)), splat(bits.type, 1))
     rounded = builder.add(bits, builder.add(lowest, splat(bits.type, 0x7FFF)))

@@ -31,7 +31,11 @@ class NvidiaProcessor:
 
 
 class NvptxBuilder(ir.IRBuilder):
-    """Appends instructions of threads."""
+    """Appends instructions of threads; `recent` ones (of 8.0 and later) only if they are there."""
+
+    def __init__(self, block: ir.Block, recent: bool = False) -> None:
+        super().__init__(block)
+        self.recent = recent
 
     def thread(self) -> Value:
         """The number of the thread in its block."""
@@ -54,6 +58,12 @@ class NvptxBuilder(ir.IRBuilder):
 
     def dot4(self, unsigned: Value, signed: Value, total: Value) -> Value:
         return intrinsic(self, "llvm.nvvm.idp4a.u.s", [], INT32, [unsigned, signed, total])
+
+    def bfloat16_bits(self, value: Value, /) -> Value | None:
+        if not self.recent:
+            return None
+        signature = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+        return self.asm(signature, "cvt.rn.bf16.f32 $0, $1;", "=h,f", [value])
 
     def frem(self, a: Value, b: Value) -> Value:
         if isinstance(a.type, ir.HalfType):

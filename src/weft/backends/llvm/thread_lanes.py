@@ -45,7 +45,7 @@ from weft.ir.scalar import COMPARISONS
 
 Value = Any
 LARGEST_ACCESS = 16  # bytes that a thread reads or writes at once
-RUNS = (2, 4)  # elements of them
+RUNS = (2, 4, 8, 16)  # elements of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ThreadLanes(Lanes):
         return function
 
     def builder(self, block: ir.Block) -> ir.IRBuilder:
-        return NvptxBuilder(block)
+        return NvptxBuilder(block, recent=bool(self.tile_products))
 
     def run(self, emitter: Emitter) -> None:
         kernel, builder = emitter.kernel, emitter.builder

@@ -23,6 +23,7 @@ WARP, WARP_GROUP = 32, 128
 FRAGMENT_ROWS, FRAGMENT_COLUMNS, FRAGMENT_SUMS = 16, 8, 4
 GROUP_ROWS = 64  # of a product of a group of warps
 MOST_COLUMNS = 256  # of it
+DEPTH_STEP = 32  # bytes along the depth that are multiplied at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,8 @@ class GroupOperand:
         return column * self.layout.column_bytes
 
     def step_offset(self, step: int) -> int:
-        """Bytes to a number of steps along the depth, of 32 bytes each."""
+        """Bytes to a number of steps along the depth, of `DEPTH_STEP`."""
         if self.turned:
-            return step * 32 // self.layout.element * self.layout.width
-        column, within = divmod(step * 32, self.layout.width)
+            return step * DEPTH_STEP // self.layout.element * self.layout.width
+        column, within = divmod(step * DEPTH_STEP, self.layout.width)
         return column * self.layout.column_bytes + within

@@ -24,6 +24,7 @@ from weft.backends.llvm.tile_instructions import (
 )
 from weft.backends.llvm.tile_layout import (
     CHUNK,
+    DEPTH_STEP,
     FRAGMENT_ROWS,
     FRAGMENT_SUMS,
     WARP,
@@ -158,6 +159,8 @@ def _multiply(emitter: Emitter, product: MultiplyTiles) -> None:
     shares, names = _shares(emitter, product.sums), _names(emitter, product.sums)
     left, right = (_buffer(emitter, name) for name in (product.left, product.right))
     sums = [emitter.registers[name] for name in names]
+    if left.tile is None or right.tile is None or left.tile.depth * element_bytes(left.dtype) % DEPTH_STEP:
+        raise InternalError(f"kernel {emitter.kernel.name}: {product.left} is no tile, or not deep enough")
     if _by_groups(emitter, product):
         rough = tiles_wgmma.is_rough(left.dtype)
         if rough:

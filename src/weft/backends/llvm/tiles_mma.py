@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import load_matrices, multiply_fragments, shared_address
-from weft.backends.llvm.tile_layout import CHUNK, FRAGMENT_SUMS, Shares, TileLayout, layout_of
+from weft.backends.llvm.tile_layout import CHUNK, DEPTH_STEP, FRAGMENT_SUMS, Shares, TileLayout, layout_of
 from weft.backends.llvm.types import INT32, element_bytes, memory_type
 from weft.ir.kernel import Buffer, TileForm
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
 
 _BYTE = ir.IntType(8)
-_STEP = 32  # bytes of the depth that are multiplied at once
 
 
 def multiply(
@@ -35,7 +34,7 @@ def multiply(
     one = _Operand(emitter, left, thread, origin[0], False)
     other = _Operand(emitter, right, thread, origin[1], True)
     sums = list(sums)
-    for step in range(left.tile.depth * element_bytes(left.dtype) // _STEP):
+    for step in range(left.tile.depth * element_bytes(left.dtype) // DEPTH_STEP):
         lefts = [one.rows_of_16(row, step) for row in rows]
         for first in range(0, len(columns), 2):
             pair = columns[first : first + 2]
@@ -112,9 +111,9 @@ class _Operand:
             chunk = self.bits(byte, 4, shift - 4) if shift > 4 else INT32(0)
             place = self.times(self.builder.xor(chunk, self.mix(self.low)), CHUNK)
             fixed = self.add(self.times(self.line, layout.width), self.times(column, layout.column_bytes))
-            moved = step * _STEP // self.element * layout.width
+            moved = step * DEPTH_STEP // self.element * layout.width
         else:
-            number, within = divmod(step * _STEP, layout.width)
+            number, within = divmod(step * DEPTH_STEP, layout.width)
             if layout.width == CHUNK:  # both chunks are columns of their own
                 place = self.times(self.chunk, layout.column_bytes)
             else:
@@ -130,7 +129,7 @@ class _Operand:
         byte = self.times(self.add(self.add(self.origin, row), self.group), self.element)
         shift = layout.width.bit_length() - 1
         column, within = self.builder.lshr(byte, INT32(shift)), self.bits(byte, 0, shift)
-        first = (step * _STEP + half * CHUNK) // self.element
+        first = (step * DEPTH_STEP + half * CHUNK) // self.element
         found: Value = INT32(0)
         for number in range(count):
             line = self.add(self.times(self.place, count), first + number)

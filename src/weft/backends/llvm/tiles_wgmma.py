@@ -13,6 +13,7 @@ from weft.backends.llvm.tile_instructions import (
 )
 from weft.backends.llvm.tile_layout import (
     CHUNK,
+    DEPTH_STEP,
     FRAGMENT_COLUMNS,
     FRAGMENT_SUMS,
     GROUP_ROWS,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
 
 _ADDRESS_BITS = (1 << 18) - 1  # of shared memory, in a descriptor
-_STEP = 32  # bytes of the depth that are multiplied at once
 _APART_COLUMNS = 64  # of products whose sums are added to others; two are under way
 
 
@@ -43,7 +43,7 @@ def is_for(left: Buffer, right: Buffer, shares: Shares) -> bool:
     if shares.team == 1 or _columns(shares, left.dtype) is None:
         return False
     operands = [_operand(buffer) for buffer in (left, right)]
-    if any(operand.layout.width < _STEP for operand in operands):
+    if any(operand.layout.width < DEPTH_STEP for operand in operands):
         return False
     if any(operand.turned and operand.layout.element != 2 for operand in operands):
         return False
@@ -87,7 +87,7 @@ def multiply(
         starts.append(builder.add(address, _row_offset(emitter, operand, first)))
     steps = [
         (operands[0].step_offset(step) // CHUNK, operands[1].step_offset(step) // CHUNK)
-        for step in range(left.tile.depth * element_bytes(left.dtype) // _STEP)
+        for step in range(left.tile.depth * element_bytes(left.dtype) // DEPTH_STEP)
     ]
     count = columns // FRAGMENT_COLUMNS * FRAGMENT_SUMS
     products = []
