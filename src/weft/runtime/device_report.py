@@ -14,7 +14,7 @@ from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment
 from weft.runtime.explain import HostStep, NarrowedProduct
-from weft.runtime.options import NARROW
+from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import Route, Setting
 from weft.runtime.session import Session
 
@@ -31,7 +31,7 @@ class DeviceShare:
     kernels: int
     host_steps: tuple[HostStep, ...]
     placement: PlacementRecord | None = None
-    precision: str = "float32"
+    precision: str = USUAL_PRECISION
     narrowed: tuple[NarrowedProduct, ...] = ()
 
     @property
@@ -61,7 +61,7 @@ class DeviceReport:
         lines += [f"  {attempt}" for attempt in self.attempts]
         for share in self.shares:
             lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
-            lines += [f"    {share.rounding}"] if share.precision in NARROW or share.narrowed else []
+            lines += [f"    {share.rounding}"] if share.precision != USUAL_PRECISION or share.narrowed else []
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps]
             lines += [f"    {line}" for line in _placement_lines(share.placement)]
         return "\n".join(lines)

@@ -18,6 +18,7 @@ from weft.runtime.memory import parse_bytes
 from weft.runtime.policy import DeviceOption, in_force
 
 PRECISIONS = ("strict", "float32", "tf32", "fast")  # from the most accurate to the quickest
+USUAL_PRECISION = "float32"
 NARROW = ("tf32", "fast")  # in which products may round their operands
 
 
@@ -58,7 +59,7 @@ class LoadOptions:
     warm: str | None = None
     sample: Mapping[str, Any] | None = None
     threads: int | None = None
-    precision: str = "float32"
+    precision: str = USUAL_PRECISION
     memory_limit: int | str | None = None
     prefer: str = "memory"
     outputs: Sequence[str] | None = None
