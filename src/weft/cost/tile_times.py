@@ -63,6 +63,41 @@ def tile_time(rates: Rates, tile: TileShape, speed: TileSpeed, parts: int, exten
     return np.where(rows <= FEW, np.inf, found)
 
 
+@dataclass(frozen=True, slots=True)
+class TensorWork:
+    """What tile products do for a product: at which speed of a unit, how many for each of it, and bytes of an element
+    as tiles have it. Elements that are made so beforehand take `formed` bytes, of the left and the right operand.
+    """
+
+    unit_flops: float
+    products: int
+    element: float
+    formed: tuple[float, float] = (0.0, 0.0)
+
+
+def tensor_time(
+    rates: Rates, height: int, width: int, deep: int, speed: TileSpeed, work: TensorWork, parts: int, extents: Array
+) -> Array:
+    """Of tiles that all lanes of a block multiply together, never for few rows."""
+    grid, rows, columns, sums = extents
+    blocks = grid * parts * -(-rows // height) * -(-columns // width)
+    depth = -(-sums // (parts * deep)) * deep
+    each = -(-blocks // rates.compute_units)
+    share = (np.minimum(each, speed.resident) - 1) / max(speed.resident - 1, 1)
+    reached = speed.alone + (speed.full - speed.alone) * share
+    multiplied = 2 * work.products * each * height * width * depth / (work.unit_flops * reached) * _MICRO
+    reading = each * (height + width) * depth * work.element / rates.unit_bandwidth * _MICRO
+    once = grid * (rows + columns) * sums * work.element / rates.memory_bandwidth * _MICRO
+    writing = 4 * grid * rows * columns / rates.workspace_bandwidth * _MICRO
+    waiting = rates.latency_seconds * _MICRO * np.minimum(depth / deep, 4) + speed.start
+    found = rates.launch_seconds * _MICRO + waiting + np.maximum(np.maximum(multiplied, reading), once + writing)
+    for bytes, across in zip(work.formed, (rows, columns)):
+        if bytes:
+            found = found + bytes * grid * across * sums / rates.workspace_bandwidth * _MICRO
+            found = found + rates.launch_seconds * _MICRO
+    return np.where(rows <= FEW, np.inf, found + _adding(rates, parts, extents))
+
+
 def row_time(rates: Rates, tile: TileShape, parts: int, element: int, extents: Array) -> Array:
     """Of lanes that share the sums of few rows; never where there are more rows than a lane has."""
     grid, rows, columns, sums = extents

@@ -18,6 +18,7 @@ from weft.cost.sizes import estimate
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
@@ -25,9 +26,10 @@ from weft.kernels.build.contraction import Contraction, ContractOperand, sum_ord
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
+from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Product
-from weft.kernels.threads.product_choice import product_work
-from weft.kernels.threads.product_operands import RUN
+from weft.kernels.threads.product_choice import Given, product_work
+from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_run
 
 Array = np.ndarray[Any, Any]
 
@@ -42,11 +44,15 @@ def contract_work(contraction: Contraction, target: ThreadTarget) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A constant operand rearranged: [grid, sums, rows or columns], each of those labels that it has."""
+    """A constant operand rearranged: [grid, sums, rows or columns], or with the sums last, each of those labels that it
+    has; `plane` is how far it is between the numbers that an element comes as.
+    """
 
     packing: Packing
     strides: dict[int, Dim]
     padded: bool
+    padded_sums: bool
+    plane: int
 
 
 class _Plan:
@@ -79,18 +85,23 @@ class _Plan:
         return next((size for size in sizes if size != 1), 1)
 
     def work(self, target: ThreadTarget) -> Work:
-        packed = [self.packed(side, labels) for side, labels in ((self.left, self.rows), (self.right, self.columns))]
-        references: list[Reference] = []
-        constants: list[Packing] = []
-        strides: list[dict[int, Dim]] = []
-        for side, found in zip((self.left, self.right), packed):
-            if found is None:
-                references.append(Reference("operand", side.number))
-                strides.append({label: side.stride(label) for label in side.labels})
-            else:
-                references.append(Reference("constant", len(constants)))
-                constants.append(found.packing)
-                strides.append(found.strides)
+        return product_work("contract", partial(self.given, target), target, Work(()))
+
+    def given(self, target: ThreadTarget, how: Multiplying | None) -> Given:
+        """The product for tile products, or for other kernels."""
+        run = constant_run(self.left.tensor.dtype, self.right.tensor.dtype, target)
+        sides = ((self.left, self.rows), (self.right, self.columns))
+        elements = (None, None) if how is None else (how.left, how.right)
+        packed = [
+            self.packed(side, labels, run)
+            if how is None or element is None
+            else self.formed(side, labels, how, element)
+            for (side, labels), element in zip(sides, elements)
+        ]
+        strides = [
+            {label: side.stride(label) for label in side.labels} if found is None else found.strides
+            for (side, _), found in zip(sides, packed)
+        ]
 
         def loop_axes(labels: Sequence[int]) -> tuple[LoopAxis, ...]:
             return tuple(
@@ -103,31 +114,55 @@ class _Plan:
                 for label in labels
             )
 
+        types = [
+            side.tensor.dtype if found is None or element is None else element
+            for (side, _), found, element in zip(sides, packed, elements)
+        ]
+        one, other = packed
         product = Product(
-            left=self.left.tensor.dtype,
-            right=self.right.tensor.dtype,
+            left=types[0],
+            right=types[1],
             result=self.result,
             epilogue=self.epilogue,
             grid=loop_axes(self.grid),
             rows=loop_axes(self.rows),
             columns=loop_axes(self.columns),
             sums=loop_axes(self.sums),
-            padded=(packed[0] is not None and packed[0].padded, packed[1] is not None and packed[1].padded),
+            padded=(one is not None and one.padded, other is not None and other.padded),
+            padded_sums=(one is not None and one.padded_sums, other is not None and other.padded_sums),
+            planes=(0 if one is None else one.plane, 0 if other is None else other.plane),
         )
-        left, right = references
-        return product_work("contract", product, left, right, target, Work((), constants=tuple(constants)))
+        left, right = (
+            Reference("operand", side.number) if found is None else found.packing
+            for (side, _), found in zip(sides, packed)
+        )
+        sizes = (dims.product(self.left.tensor.shape), dims.product(self.right.tensor.shape))
+        return Given(product, left, right, sizes)
 
     # -- constants ---------------------------------------------------------------------------------------------------
 
-    def packed(self, side: ContractOperand, across: Sequence[int]) -> _Packed | None:
+    def packed(self, side: ContractOperand, across: Sequence[int], run: int) -> _Packed | None:
         """A constant operand as kernels read it best; None where it is so already, or not constant."""
-        if side.constant is None or self.is_ready(side, across):
+        if side.constant is None or self.is_ready(side, across, run):
             return None
+        return self.arranged(side, across, run, side.tensor.dtype, 1, is_deep=False)
+
+    def formed(self, side: ContractOperand, across: Sequence[int], how: Multiplying, element: DType) -> _Packed | None:
+        """The same as the tiles of a tile product take it."""
+        if side.constant is None:
+            return None
+        return self.arranged(side, across, CHUNK * 8 // element.bits, element, how.planes, is_deep=not how.can_turn)
+
+    def arranged(
+        self, side: ContractOperand, across: Sequence[int], run: int, element: DType, planes: int, *, is_deep: bool
+    ) -> _Packed:
         own = [[label for label in labels if label in side.labels] for labels in (self.grid, self.sums, across)]
+        if is_deep:
+            own = [own[0], own[2], own[1]]
         sizes = {label: _fixed(side.size(label)) for labels in own for label in labels}
-        merged = self.joined(across)
-        columns = prod(sizes[label] for label in own[2])
-        pitch = -(-columns // RUN) * RUN if merged else columns
+        merged = is_deep or self.joined(across)
+        count = prod(sizes[label] for label in own[2])
+        pitch = -(-count // run) * run if merged else count
         strides: dict[int, Dim] = {}
         step = 1
         for labels, width in ((own[2], pitch), (own[1], None), (own[0], None)):
@@ -138,8 +173,13 @@ class _Plan:
             if width is not None:
                 step = start * width
         shape = (prod(sizes[label] for label in (*own[0], *own[1])), pitch)
-        pack = partial(_pack, side=side, order=[label for labels in own for label in labels], shape=shape)
-        return _Packed(Packing(side.constant, pack, shape, side.constant.dtype), strides, merged)
+        order = [label for labels in own for label in labels]
+        pack = partial(_pack, side=side, order=order, shape=shape, element=element, planes=planes)
+        plane = prod(shape) if planes > 1 else 0
+        whole = (planes * shape[0], pitch)
+        assert side.constant is not None
+        packing = Packing(side.constant, pack, whole, element.numpy)
+        return _Packed(packing, strides, merged and not is_deep, is_deep, plane)
 
     def joined(self, labels: Sequence[int]) -> bool:
         """Whether rows or columns are one loop axis for all that is written."""
@@ -150,19 +190,23 @@ class _Plan:
             step = step * self.size(label)
         return len(merge_loop_axes(loop_axes, EpilogueAccess(self.result, self.epilogue))) <= 1
 
-    def is_ready(self, side: ContractOperand, across: Sequence[int]) -> bool:
-        """Whether four neighbours across can be read at once where they are."""
+    def is_ready(self, side: ContractOperand, across: Sequence[int], run: int) -> bool:
+        """Whether so many neighbours across can be read at once where they are."""
         inner = [label for label in across if self.size(label) != 1]
         if not inner or side.stride(inner[-1]) != 1:
             return not inner
         others = [side.stride(label) for label in dict.fromkeys(side.labels) if label != inner[-1]]
-        return all(dims.mod(value, RUN) == 0 for value in (self.size(inner[-1]), *others))
+        return all(dims.mod(value, run) == 0 for value in (self.size(inner[-1]), *others))
 
 
-def _pack(array: Array, *, side: ContractOperand, order: Sequence[int], shape: tuple[int, int]) -> Iterator[Array]:
+def _pack(
+    array: Array, *, side: ContractOperand, order: Sequence[int], shape: tuple[int, int], element: DType, planes: int
+) -> Iterator[Array]:
     names = {label: number for number, label in enumerate(dict.fromkeys(side.labels))}
     arranged = np.einsum(array, [names[x] for x in side.labels], [names[x] for x in order])
-    lines = arranged.reshape(shape[0], -1)
+    lines = formed_array(arranged.reshape(shape[0], -1), element, planes)
+    if planes > 1:
+        lines = lines.reshape(planes * shape[0], lines.shape[-1])
     yield np.pad(lines, ((0, 0), (0, shape[1] - lines.shape[1])))
 
 

@@ -8,7 +8,7 @@ output channels are neighbours; others are read in place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -28,9 +28,10 @@ from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.windows import Phase
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import map_work
+from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Inside, Product
-from weft.kernels.threads.product_choice import product_work
-from weft.kernels.threads.product_operands import RUN
+from weft.kernels.threads.product_choice import Given, product_work
+from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_run
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,23 @@ Array = np.ndarray[Any, Any]
 def convolve_work(convolution: Convolution, target: ThreadTarget) -> Work:
     """One product for each phase."""
     return _Builder(convolution, target).work()
+
+
+@dataclass(frozen=True, slots=True)
+class _Arranged:
+    """How constant weights lie: in which type, with room for how many neighbours, as how many numbers, sums last or
+    features.
+    """
+
+    element: DType
+    run: int
+    planes: int = 1
+    is_deep: bool = False
+
+    @staticmethod
+    def of(how: Multiplying) -> _Arranged:
+        """For tile products."""
+        return _Arranged(how.right, CHUNK * 8 // how.right.bits, how.planes, not how.can_turn)
 
 
 class _Builder:
@@ -55,16 +73,22 @@ class _Builder:
         if any(distance != 1 for distance in self.distances):
             self.x, source, work = self.spread()
         for phase in self.phases:
-            weights = Reference("operand", 1)
-            if self.constant is not None:
-                weights = Reference("constant", len(work.constants))
-                work = replace(work, constants=(*work.constants, self.packing(phase)))
-            work = product_work("convolve", self.product(phase), source, weights, self.target, work)
+            work = product_work("convolve", partial(self.given, phase, source), self.target, work)
         return work
 
-    def product(self, phase: Phase) -> Product:
+    def given(self, phase: Phase, source: Reference, how: Multiplying | None) -> Given:
+        """The product of a phase, for tile products or for other kernels."""
+        if self.constant is None:
+            product, weights = self.product(phase, None), Reference("operand", 1)
+            return Given(product, source, weights, (dims.product(self.x.shape), dims.product(self.w.shape)))
+        run = constant_run(self.x.dtype, self.w.dtype, self.target)
+        arranged = _Arranged(self.w.dtype, run) if how is None else _Arranged.of(how)
+        sizes = (dims.product(self.x.shape), dims.product(self.w.shape))
+        return Given(self.product(phase, arranged), source, self.packing(phase, arranged), sizes)
+
+    def product(self, phase: Phase, arranged: _Arranged | None) -> Product:
         strides, spatial = self.x.strides, self.x.strides[2:]
-        right, start = self.right_strides(phase)
+        right, start = self.right_strides(phase, arranged)
         rows = [LoopAxis(self.x.shape[0], strides[0], axis=0)]
         for axis, (window, stride) in enumerate(zip(phase, spatial)):
             rows.append(LoopAxis(window.count, stride * window.advance, axis=2 + axis, factor=window.step))
@@ -78,7 +102,7 @@ class _Builder:
         first = offset(spatial, [window.base for window in phase]) if all(w.taps != 0 for w in phase) else 0
         return Product(
             left=self.x.dtype,
-            right=self.w.dtype,
+            right=self.w.dtype if arranged is None else arranged.element,
             result=self.result,
             epilogue=self.epilogue,
             grid=() if self.groups == 1 else (groups,),
@@ -90,7 +114,9 @@ class _Builder:
             result_start=tuple((2 + axis, window.first) for axis, window in enumerate(phase) if window.first),
             inside=self.inside(phase),
             order=self.order,
-            padded=(False, self.constant is not None),
+            padded=(False, arranged is not None and not arranged.is_deep),
+            padded_sums=(False, arranged is not None and arranged.is_deep),
+            planes=(0, 0 if arranged is None or arranged.planes == 1 else prod(self.packed_shape(phase, arranged))),
         )
 
     def inside(self, phase: Phase) -> tuple[Inside, ...]:
@@ -106,17 +132,19 @@ class _Builder:
 
     # -- the weights -------------------------------------------------------------------------------------------------
 
-    def right_strides(self, phase: Phase) -> tuple[dict[str, list[Dim]], Dim]:
+    def right_strides(self, phase: Phase, arranged: _Arranged | None) -> tuple[dict[str, list[Dim]], Dim]:
         """Of taps along each axis, and of channels, features and groups; and where the first element lies."""
-        if self.constant is not None:
-            feature: Dim = 1
-            channel = dims.ceildiv(self.features, RUN) * RUN
+        if arranged is not None:
+            _, pitch = self.packed_shape(phase, arranged)
+            feature: Dim = pitch if arranged.is_deep else 1
+            channel: Dim = 1 if arranged.is_deep else pitch
             taps: list[Dim] = []
             step = channel * self.channels
             for window in reversed(phase):
                 taps.insert(0, step)
                 step = step * window.taps
-            return {"taps": taps, "others": [channel, feature, step]}, 0
+            group = self.features * pitch if arranged.is_deep else step
+            return {"taps": taps, "others": [channel, feature, group]}, 0
         strides = self.w.strides
         taps = [stride * window.tap_step for stride, window in zip(strides[2:], phase)]
         start = offset(strides[2:], [window.tap_first for window in phase])
@@ -124,15 +152,23 @@ class _Builder:
             return {"taps": taps, "others": [strides[0], strides[1], self.channels * strides[0]]}, start
         return {"taps": taps, "others": [strides[1], strides[0], self.features * strides[0]]}, start
 
-    def packing(self, phase: Phase) -> Packing:
-        """The weights of a phase as [groups, taps, channels, features], with zeros after the last feature."""
+    def packed_shape(self, phase: Phase, arranged: _Arranged) -> tuple[int, int]:
+        """Lines of the arranged weights, and how long each is."""
+        groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
+        sums = prod(fixed(window.taps) for window in phase) * channels
+        lines, length = (features, sums) if arranged.is_deep else (sums, features)
+        return groups * lines, -(-length // arranged.run) * arranged.run
+
+    def packing(self, phase: Phase, arranged: _Arranged) -> Packing:
+        """The weights of a phase as [groups, taps, channels, features], with zeros after the last feature; or as
+        [groups, features, taps, channels], with zeros after the last sum.
+        """
         assert self.constant is not None
         groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
-        lines = groups * prod(fixed(window.taps) for window in phase) * channels
-        shape = (lines, -(-features // RUN) * RUN)
+        lines, width = self.packed_shape(phase, arranged)
         given = (groups, channels, features) if self.transposed else (groups, features, channels)
-        pack = partial(_pack, phase=phase, given=given, transposed=self.transposed, width=shape[1])
-        return Packing(self.constant, pack, shape, self.constant.dtype)
+        pack = partial(_pack, phase=phase, given=given, transposed=self.transposed, width=width, arranged=arranged)
+        return Packing(self.constant, pack, (arranged.planes * lines, width), arranged.element.numpy)
 
     # -- the input ---------------------------------------------------------------------------------------------------
 
@@ -162,12 +198,18 @@ def _simplified(order: Dim | None) -> tuple[Dim | None, Dim]:
     return (None, start) if period_of(order) == (1, 1) else (order, 0)
 
 
-def _pack(array: Array, *, phase: Phase, given: Sequence[int], transposed: bool, width: int) -> Iterator[Array]:
+def _pack(
+    array: Array, *, phase: Phase, given: Sequence[int], transposed: bool, width: int, arranged: _Arranged
+) -> Iterator[Array]:
     """Group by group, so that little is in memory at once."""
-    arranged = array.reshape(*given, *array.shape[2:])
-    arranged = arranged if transposed else arranged.swapaxes(1, 2)
-    arranged = arranged[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
-    for group in arranged:
-        lines = np.moveaxis(group, (0, 1), (-2, -1))
-        lines = lines.reshape(-1, lines.shape[-1])
-        yield np.pad(lines, ((0, 0), (0, width - lines.shape[1])))
+    found = array.reshape(*given, *array.shape[2:])
+    found = found if transposed else found.swapaxes(1, 2)
+    found = found[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
+    for plane in range(arranged.planes):
+        for group in found:
+            lines = np.moveaxis(group, (0, 1), (-2, -1))
+            lines = lines.reshape(-1, lines.shape[-1])
+            formed = formed_array(lines, arranged.element, arranged.planes)
+            lines = formed[plane] if arranged.planes > 1 else formed
+            lines = lines.T if arranged.is_deep else lines
+            yield np.pad(lines, ((0, 0), (0, width - lines.shape[1])))

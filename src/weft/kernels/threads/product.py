@@ -37,7 +37,9 @@ class Product:
 
     `order` says which element along the last sum is the one at a place of the left operand: a dim over one axis,
     which counts on along the grid. `result_start` are first positions along axes of the result, if not 0. Where the
-    left or right operand is `padded`, there is room for a multiple of four places across, all along one loop axis.
+    left or right operand is `padded`, there is room for a multiple of four places across, all along one loop axis; of
+    one with `padded_sums` there is room along the sums, if they are one loop axis, for as many as tiles take at once.
+    Operands that come as several numbers for each have `planes`: so far it is from one of these to the next.
     """
 
     left: DType
@@ -54,11 +56,13 @@ class Product:
     inside: tuple[Inside, ...] = ()
     order: Dim | None = None
     padded: tuple[bool, bool] = (False, False)
+    padded_sums: tuple[bool, bool] = (False, False)
+    planes: tuple[Dim, Dim] = (0, 0)
 
     @property
     def type(self) -> DType:
         """Of the sums."""
-        return accumulator_type(self.left) if self.left is self.right else DType.int32
+        return sums_type(self.left, self.right)
 
     def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
         """How many places there are along grid, rows, columns and sums."""
@@ -67,6 +71,13 @@ class Product:
             for loop_axes in (self.grid, self.rows, self.columns, self.sums)
         )
         return grid, rows, columns, sums
+
+
+def sums_type(left: DType, right: DType) -> DType:
+    """Of the sums of products of two types."""
+    if left is right:
+        return accumulator_type(left)
+    return DType.float32 if left.is_float else DType.int32
 
 
 def merged(product: Product) -> Product:

@@ -12,9 +12,10 @@ import numpy as np
 
 from weft.cost.expressions import cost
 from weft.cost.sizes import estimate
-from weft.cost.tile_times import FEW, Array, direct_time, row_time, tile_time
+from weft.cost.tile_times import FEW, Array, TensorWork, direct_time, row_time, tensor_time, tile_time
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
+from weft.ir.packing import Packing
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.epilogue import LONG
 from weft.kernels.lower.memoize import memoized
@@ -23,6 +24,9 @@ from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.size_ranges import ranges, sample
 from weft.kernels.threads.split_k import adding_launch
+from weft.kernels.threads.tensor_forming import formed_operands
+from weft.kernels.threads.tensor_product import tensor_product
+from weft.kernels.threads.tensor_tiles import Multiplying, TensorTile, multiplying, tensor_tiles
 from weft.kernels.threads.tile import Tile
 from weft.kernels.threads.tile_product import tile_product
 from weft.kernels.threads.tile_speeds import RATED_TILES, RatedTile
@@ -39,29 +43,89 @@ _MOST_SLICES = 32
 class Variant:
     """A tile and a number of parts, for the sizes for which `active` is 1; it is 0 for others."""
 
-    tile: Tile
+    tile: Tile | TensorTile
     parts: int
     active: Dim = 1
 
 
-def product_work(
-    name: str, product: Product, left: Reference, right: Reference, target: ThreadTarget, before: Work
-) -> Work:
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A product with its operands, which are constants or come from elsewhere, with so many elements."""
+
+    product: Product
+    left: Packing | Reference
+    right: Packing | Reference
+    sizes: tuple[Dim, Dim]
+
+
+Give = Callable[[Multiplying | None], Given]
+"""The product for tile products of a kind, with constants as these take them; or for other kernels."""
+
+
+def product_work(name: str, give: Give, target: ThreadTarget, before: Work) -> Work:
     """What is to be done before, and a product: one kernel, or one for parts of the sums and one that adds those.
 
     Where sizes are not known there may be several such, of which a run takes one: others have no blocks.
     """
+    plain = give(None)
+    variants = choose(plain.product, target)
+    how = multiplying(plain.product.left, plain.product.right, target)
     work = before
-    for variant in choose(product, target):
-        work = _with_variant(name, product, variant, left, right, target, work)
+    others = [variant for variant in variants if isinstance(variant.tile, Tile)]
+    if others:
+        work, left, right = _referred(work, plain)
+        for variant in others:
+            assert isinstance(variant.tile, Tile)
+            launch = tile_product(name, plain.product, variant.tile, variant.parts, target)
+            work = _with_launch(name, plain.product, variant, launch, left, right, target, work)
+    on_tensors = [variant for variant in variants if isinstance(variant.tile, TensorTile)]
+    if on_tensors:
+        assert how is not None
+        given = plain if how.takes_plain(plain.product.left) else give(how)
+        if not (others and given is plain):
+            work, left, right = _referred(work, given)
+        product, left, right, work = formed_operands(
+            given.product, how, (left, right), given.sizes, sum_of(on_tensors), target, work
+        )
+        for variant in on_tensors:
+            assert isinstance(variant.tile, TensorTile)
+            launch = tensor_product(name, product, how, variant.tile, variant.parts)
+            work = _with_launch(name, product, variant, launch, left, right, target, work)
     return work
 
 
-def _with_variant(
-    name: str, product: Product, variant: Variant, left: Reference, right: Reference, target: ThreadTarget, before: Work
+def sum_of(variants: Sequence[Variant]) -> Dim:
+    """1 where one of the variants is active."""
+    found: Dim = 0
+    for variant in variants:
+        found = found + variant.active
+    return found
+
+
+def _referred(work: Work, given: Given) -> tuple[Work, Reference, Reference]:
+    """The work with a product's constants, and where both operands are."""
+    found: list[Reference] = []
+    for operand in (given.left, given.right):
+        if isinstance(operand, Reference):
+            found.append(operand)
+            continue
+        found.append(Reference("constant", len(work.constants)))
+        work = replace(work, constants=(*work.constants, operand))
+    return work, found[0], found[1]
+
+
+def _with_launch(
+    name: str,
+    product: Product,
+    variant: Variant,
+    launch: Launch,
+    left: Reference,
+    right: Reference,
+    target: ThreadTarget,
+    before: Work,
 ) -> Work:
     parts, active = variant.parts, variant.active
-    launch = _only(tile_product(name, product, variant.tile, parts, target), active)
+    launch = _only(launch, active)
     if parts == 1:
         return replace(before, launches=(*before.launches, launch.rebound({LEFT: left, RIGHT: right})))
     grid, rows, columns, _ = product.extents()
@@ -86,7 +150,7 @@ def _only(launch: Launch, active: Dim) -> Launch:
 class _Way:
     """A tile and a number of parts, and what tells how long they take."""
 
-    tile: Tile
+    tile: Tile | TensorTile
     parts: int
     times: Callable[[Array], Array]  # of extents
 
@@ -116,6 +180,22 @@ def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarg
         for rated in _fitting(product, target):
             time = partial(tile_time, rates, rated.tile, rated.speed)
             found += [_Way(rated.tile, parts, partial(time, parts)) for parts in _PARTS]
+        found += _tensor_ways(product, target)
+    return found
+
+
+def _tensor_ways(product: Product, target: ThreadTarget) -> list[_Way]:
+    """Those of tile products."""
+    how = multiplying(product.left, product.right, target)
+    found: list[_Way] = []
+    if how is None:
+        return found
+    element = how.left.bits / 8
+    read = 0.0 if product.left is how.left else 4 + element * how.planes
+    work = TensorWork(how.tile_product.unit_flops, how.products, element * how.planes, (read, read))
+    for tile, speed in tensor_tiles(how, target):
+        time = partial(tensor_time, target.rates, tile.height, tile.width, tile.depth, speed, work)
+        found += [_Way(tile, parts, partial(time, parts)) for parts in _PARTS]
     return found
 
 

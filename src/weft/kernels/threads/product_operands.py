@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -29,7 +30,7 @@ class PieceOfOperand:
 class ProductOperand:
     """The left operand, whose places across are rows, or the right one, for which they are columns."""
 
-    def __init__(self, product: Product, builder: KernelBuilder, *, is_left: bool) -> None:
+    def __init__(self, product: Product, builder: KernelBuilder, *, is_left: bool, run: int = RUN) -> None:
         self.name = "left" if is_left else "right"
         self.is_left = is_left
         self.builder = builder
@@ -40,17 +41,9 @@ class ProductOperand:
         self.order = product.order if is_left else None
         self.inside = product.inside if is_left else ()
         self.start = product.left_start if is_left else product.right_start
-        padded = product.padded[0 if is_left else 1]
-        self.runs_across = self._has_runs(self.across, self.sums, padded) and not any(
-            test.rows and test.rows[-1] != 0 for test in self.inside
-        )
-        self.runs_deep = (
-            not self.runs_across
-            and self._has_runs(self.sums, self.across, False)
-            and self.order is None
-            and not any(test.sums and test.sums[-1] != 0 for test in self.inside)
-        )
-        self._run = RUN if self.runs_across or self.runs_deep else 1
+        direction = run_direction(product, is_left, run)
+        self.runs_across, self.runs_deep = direction == "across", direction == "deep"
+        self._run = run if direction is not None else 1
         self._strides = {
             kind: [self._named(f"{kind}{number}", self._step(loop_axis)) for number, loop_axis in enumerate(loop_axes)]
             for kind, loop_axes in (("grid", self.grid), ("across", self.across), ("sums", self.sums))
@@ -101,15 +94,6 @@ class ProductOperand:
     def _step(self, loop_axis: LoopAxis) -> Dim:
         return loop_axis.left if self.is_left else loop_axis.right
 
-    def _has_runs(self, loop_axes: Sequence[LoopAxis], others: Sequence[LoopAxis], padded: bool) -> bool:
-        """Whether four neighbours along the last of these loop axes lie side by side, from a multiple of four on."""
-        if not loop_axes or self._step(loop_axes[-1]) != 1:
-            return False
-        if dims.mod(loop_axes[-1].size, RUN) != 0 and not (padded and len(loop_axes) == 1):
-            return False
-        rest = [self._step(loop_axis) for loop_axis in (*loop_axes[:-1], *others, *self.grid)]
-        return all(dims.mod(step, RUN) == 0 for step in (*rest, self.start))
-
     def _named(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it; one that is a multiple of a run shows that it is."""
         if value in (0, 1):
@@ -130,6 +114,34 @@ class ProductOperand:
             tuple(step(f"row{n}", value) for n, value in enumerate(test.rows)),
             tuple(step(f"sum{n}", value) for n, value in enumerate(test.sums)),
         )
+
+
+def run_direction(product: Product, is_left: bool, run: int) -> Literal["across", "deep"] | None:
+    """Where so many neighbours of an operand lie side by side, from a multiple of their number on: along the last loop
+    axis across, or along that of the sums.
+    """
+    side = 0 if is_left else 1
+    across, start = (product.rows, product.left_start) if is_left else (product.columns, product.right_start)
+    inside = product.inside if is_left else ()
+    order = product.order if is_left else None
+
+    def step(loop_axis: LoopAxis) -> Dim:
+        return loop_axis.left if is_left else loop_axis.right
+
+    def has_runs(loop_axes: Sequence[LoopAxis], others: Sequence[LoopAxis], padded: bool) -> bool:
+        if not loop_axes or step(loop_axes[-1]) != 1:
+            return False
+        if dims.mod(loop_axes[-1].size, run) != 0 and not (padded and len(loop_axes) == 1):
+            return False
+        rest = [step(loop_axis) for loop_axis in (*loop_axes[:-1], *others, *product.grid)]
+        return all(dims.mod(value, run) == 0 for value in (*rest, start))
+
+    if has_runs(across, product.sums, product.padded[side]) and not any(
+        test.rows and test.rows[-1] != 0 for test in inside
+    ):
+        return "across"
+    is_deep = has_runs(product.sums, across, product.padded_sums[side]) and order is None
+    return "deep" if is_deep and not any(test.sums and test.sums[-1] != 0 for test in inside) else None
 
 
 def all_of(tests: Sequence[Code]) -> Code | None:

@@ -1,0 +1,142 @@
+"""How products are computed on tile products: in which types, and on which tiles of a block, with how fast each is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.cost.tile_times import TileSpeed
+from weft.ir.dtypes import DType
+from weft.ir.target import Float32Products, ThreadTarget, TileProduct
+from weft.kernels.threads.product import sums_type
+from weft.kernels.threads.product_operands import RUN
+
+CHUNK = 16  # bytes that are moved into a tile at once
+PAD = 8  # elements between the rows of sums in local memory, so that lanes meet different banks
+_LEAST_STAGES, _MOST_STAGES = 2, 4
+_MOST_SUMS = 144  # registers of a lane that hold sums; twice as many where small sums are added to large ones
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplying:
+    """The tile product that a product is made from; each operand comes as so many numbers of its types."""
+
+    tile_product: TileProduct
+    planes: int = 1
+
+    @property
+    def products(self) -> int:
+        """Of tiles, for one of the operands."""
+        return len(self.pairs)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Which numbers of the operands are multiplied, the smallest products first."""
+        return ((0, 0),) if self.planes == 1 else ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0))
+
+    @property
+    def can_turn(self) -> bool:
+        """Whether tiles may lie with the depth outermost."""
+        return self.left.bits == self.right.bits == 16
+
+    def takes_plain(self, dtype: DType) -> bool:
+        """Whether operands of a type are read just as other kernels read them."""
+        return self.can_turn and self.planes == 1 and self.left is dtype
+
+    @property
+    def left(self) -> DType:
+        return self.tile_product.left
+
+    @property
+    def right(self) -> DType:
+        return self.tile_product.right
+
+
+def multiplying(left: DType, right: DType, target: ThreadTarget) -> Multiplying | None:
+    """How tile products multiply operands of these types, if they do."""
+    if (left, right) != (DType.float32, DType.float32):
+        found = target.tile_product(left, right)
+        return None if found is None or found.sums is not sums_type(left, right) else Multiplying(found)
+    way = {
+        Float32Products.PARTS: (DType.bfloat16, 3),
+        Float32Products.TF32: (DType.float32, 1),
+        Float32Products.HALVES: (DType.float16, 1),
+    }.get(target.float32_products)
+    if way is None:
+        return None
+    element, planes = way
+    found = target.tile_product(element, element)
+    return None if found is None else Multiplying(found, planes)
+
+
+def constant_run(left: DType, right: DType, target: ThreadTarget) -> int:
+    """Neighbours for which there is to be room in constants that stay in their type, wherever they are read."""
+    how = multiplying(left, right, target)
+    return RUN if how is None or not how.takes_plain(left) else CHUNK * 8 // left.bits
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTile:
+    """The part of a product that a block of so many lanes computes; copies of its operands' tiles are its stages."""
+
+    height: int
+    width: int
+    depth: int
+    lanes: int
+    stages: int = 2
+
+    def bytes(self, how: Multiplying) -> int:
+        """Local memory that it takes."""
+        each = (self.height * how.left.bits + self.width * how.right.bits) // 8 * how.planes
+        return max(each * self.depth * self.stages, self.height * (self.width + PAD) * 4)
+
+
+@dataclass(frozen=True, slots=True)
+class RatedTensorTile:
+    """A tile without its depth and stages, and its speed, as a part of that of the tile product."""
+
+    height: int
+    width: int
+    lanes: int
+    speed: TileSpeed
+
+
+# groups of warps multiply 64 rows at a time
+_GROUPED = (
+    RatedTensorTile(128, 256, 256, TileSpeed(0.75, 0.75, 1, 3.0)),
+    RatedTensorTile(256, 128, 256, TileSpeed(0.75, 0.75, 1, 3.0)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.5, 0.65, 2, 2.5)),
+    RatedTensorTile(128, 64, 256, TileSpeed(0.35, 0.5, 2, 2.0)),
+    RatedTensorTile(64, 128, 128, TileSpeed(0.3, 0.5, 2, 2.0)),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.2, 0.45, 3, 2.0)),
+    RatedTensorTile(64, 32, 128, TileSpeed(0.12, 0.3, 3, 2.0)),
+)
+# warps multiply 16 rows at a time
+_SINGLE = (
+    RatedTensorTile(128, 128, 256, TileSpeed(0.6, 0.7, 2, 2.5)),
+    RatedTensorTile(128, 64, 128, TileSpeed(0.4, 0.6, 2, 2.0)),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.3, 0.5, 3, 2.0)),
+    RatedTensorTile(64, 32, 128, TileSpeed(0.2, 0.4, 3, 2.0)),
+    RatedTensorTile(32, 64, 128, TileSpeed(0.2, 0.4, 3, 2.0)),
+    RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.25, 4, 2.0)),
+)
+RATED_TENSOR_TILES = {64: _GROUPED, 16: _SINGLE}  # by the rows that the least number of lanes multiplies
+
+
+def tensor_tiles(how: Multiplying, target: ThreadTarget) -> list[tuple[TensorTile, TileSpeed]]:
+    """The tiles that a target has room for, with as many stages as there is."""
+    found = []
+    depth = target.tile_line_bytes * 8 // how.left.bits
+    most = _MOST_SUMS if how.planes == 1 else _MOST_SUMS // 2
+    for rated in RATED_TENSOR_TILES.get(how.tile_product.rows, ()):
+        if rated.lanes > target.most_block_threads or rated.height * rated.width > most * rated.lanes:
+            continue
+        tiles = [
+            TensorTile(rated.height, rated.width, depth, rated.lanes, stages)
+            for stages in range(_MOST_STAGES, _LEAST_STAGES - 1, -1)
+        ]
+        for room in (target.shared_bytes // rated.speed.resident, target.shared_bytes):
+            fitting = [tile for tile in tiles if tile.bytes(how) <= room]
+            if fitting:
+                found.append((fitting[0], rated.speed))
+                break
+    return found

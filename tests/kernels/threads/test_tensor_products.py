@@ -1,0 +1,307 @@
+"""Products on tile products: tiles as plain statements, run on this CPU, against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.epilogues import assert_close, random_array
+from kernels.products import contracted, convolved
+from kernels.threads.works import Array, run_on_cpu, targets
+from kernels.vector.test_contract import Case
+from kernels.vector.test_convolve import Case as ConvolveCase
+from kernels.vector.works import tensor_of
+
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Kernel, MoveRun, Pipeline, PutTile, Statement, inner_bodies
+from weft.ir.kernel_verify import verify_kernel
+from weft.ir.layout import Layout, row_major
+from weft.ir.program import Contract
+from weft.ir.target import Float32Products, ThreadTarget, TileProduct
+from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.expand_tiles import expand_tiles
+from weft.kernels.lower.tensors import StoredTensor, Work
+from weft.kernels.threads import product_choice, tensor_forming
+from weft.kernels.threads.contract import contract_work
+from weft.kernels.threads.convolve import convolve_work
+from weft.kernels.threads.tensor_tiles import TensorTile, multiplying, tensor_tiles
+
+F16, BF16, F32 = DType.float16, DType.bfloat16, DType.float32
+I8, U8, I32 = DType.int8, DType.uint8, DType.int32
+TOLERANCES = {
+    Float32Products.PARTS: 2e-6,
+    Float32Products.TF32: 3e-3,
+    Float32Products.HALVES: 2e-3,
+}
+WAYS = list(TOLERANCES)
+
+
+def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, lanes: int = 128) -> ThreadTarget:
+    """A GPU with products of tiles."""
+    pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32)]
+    products = tuple(TileProduct(*pair, 6e12, rows, lanes) for pair in pairs)
+    own = targets()["sharing"]
+    return replace(
+        own,
+        block_threads=256,
+        most_block_threads=1024,
+        shared_bytes=227 << 10,
+        tile_products=products,
+        float32_products=way,
+    )
+
+
+def small(bits: int, lanes: int = 8) -> TensorTile:
+    return TensorTile(16, 24, 512 // bits, lanes, 2)
+
+
+def choosing(monkeypatch: pytest.MonkeyPatch, tile: TensorTile, parts: int = 1) -> None:
+    monkeypatch.setattr(product_choice, "choose", lambda *_: (product_choice.Variant(tile, parts),))
+
+
+def tile_bits(dtype: DType, way: Float32Products) -> int:
+    return 16 if dtype is F32 and way is not Float32Products.TF32 else dtype.bits
+
+
+def expanded(work: Work) -> Work:
+    """The work for devices without tiles; its kernels are verified before."""
+
+    def plain(kernel: Kernel) -> Kernel:
+        verify_kernel(with_barriers(kernel))
+        return expand_tiles(kernel)
+
+    return replace(work, launches=tuple(replace(launch, kernel=plain(launch.kernel)) for launch in work.launches))
+
+
+def statements(kernel: Kernel) -> list[Statement]:
+    found: list[Statement] = []
+    pending = list(kernel.body)
+    while pending:
+        statement = pending.pop()
+        found.append(statement)
+        pending += [inner for body in inner_bodies(statement) for inner in body]
+    return found
+
+
+def moved(work: Work) -> set[str]:
+    """The operands that are moved into tiles as they are."""
+    kernels = [launch.kernel for launch in work.launches]
+    return {s.buffer for kernel in kernels for s in statements(kernel) if isinstance(s, MoveRun)}
+
+
+def product(
+    shape: tuple[Any, Any, Any],
+    target: ThreadTarget,
+    dtypes: tuple[DType, DType],
+    weights: Array | None = None,
+    turned: tuple[bool, bool] = (False, False),
+) -> tuple[Work, StoredTensor]:
+    m, n, k = shape
+    left = StoredTensor(dtypes[0], (m, k), Layout((1, 0)) if turned[0] else row_major(2))
+    right = StoredTensor(dtypes[1], (k, n), Layout((1, 0)) if turned[1] else row_major(2))
+    result = StoredTensor(dtypes[0] if dtypes[0].is_float else I32, (m, n), row_major(2))
+    primitive = Contract((0, 2), (2, 1), (0, 1))
+    return contracted(contract_work, primitive, left, right, result, None, target, constant_right=weights), result
+
+
+def check_product(
+    shape: tuple[int, int, int],
+    target: ThreadTarget,
+    dtype: DType,
+    *,
+    is_constant: bool = False,
+    turned: tuple[bool, bool] = (False, False),
+    tolerance: float | None = None,
+) -> Work:
+    m, n, k = shape
+    a, b = random_array(m, (m, k), dtype), random_array(n, (k, n), dtype)
+    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, turned)
+    layouts = [Layout((1, 0)) if own else row_major(2) for own in turned]
+    (found,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
+    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
+    return work
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neighbours are aligned they are moved, else fetched; constants always are moved."""
+    choosing(monkeypatch, small(16))
+    for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (16, 24, 32), (33, 26, 100)):
+        for is_constant in (False, True):
+            work = check_product(shape, target_with(), dtype, is_constant=is_constant, turned=turned)
+            aligned = {"left": shape[0 if turned[0] else 2], "right": shape[2 if turned[1] else 1]}
+            wanted = {name for name, size in aligned.items() if size % 8 == 0}
+            assert min(shape) == 1 or moved(work) == wanted | ({"right"} if is_constant else set())
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+def test_float32(way: Float32Products, turned: tuple[bool, bool], parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choosing(monkeypatch, small(tile_bits(F32, way)), parts)
+    target = target_with(way)
+    for shape in ((40, 56, 72), (17, 35, 41), (33, 26, 300)):
+        for is_constant in (False, True):
+            check_product(shape, target, F32, is_constant=is_constant, turned=turned, tolerance=TOLERANCES[way])
+
+
+@pytest.mark.parametrize("way", [Float32Products.PARTS, Float32Products.HALVES])
+def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_forming, "_LARGE", 1)
+    monkeypatch.setattr(tensor_forming, "_OFTEN", 1)
+    choosing(monkeypatch, small(16))
+    target = target_with(way)
+    for shape, launches in (((40, 56, 72), 3), ((17, 40, 41), 2), ((17, 35, 41), 1)):
+        work = check_product(shape, target, F32, tolerance=TOLERANCES[way])
+        assert len(work.launches) == launches
+    work = check_product((40, 56, 72), target, F32, is_constant=True, tolerance=TOLERANCES[way])
+    assert len(work.launches) == 2
+    assert moved(work) == {"left", "right"}
+
+
+def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of numbers: infinities stay, and so do the largest and the smallest numbers."""
+    choosing(monkeypatch, small(16))
+    largest = np.finfo(np.float32).max
+    a = np.array([[np.inf, 1], [largest, 0], [-np.inf, 2], [np.nan, 1], [1e-38, 1e-20], [1 + 2**-23, 0]], np.float32)
+    b = np.array([[0.5, 1 / 3], [1, -1]], np.float32)
+    for is_constant in (False, True):
+        for left, right in ((a, b), (b.T.copy(), a.T.copy())):
+            shape = (left.shape[0], right.shape[1], 2)
+            work, result = product(
+                shape, target_with(Float32Products.PARTS), (F32, F32), right if is_constant else None
+            )
+            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            with np.errstate(invalid="ignore"):
+                wanted = left.astype(np.float64) @ right.astype(np.float64)
+            np.testing.assert_allclose(found, wanted, 1e-6)
+
+
+@pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8)])
+def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> None:
+    choosing(monkeypatch, small(8))
+    random = np.random.default_rng(7)
+    for m, n, k in ((33, 20, 70), (16, 40, 64)):
+        a, b = (
+            random.integers(int(dtype.limits[0]), int(dtype.limits[1]) + 1, shape).astype(dtype.numpy)
+            for dtype, shape in zip(dtypes, ((m, k), (k, n)))
+        )
+        for weights in (None, b):
+            work, result = product((m, n, k), target_with(), dtypes, weights)
+            (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_random_labels(way: Float32Products, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any labels, layouts, grids and epilogues."""
+    target = target_with(way)
+    count = 0
+    for seed in range(500 + 1000 * symbolic, 560 + 1000 * symbolic):
+        case = Case(seed, symbolic)
+        if case.dtype not in (F32, F16, BF16) or (case.dtype is not F32 and way is not Float32Products.PARTS):
+            continue
+        if np.prod([float(case.sizes[x]) for x in {*case.primitive.left, *case.primitive.right}]) > 3e5:
+            continue
+        count += 1
+        print(f"seed {seed}: {case.primitive} of {case.dtype} {[a.shape for a in case.arrays]}")
+        choosing(monkeypatch, small(tile_bits(case.dtype, way)), 1 + seed % 2)
+        given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+        tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+        left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
+        ends = (case.result, case.ending.epilogue, target)
+        work = contracted(contract_work, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
+        operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
+        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(found, case.wanted(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        if count == 8:
+            break
+    assert count == 8
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_random_convolutions(way: Float32Products, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_with(way)
+    for seed in range(200 + 1000 * symbolic, 206 + 1000 * symbolic):
+        case = ConvolveCase(seed, symbolic)
+        if case.dtype not in (F32, F16, BF16):
+            continue
+        print(f"seed {seed}: {case.primitive} of {case.dtype} {case.x.shape} with {case.w.shape}")
+        choosing(monkeypatch, small(tile_bits(case.dtype, way)), 1 + seed % 2)
+        ends = (case.result, case.ending.epilogue, target)
+        constant = case.w if case.constant else None
+        work = convolved(convolve_work, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
+        operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
+        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(found, case.wanted(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+
+
+def test_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    choosing(monkeypatch, small(16))
+    check_product((20, 30, 0), target_with(), F16)
+    work, result = product((20, 30, dims.symbol("k", 0)), target_with(), (F16, F16))
+    a, b = np.zeros((20, 0), np.float16), np.zeros((0, 30), np.float16)
+    (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result], {"k": 0})
+    assert not found.any()
+
+
+def is_on_tiles(kernel: Kernel) -> bool:
+    return any(isinstance(s, Pipeline) for s in statements(kernel))
+
+
+def test_choice() -> None:
+    """Large products are computed on tiles, few rows are not; what is exact stays as it is."""
+    for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
+        target = target_with(way)
+        for shape in ((512, 512, 512), (4096, 4096, 4096), (64, 4096, 4096), (100, 768, 3072)):
+            work, _ = product(shape, target, (dtype, dtype))
+            assert any(is_on_tiles(launch.kernel) for launch in work.launches), (way, shape)
+        work, _ = product((1, 4096, 4096), target, (dtype, dtype))
+        assert not any(is_on_tiles(launch.kernel) for launch in work.launches)
+    work, _ = product((4096, 4096, 4096), target_with(), (F32, F32))
+    assert not any(is_on_tiles(launch.kernel) for launch in work.launches)
+
+
+def test_unknown_sizes() -> None:
+    """One of few variants is active for any size, with constants as each of them reads them."""
+    m = dims.symbol("m")
+    weights = random_array(1, (1024, 768), F32)
+    for way in WAYS:
+        work, _ = product((m, 768, 1024), target_with(way), (F32, F32), weights)
+        assert len(work.launches) <= 10
+        assert len(work.constants) <= 2
+        for size in (1, 2, 8, 9, 64, 100, 1000, 5000):
+            writers = [
+                launch
+                for launch in work.launches
+                if any(reference.kind == "result" for reference in launch.references)
+                and dims.evaluate(launch.blocks, {"m": size})
+            ]
+            assert len(writers) == 1
+
+
+def test_tiles_fit() -> None:
+    for rows, lanes in ((64, 128), (16, 32)):
+        for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
+            target = target_with(way, rows, lanes)
+            how = multiplying(dtype, dtype, target)
+            assert how is not None
+            found = tensor_tiles(how, target)
+            assert len(found) > 3
+            for tile, _ in found:
+                assert tile.bytes(how) <= target.shared_bytes
+                assert tile.stages >= 2
+
+
+def test_puts_write_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes that have more to bring than one run each, and fewer."""
+    for lanes in (4, 16):
+        choosing(monkeypatch, TensorTile(16, 8, 32, lanes, 3))
+        work = check_product((35, 19, 65), target_with(), F16)
+        assert any(isinstance(s, PutTile) for launch in work.launches for s in statements(launch.kernel))
