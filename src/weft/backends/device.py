@@ -138,6 +138,18 @@ class Driver(ABC):
     def place(self, array: Array) -> DeviceTensor:
         """A tensor on the device with the elements of an array that nobody else has."""
 
+    def adopt(self, content: object) -> DeviceTensor | None:  # noqa: ARG002
+        """A tensor that another library has on the device, in place; None for what is none."""
+        return None
+
+    def follow(self, stream: int) -> None:  # noqa: ARG002
+        """What runs from now on sees what another library's stream was given before; DeviceError without streams."""
+        raise DeviceError(f"device {self.name!r} has no streams", hint="leave out `stream`")
+
+    def lead(self, stream: int) -> None:  # noqa: ARG002
+        """What another library's stream is given from now on sees the results of runs before."""
+        raise DeviceError(f"device {self.name!r} has no streams", hint="leave out `stream`")
+
     def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
         """What runs a compiled program and times its launches; DeviceError where that cannot be done."""
         raise DeviceError(f"device {self.name!r} cannot time its kernels one by one", hint="choose another device")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy import ndarray
 
-from weft.errors import DeviceError, InputError, UnsupportedModelError, shown
+from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, HostTensor
@@ -19,6 +19,9 @@ Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
 REMEMBERED_SHAPES = 256  # sets of them
 _FILL = "fill them, for instance with array.filled(0)"
+
+
+Adopt = Callable[[Any], Union[DeviceTensor, None]]
 
 
 class BoundInputs(NamedTuple):
@@ -35,11 +38,15 @@ class BoundInputs(NamedTuple):
 class InputBinder:
     """Checks the inputs of one model: quickly where they are arrays of shapes that were checked before."""
 
-    def __init__(self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str) -> None:
+    def __init__(
+        self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str, adopt: Adopt
+    ) -> None:
+        """`adopt` takes over what other libraries have on the device."""
         self.specs = tuple(specs)
         self.optional = tuple(optional)
         self.file = file
         self.device = device
+        self.adopt = adopt
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
         self._fitting: set[PlainShapes | None] = set()
 
@@ -51,6 +58,7 @@ class InputBinder:
         shapes = None if plain is None else tuple([array.shape for array in plain])
         if plain is not None and shapes in self._fitting:
             return BoundInputs({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
+        given = {name: self._adopted(name, content) for name, content in given.items()}
         bound = bind_inputs(self.specs, self.optional, given, self.file, self.device)
         if shapes is not None and bound.clash is None:
             if len(self._fitting) >= REMEMBERED_SHAPES:
@@ -77,11 +85,29 @@ class InputBinder:
             arrays.append(array)
         return arrays
 
+    def _adopted(self, name: str, content: Any) -> Any:
+        if not is_elsewhere(content):
+            return content
+        try:
+            found = self.adopt(content)
+        except WeftError as error:
+            raise type(error)(f"input {shown(name)}: {error.problem}", hint=error.hint, file=self.file) from None
+        return content if found is None else found
+
     def _usable(self, content: Any) -> Tensor | None:
         """A tensor that is on the device."""
+        if not isinstance(content, DeviceTensor) and is_elsewhere(content):
+            content = self.adopt(content)
         if not isinstance(content, DeviceTensor) or content.device != self.device or content.is_released:
             return None
         return content.array if isinstance(content, HostTensor) else content
+
+
+def is_elsewhere(content: Any) -> bool:
+    """Whether it may be a tensor that another library has on a device."""
+    if isinstance(content, (np.ndarray, DeviceTensor, int, float, list, tuple, str)) or content is None:
+        return False
+    return hasattr(content, "__dlpack_device__") or hasattr(content, "__cuda_array_interface__")
 
 
 def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:

@@ -187,7 +187,7 @@ class Mixer:
         specs = tuple(spec(value.name, value.type) for value in program.inputs)
         sample = self._options.sample or generate_inputs(specs, self._sizes(program))
         given = {one.name: sample[one.name] for one in specs if one.name in sample}
-        bound = InputBinder(specs, (), self._file, home)(given, None)
+        bound = InputBinder(specs, (), self._file, home, lambda _: None)(given, None)
         return [bound.arrays[value.name] for value in program.inputs]
 
 

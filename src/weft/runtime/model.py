@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError
+from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError, shown
 from weft.ir.graph import OnnxModel
 from weft.ir.program import TensorProgram
 from weft.ir.specs import Signature
@@ -64,6 +64,7 @@ class Model:
         inputs: Mapping[str, Any] | None = None,
         outputs: Sequence[str] | None = None,
         keep: bool | Sequence[str] = False,
+        stream: int | None = None,
     ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
@@ -76,11 +77,17 @@ class Model:
         keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
             device, to be passed to a later run without a way over the host (the state of a loop, a decoder's cache);
             `numpy()` brings them here. Strings, sequences and optionals are the host's as ever.
+
+        stream: of CUDA, as the number that other libraries give it (torch.cuda.current_stream().cuda_stream). The run
+            sees what the stream was given before, and what it is given afterwards sees the outputs that are kept;
+            nobody waits on the host. Tensors of other libraries on the GPU are ordered by themselves.
         """
         given = {} if inputs is None else inputs
         if not isinstance(given, Mapping):
             raise not_by_name(given, self.file)
         session = self._sessions.get(self.device) or self.session()
+        if stream is not None:
+            return self._run_on_stream(session, given, outputs, keep, stream)
         arrays = session.bind.plain(given)
         if arrays is not None and outputs is None and keep is False:
             shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
@@ -96,6 +103,21 @@ class Model:
             if not self._leaves(session.device, "running", error):
                 raise
             return self.run(on_host(request.bound.arrays), outputs, keep)
+
+    def _run_on_stream(
+        self,
+        session: Session,
+        given: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        keep: bool | Sequence[str],
+        stream: int,
+    ) -> dict[str, Any]:
+        if not isinstance(stream, int):
+            raise InputError(f"stream must be the number of a CUDA stream, not {shown(stream)}", file=self.file)
+        session.driver.follow(stream)
+        results = self.run(given, outputs, keep)
+        session.driver.lead(stream)
+        return results
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""

@@ -117,7 +117,9 @@ class Session:
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
-        self.bind = InputBinder(signature.inputs, signature.defaults, self.file, compiler.driver.home)
+        self.bind = InputBinder(
+            signature.inputs, signature.defaults, self.file, compiler.driver.home, compiler.driver.adopt
+        )
         self.whole = whole
         self._compiler = compiler
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for

@@ -7,6 +7,7 @@ from functools import partial
 
 from weft.backends.cuda import gpu, gpus
 from weft.backends.cuda.compile import compile_program, identity_of, ptx_of
+from weft.backends.cuda.interop import adopt
 from weft.backends.cuda.launches import cuda_launches
 from weft.backends.cuda.peak import known_peak
 from weft.backends.cuda.processors import processor_of, target_of, thread_lanes
@@ -57,6 +58,15 @@ class CudaDriver(CompilingDriver):
 
     def place(self, array: Array) -> DeviceTensor:
         return upload(self._gpu(), array)
+
+    def adopt(self, content: object) -> DeviceTensor | None:
+        return adopt(self._gpu(), content)
+
+    def follow(self, stream: int) -> None:
+        self._gpu().after_stream(stream)
+
+    def lead(self, stream: int) -> None:
+        self._gpu().before_stream(stream)
 
     def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
         assert isinstance(program, CompiledProgram)

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from weft.backends.cuda.gpus import NvidiaGpu, find_gpu
+from weft.backends.cuda.interop import CudaTensor
 from weft.backends.cuda.library import (
     OUT_OF_MEMORY,
     DriverError,
@@ -140,6 +141,8 @@ class _AtWork(_Current):
 
 class Gpu:
     """An opened GPU. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
+
+    tensor_kind = CudaTensor
 
     def __init__(self, described: NvidiaGpu, driver: Library) -> None:
         self.described = described

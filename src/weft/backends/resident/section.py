@@ -27,7 +27,7 @@ from weft.backends.resident.device import (
     MemoryDevice,
     Read,
 )
-from weft.backends.resident.tensor import ResidentTensor
+from weft.backends.resident.tensor import ResidentTensor, resident
 from weft.backends.resident.weights import ResidentWeights
 from weft.errors import ExecutionError
 from weft.ir.numbers import Numbers
@@ -185,7 +185,7 @@ class ResidentSection(PlannedSection[ResidentPlan]):
             size = prod(shape) * dtype.itemsize
             bound[region] = BufferSlice(memory, start, size)
             if value in keep:
-                tensor = ResidentTensor(self.device, self.device.unset_buffer(size), shape, dtype)
+                tensor = resident(self.device, self.device.unset_buffer(size), shape, dtype)
                 place = tensor.place_on(self.device)
                 if self._can_bind(place):
                     bound[region] = place

@@ -33,7 +33,7 @@ class ResidentTensor(DeviceTensor):
     def shared(self) -> ResidentTensor:
         """Another tensor with the same memory, which is freed when both are released."""
         place = self.place_on(self.home)
-        return ResidentTensor(self.home, place.buffer, self.shape, self.dtype, place.offset)
+        return type(self)(self.home, place.buffer, self.shape, self.dtype, place.offset)
 
     def _read(self) -> Array:
         place = self.place_on(self.home)
@@ -44,9 +44,15 @@ class ResidentTensor(DeviceTensor):
         self._buffer = None
 
 
+def resident(home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ResidentTensor:
+    """A tensor in a buffer of its own, of the kind that the device has."""
+    kind: type[ResidentTensor] = getattr(home, "tensor_kind", ResidentTensor)
+    return kind(home, buffer, shape, dtype)
+
+
 def upload(device: MemoryDevice, array: Array) -> ResidentTensor:
     """A tensor with an array's elements."""
     buffer = device.unset_buffer(array.nbytes)
     if array.nbytes:
         device.write(buffer, 0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return ResidentTensor(device, buffer, array.shape, array.dtype)
+    return resident(device, buffer, array.shape, array.dtype)
