@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from weft.fuse.concats import join_concats
 from weft.fuse.grouping import OTHER_BUFFERS, group_attention, group_heavy, group_rows, single_group, split_wide
 from weft.fuse.host import host_group
 from weft.fuse.inline import inline_maps
@@ -87,5 +88,5 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
     return ScanGroup((step,), tuple(dict.fromkeys(step.operands)), step.results, body)
 
 
-JOINING: tuple[Stage, ...] = (fuse_maps, group_attention, group_rows, group_heavy, split_wide)
+JOINING: tuple[Stage, ...] = (join_concats, fuse_maps, group_attention, group_rows, group_heavy, split_wide)
 PIPELINE: tuple[Stage, ...] = (*JOINING, leave_to_host, choose_tiles, assign_layouts)

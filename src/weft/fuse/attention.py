@@ -27,14 +27,18 @@ NARROW = (DType.float16, DType.bfloat16)
 LONGEST_PATH = 40  # steps between the two contractions
 FEWEST_ROWS = 4  # below, products are bound by memory, and keys are better read in place
 WIDEST = 256  # numbers of a query, or of a value
+FEW_LOADS, MANY = 2, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What attentions a target has kernels for: of which types, and with how many rows at least."""
+    """What attentions a target has kernels for: of which types, with how many rows at least, and with how many loads
+    at most in what a key or value is computed from again by each block.
+    """
 
     types: frozenset[DType] = frozenset({DType.float32})
     fewest_rows: int = FEWEST_ROWS
+    most_loads: int = MANY
 
 
 USUAL = Sought()
@@ -45,7 +49,7 @@ def sought_by(target: Target) -> Sought:
     if not isinstance(target, ThreadTarget) or not target.tile_products:
         return USUAL
     narrow = {dtype for dtype in NARROW if target.tile_product(dtype, dtype) is not None}
-    return Sought(frozenset({DType.float32, *narrow}), 1)
+    return Sought(frozenset({DType.float32, *narrow}), 1, FEW_LOADS)
 
 
 def find_attention(program: TensorProgram, sought: Sought = USUAL) -> list[tuple[tuple[Step, ...], Attention]]:
@@ -95,7 +99,7 @@ def _match(program: Program, step: Step, sought: Sought) -> tuple[Attention, tup
             continue
         for product in _products(program, weights, sought.types):
             try:
-                return _Matcher(program, product, step, side, sought.fewest_rows).match()
+                return _Matcher(program, product, step, side, sought).match()
             except NotFoundError:
                 continue
     return None
@@ -120,8 +124,8 @@ def _products(program: Program, weights: Value, types: frozenset[DType]) -> list
 class _Matcher:
     """The search from a contraction with values back to the product of queries and keys."""
 
-    def __init__(self, program: Program, product: Step, final: Step, side: int, fewest_rows: int) -> None:
-        self.program, self.fewest_rows = program, fewest_rows
+    def __init__(self, program: Program, product: Step, final: Step, side: int, sought: Sought) -> None:
+        self.program, self.sought = program, sought
         self.product, self.final = product, final
         self.weights, self.values = final.operands[side], final.operands[1 - side]
         assert isinstance(final.primitive, Contract)
@@ -139,7 +143,7 @@ class _Matcher:
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
         rows, bounds = self.visible_rows(widened(score), tuple(axis for axis in rows if self.shape[axis] != 1))
         count = dims.product(self.shape[axis] for axis in rows)
-        _require(not isinstance(count, int) or count >= self.fewest_rows)
+        _require(not isinstance(count, int) or count >= self.sought.fewest_rows)
         axes, epilogue = self.after()
         at_hand = Held(AT_HAND, tensor_dtype(self.product.results[0]))
         own = self.product.results[0].number
@@ -250,8 +254,8 @@ class _Matcher:
         assert isinstance(depth, int)
         at[label] = last + 1
         axes = [dims.axis(axis, size) for axis, size in enumerate((*self.shape, depth))]
-        query, _ = self.operand(queries, query_labels, at, axes)
-        key, changing = self.operand(keys, key_labels, at, axes)
+        query, _ = self.operand(queries, query_labels, at, axes, MANY)
+        key, changing = self.operand(keys, key_labels, at, axes, self.sought.most_loads)
         return query, key, depth, changing - {last, last + 1}
 
     def weighed(self) -> tuple[Scalar, int, set[int]]:
@@ -267,11 +271,11 @@ class _Matcher:
         assert isinstance(width, int)
         at = {label: axis for axis, label in enumerate((*self.weight_labels, columns[0]))}
         axes = [dims.axis(axis, size) for axis, size in enumerate((*self.shape, width))]
-        value, changing = self.operand(self.values, self.value_labels, at, axes)
+        value, changing = self.operand(self.values, self.value_labels, at, axes, self.sought.most_loads)
         return value, width, changing - {last, last + 1}
 
     def operand(
-        self, value: Value, labels: Sequence[int], at: Mapping[int, int], axes: Sequence[Dim]
+        self, value: Value, labels: Sequence[int], at: Mapping[int, int], axes: Sequence[Dim], most_loads: int
     ) -> tuple[Scalar, set[int]]:
         """An operand's element, through maps that nobody else reads, and the axes along which it changes."""
         sizes = shape_of(value)
@@ -280,16 +284,22 @@ class _Matcher:
         places = [0 if axis is None else axes[axis] for axis in used]
         changing = {axis for axis in used if axis is not None}
         last = len(self.shape) - 1
-        for passed_by in (self.program.is_private, lambda _: False):
+        for passed_by in (self.program.is_private, self.is_moved, lambda _: False):
             passed: list[Step] = []
             try:
                 expression = self.program.element(value, places, passed_by, passed)
             except NotFoundError:
                 continue
-            if _is_even(expression, {last, last + 1}):
+            if _is_even(expression, {last, last + 1}) and len(set(loads(expression))) <= most_loads:
                 self.steps.update({id(step): step for step in passed})
                 return expression, changing
         raise NotFoundError
+
+    def is_moved(self, value: Value) -> bool:
+        """Whether a value is made for one reader alone, each element from one of another tensor."""
+        maker = self.program.maker(value)
+        several = isinstance(maker, Map) and sum(bool(load.indices) for load in set(loads(maker.expression))) > 1
+        return not several and self.program.is_private(value)
 
     # -- result ------------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,18 @@ from kernels.threads.test_attention import Alone
 from kernels.vector import test_attention as written
 from kernels.vector.test_attention import Array, close, exact, qkv, written_out
 
+import weft
+from weft.backends.reference.interpret import run as run_program
+from weft.fuse import fuse
 from weft.fuse.attention import sought_by
 from weft.ir.dtypes import DType
+from weft.ir.groups import AttentionGroup, MapGroup
 from weft.ir.kernel import MoveRun, Pipeline, Statement, inner_bodies
 from weft.ir.layout import row_major
 from weft.ir.target import Float32Products, ThreadTarget
+from weft.ir.types import TensorType
 from weft.ir.work import Launch
+from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.threads.attention_parts import attention_parts
 
 PARTS, TF32, HALVES = Float32Products.PARTS, Float32Products.TF32, Float32Products.HALVES
@@ -241,3 +247,60 @@ def test_causal_masks_in_memory(low: float, split: bool) -> None:
     found = emulated(alone, target if split else busy(target))
     mask = np.where(np.tri(length, dtype=bool) & padding, 0.0, low)
     close(found, exact(inputs, mask, scale=1.0), WITHIN[HALVES])
+
+
+def test_rotated_queries_and_keys() -> None:
+    """Rotary embeddings: queries are rotated where they are read, keys before, for all blocks."""
+    rng = np.random.default_rng(12)
+    inputs = qkv(rng, 1, 2, 40, 70, 16, 16)
+    angles = rng.standard_normal((70, 8)).astype(np.float32)
+    node, value = written.node, written.value
+    nodes = [written.heads_first("v", "values"), node("Concat", ["angles", "angles"], ["all"], axis=1)]
+    nodes += [node("Cos", ["all"], ["keys_cos"]), node("Sin", ["all"], ["keys_sin"])]
+    for name in ("cos", "sin"):
+        nodes.append(node("Slice", [f"keys_{name}", "zero", "queries"], [f"queries_{name}"]))
+    for given, name in (("q", "queries"), ("k", "keys")):
+        nodes += [
+            written.heads_first(given, f"{name}_plain"),
+            node("Split", [f"{name}_plain"], [f"{name}_low", f"{name}_high"], axis=3, num_outputs=2),
+            node("Neg", [f"{name}_high"], [f"{name}_negative"]),
+            node("Concat", [f"{name}_negative", f"{name}_low"], [f"{name}_turned"], axis=3),
+            node("Mul", [f"{name}_plain", f"{name}_cos"], [f"{name}_a"]),
+            node("Mul", [f"{name}_turned", f"{name}_sin"], [f"{name}_b"]),
+            node("Add", [f"{name}_a", f"{name}_b"], [f"{name}_rotated"]),
+        ]
+    nodes += [
+        node("Transpose", ["keys_rotated"], ["keys_last"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["queries_rotated", "keys_last"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "values"], ["o"]),
+        written.heads_first("o", "y"),
+    ]
+    constants = [written.tensor("zero", np.array([0])), written.tensor("queries", np.array([40]))]
+    inputs["angles"] = angles
+    given_values = [value(name, array.shape) for name, array in inputs.items()]
+    built = written.model(nodes, given_values, [value("y", None)], constants, opsets={"": 18})
+    target = with_products(PARTS)
+    fused = fuse(weft.load(built, device="reference").program, target)
+    (group,) = [group for group in fused.groups if isinstance(group, AttentionGroup)]
+    kinds = [type(other) for other in fused.groups if not isinstance(other, AttentionGroup)]
+    assert kinds.count(MapGroup) <= 3  # cosines, sines, and the rotated keys
+    before = replace(fused.program, outputs=group.operands)
+    arrays = run_program(before, [inputs[entry.name] for entry in before.inputs])
+    stored = []
+    for operand in (*group.operands, group.results[0]):
+        assert isinstance(operand.type, TensorType)
+        assert operand.type.shape is not None
+        stored.append(StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
+    (part,) = attention_parts(group.attention, stored[:-1], stored[-1], target)
+    memory = [(np.asarray(arrays[number]), row_major(np.ndim(arrays[number]))) for number in part.operands]
+    (found,) = run_work(part.work, memory, [part.result])
+
+    def rotated(array: Array) -> Array:
+        length = array.shape[1]
+        both = np.concatenate([angles, angles], 1)[:length].astype(np.float64)[None, :, None]
+        wide = array.astype(np.float64)
+        turned = np.concatenate([-wide[..., 8:], wide[..., :8]], -1)
+        return np.asarray(wide * np.cos(both) + turned * np.sin(both))
+
+    close(found, exact({**inputs, "q": rotated(inputs["q"]), "k": rotated(inputs["k"])}, scale=1.0))

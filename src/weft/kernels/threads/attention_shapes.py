@@ -8,14 +8,14 @@ from weft.ir import dims
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Statement
+from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import Float32Products, ThreadTarget
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.threads.attention import FLOAT, RUN, Split, call, number_of
 from weft.kernels.threads.lane_groups import power_of_two
 
 ROWS = 64  # of a block
-KEYS = 64  # of a piece
+KEYS, FEW_KEYS = 64, 32  # of a piece; and where numbers take several elements
 STAGES = 2
 LEAST_LINE = 16
 ELSEWHERE = 2048  # bytes of shared memory that are left to others
@@ -23,9 +23,10 @@ _MOVED_BYTES = 16
 _LARGEST_HALF = 65504.0
 _NARROW = (DType.float16, DType.bfloat16)
 _FULL_PARTS = 3  # numbers of bfloat16 that hold all bits of a float32
+_HALF_WORD, _UPPER = Number(16, DType.uint32), Number(0xFFFF0000, DType.uint32)
 
-FEWEST_PIECES = 8  # of keys that are split: below, joining the parts takes longer than it saves
-LEAST_PART = 2  # pieces of a part
+FEWEST_KEYS = 512  # that are split: below, joining the parts takes longer than it saves
+LEAST_PART = 128  # keys of a part
 MOST_PARTS = 32
 BLOCKS_A_UNIT = 2
 
@@ -95,11 +96,12 @@ def product_shape(attention: Attention, target: ThreadTarget) -> ProductShape | 
     line = target.tile_line_bytes // element.numpy.itemsize
     deep_line = min(line, max(power_of_two(attention.depth), LEAST_LINE))
     columns = min(line if element is not FLOAT else 2 * line, max(power_of_two(attention.width), LEAST_LINE))
-    shape = ProductShape(element, parts, lanes, line, deep_line, columns)
-    for fitting in (shape, replace(shape, stages=1)):
-        if fitting.bytes(attention.depth, attention.width) <= target.shared_bytes - ELSEWHERE:
-            return fitting
-    return None
+    keys = KEYS if parts == 1 else FEW_KEYS
+    shape = ProductShape(element, parts, lanes, min(line, keys), deep_line, columns, keys=keys)
+    simple, room = replace(shape, stages=1), target.shared_bytes - ELSEWHERE
+    if shape.bytes(attention.depth, attention.width) <= room // 2:  # a second block beside it is worth more
+        return shape
+    return simple if simple.bytes(attention.depth, attention.width) <= room else None
 
 
 def _element(dtype: DType, target: ThreadTarget) -> tuple[DType, int] | None:
@@ -129,11 +131,11 @@ def key_split(attention: Attention, target: ThreadTarget, rows: int, keys: int) 
     blocks = dims.maximum(heads * dims.ceildiv(count, rows), 1)
     pieces = dims.ceildiv(attention.shape[-1], keys)
     wanted = dims.floordiv(BLOCKS_A_UNIT * target.rates.compute_units, blocks)
-    parts = dims.minimum(dims.minimum(wanted, dims.floordiv(pieces, LEAST_PART)), MOST_PARTS)
+    parts = dims.minimum(dims.minimum(wanted, dims.floordiv(pieces, LEAST_PART // keys)), MOST_PARTS)
     parts = dims.maximum(parts, 1)
     each = dims.ceildiv(pieces, parts)
     used = dims.maximum(dims.ceildiv(pieces, dims.maximum(each, 1)), 1)
-    busy = dims.minimum(dims.floordiv(pieces, FEWEST_PIECES), 1)
+    busy = dims.minimum(dims.floordiv(pieces, FEWEST_KEYS // keys), 1)
     return Split(used, each), busy * dims.minimum(dims.floordiv(used, 2), 1)
 
 
@@ -144,7 +146,7 @@ class Forming:
         self.shape, self.builder = shape, builder
 
     def parts(self, value: Code, statements: list[Statement]) -> list[Code]:
-        """The elements that a number is, largest first."""
+        """The elements that a number is, largest first: of several, each has the next bits, and none is rounded."""
         element = self.shape.element
         if value.dtype is element:
             return [value]
@@ -156,11 +158,12 @@ class Forming:
         found: list[Code] = []
         rest = value
         for part in range(self.shape.parts):
-            own = self.keep(Call("cast", (rest,), element), statements)
-            found.append(own)
+            bits = self.keep(Call("bitcast", (rest,), DType.uint32), statements)
+            upper = Call("cast", (Call("shift_right", (bits, _HALF_WORD), DType.uint32),), DType.uint16)
+            found.append(self.keep(Call("bitcast", (upper,), element), statements))
             if part + 1 < self.shape.parts:
-                taken = call("subtract", rest, Call("cast", (own,), FLOAT))
-                rest = self.keep(taken, statements)
+                own = Call("bitcast", (Call("bit_and", (bits, _UPPER), DType.uint32),), FLOAT)
+                rest = self.keep(call("subtract", rest, own), statements)
         return found
 
     def keep(self, value: Code, statements: list[Statement]) -> Code:

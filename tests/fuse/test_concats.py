@@ -1,0 +1,57 @@
+"""Small concatenations become maps where launches cost, and mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from frontend.samples import model, node, tensor, value
+from kernels.threads.emulation import SHARING
+from peers import traced
+
+from weft.backends.reference.interpret import run
+from weft.fuse import fuse
+from weft.fuse.concats import join_concats
+from weft.fuse.grouping import single_group
+from weft.ir.groups import FusedProgram
+from weft.ir.program import Concat, Map
+
+
+def concatenating(axis: int, *, shared: bool = False) -> Any:
+    """Beside each other: the end of x negated, its square, and its begin; `shared`, one of them is an output too."""
+    nodes = [
+        node("Slice", ["x", "two", "nine", "axis"], ["end"]),
+        node("Neg", ["end"], ["a"]),
+        node("Mul", ["x", "x"], ["b"]),
+        node("Slice", ["x", "zero", "two", "axis"], ["c"]),
+        node("Concat", ["a", "b", "c"], ["d"], axis=axis),
+        node("Relu", ["d"], ["y"]),
+    ]
+    names = {"zero": 0, "two": 2, "nine": 9, "axis": axis}
+    constants = [tensor(name, np.array([number])) for name, number in names.items()]
+    outputs = [value("y", None), *([value("b", None)] if shared else [])]
+    return model(nodes, [value("x", [3, "n", 5])], outputs, constants)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_parts_are_chosen_by_place(axis: int) -> None:
+    program = traced(concatenating(axis))
+    fused = join_concats(FusedProgram(program, tuple(map(single_group, program.steps))), SHARING)
+    assert not any(isinstance(step.primitive, Concat) for step in fused.program.steps)
+    x = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
+    begin, end = np.split(x, [2], axis)
+    wanted = np.maximum(np.concatenate([-end, x * x, begin], axis), 0)
+    for each in (program, fused.program):
+        np.testing.assert_array_equal(run(each, [x])[0], wanted)
+
+
+def test_what_others_read_is_joined_as_it_was() -> None:
+    program = traced(concatenating(1, shared=True))
+    fused = fuse(program, SHARING)
+    assert any(isinstance(step.primitive, Concat) for step in fused.program.steps)
+
+
+def test_all_becomes_one_map() -> None:
+    fused = fuse(traced(concatenating(2)), SHARING)
+    assert [type(step.primitive) for step in fused.program.steps] == [Map]
