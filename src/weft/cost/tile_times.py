@@ -67,12 +67,14 @@ def tile_time(rates: Rates, tile: TileShape, speed: TileSpeed, parts: int, exten
 class TensorWork:
     """What tile products do for a product: at which speed of a unit, how many for each of it, and bytes of an element
     as tiles have it. Elements that are made so beforehand take `formed` bytes, of the left and the right operand.
+    `share` is which part of a tile's speed is reached.
     """
 
     unit_flops: float
     products: int
     element: float
     formed: tuple[float, float] = (0.0, 0.0)
+    share: float = 1.0
 
 
 def tensor_time(
@@ -85,7 +87,8 @@ def tensor_time(
     each = -(-blocks // rates.compute_units)
     share = (np.minimum(each, speed.resident) - 1) / max(speed.resident - 1, 1)
     reached = speed.alone + (speed.full - speed.alone) * share
-    multiplied = 2 * work.products * each * height * width * depth / (work.unit_flops * reached) * _MICRO
+    speed_reached = work.unit_flops * work.share * reached
+    multiplied = 2 * work.products * each * height * width * depth / speed_reached * _MICRO
     reading = each * (height + width) * depth * work.element / rates.unit_bandwidth * _MICRO
     once = grid * (rows + columns) * sums * work.element / rates.memory_bandwidth * _MICRO
     writing = 4 * grid * rows * columns / rates.workspace_bandwidth * _MICRO

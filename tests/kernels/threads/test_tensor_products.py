@@ -46,7 +46,7 @@ def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, la
     own = targets()["sharing"]
     return replace(
         own,
-        block_threads=256,
+        block_threads=16,
         most_block_threads=1024,
         shared_bytes=227 << 10,
         tile_products=products,
@@ -55,7 +55,7 @@ def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, la
 
 
 def small(bits: int, lanes: int = 8) -> TensorTile:
-    return TensorTile(16, 24, 512 // bits, lanes, 2)
+    return TensorTile(8, 16, 256 // bits, lanes, 2)
 
 
 def choosing(monkeypatch: pytest.MonkeyPatch, tile: TensorTile, parts: int = 1) -> None:
@@ -130,7 +130,7 @@ def check_product(
 def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neighbours are aligned they are moved, else fetched; constants always are moved."""
     choosing(monkeypatch, small(16))
-    for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (16, 24, 32), (33, 26, 100)):
+    for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
             work = check_product(shape, target_with(), dtype, is_constant=is_constant, turned=turned)
             aligned = {"left": shape[0 if turned[0] else 2], "right": shape[2 if turned[1] else 1]}
@@ -144,22 +144,23 @@ def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.Mon
 def test_float32(way: Float32Products, turned: tuple[bool, bool], parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     choosing(monkeypatch, small(tile_bits(F32, way)), parts)
     target = target_with(way)
-    for shape in ((40, 56, 72), (17, 35, 41), (33, 26, 300)):
+    for shape in ((40, 56, 72), (17, 35, 141)):
         for is_constant in (False, True):
             check_product(shape, target, F32, is_constant=is_constant, turned=turned, tolerance=TOLERANCES[way])
 
 
-@pytest.mark.parametrize("way", [Float32Products.PARTS, Float32Products.HALVES])
+@pytest.mark.parametrize("way", WAYS)
 def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_forming, "_LARGE", 1)
-    monkeypatch.setattr(tensor_forming, "_OFTEN", 1)
-    choosing(monkeypatch, small(16))
+    monkeypatch.setattr(tensor_forming, "_OFTEN", 0)
+    choosing(monkeypatch, small(tile_bits(F32, way)))
     target = target_with(way)
-    for shape, launches in (((40, 56, 72), 3), ((17, 40, 41), 2), ((17, 35, 41), 1)):
+    for shape in ((40, 56, 72), (17, 40, 41)):
         work = check_product(shape, target, F32, tolerance=TOLERANCES[way])
-        assert len(work.launches) == launches
+        assert len(work.launches) == (2 if way is Float32Products.TF32 and shape[2] % 4 == 0 else 3)
+        assert moved(work) == {"left", "right"}
     work = check_product((40, 56, 72), target, F32, is_constant=True, tolerance=TOLERANCES[way])
-    assert len(work.launches) == 2
+    assert len(work.launches) == (1 if way is Float32Products.TF32 else 2)
     assert moved(work) == {"left", "right"}
 
 
@@ -168,7 +169,7 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> No
     choosing(monkeypatch, small(16))
     largest = np.finfo(np.float32).max
     a = np.array([[np.inf, 1], [largest, 0], [-np.inf, 2], [np.nan, 1], [1e-38, 1e-20], [1 + 2**-23, 0]], np.float32)
-    b = np.array([[0.5, 1 / 3], [1, -1]], np.float32)
+    b = np.array([[0.5, 1 / 3, np.inf, 0], [1, -1, 1, 0]], np.float32)
     for is_constant in (False, True):
         for left, right in ((a, b), (b.T.copy(), a.T.copy())):
             shape = (left.shape[0], right.shape[1], 2)
@@ -219,9 +220,9 @@ def test_random_labels(way: Float32Products, symbolic: bool, monkeypatch: pytest
         operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
         (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
         assert_close(found, case.wanted(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
-        if count == 8:
+        if count == 5:
             break
-    assert count == 8
+    assert count == 5
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -131,13 +131,13 @@ class _Plan:
             padded=(one is not None and one.padded, other is not None and other.padded),
             padded_sums=(one is not None and one.padded_sums, other is not None and other.padded_sums),
             planes=(0 if one is None else one.plane, 0 if other is None else other.plane),
+            elements=(_elements(self.left), _elements(self.right)),
         )
         left, right = (
             Reference("operand", side.number) if found is None else found.packing
             for (side, _), found in zip(sides, packed)
         )
-        sizes = (dims.product(self.left.tensor.shape), dims.product(self.right.tensor.shape))
-        return Given(product, left, right, sizes)
+        return Given(product, left, right)
 
     # -- constants ---------------------------------------------------------------------------------------------------
 
@@ -208,6 +208,11 @@ def _pack(
     if planes > 1:
         lines = lines.reshape(planes * shape[0], lines.shape[-1])
     yield np.pad(lines, ((0, 0), (0, shape[1] - lines.shape[1])))
+
+
+def _elements(side: ContractOperand) -> Dim:
+    """Of an operand that is not constant."""
+    return dims.product(side.tensor.shape) if side.constant is None else 0
 
 
 def _fixed(size: Dim) -> int:

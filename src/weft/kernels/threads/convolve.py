@@ -79,12 +79,10 @@ class _Builder:
     def given(self, phase: Phase, source: Reference, how: Multiplying | None) -> Given:
         """The product of a phase, for tile products or for other kernels."""
         if self.constant is None:
-            product, weights = self.product(phase, None), Reference("operand", 1)
-            return Given(product, source, weights, (dims.product(self.x.shape), dims.product(self.w.shape)))
+            return Given(self.product(phase, None), source, Reference("operand", 1))
         run = constant_run(self.x.dtype, self.w.dtype, self.target)
         arranged = _Arranged(self.w.dtype, run) if how is None else _Arranged.of(how)
-        sizes = (dims.product(self.x.shape), dims.product(self.w.shape))
-        return Given(self.product(phase, arranged), source, self.packing(phase, arranged), sizes)
+        return Given(self.product(phase, arranged), source, self.packing(phase, arranged))
 
     def product(self, phase: Phase, arranged: _Arranged | None) -> Product:
         strides, spatial = self.x.strides, self.x.strides[2:]
@@ -116,6 +114,7 @@ class _Builder:
             order=self.order,
             padded=(False, arranged is not None and not arranged.is_deep),
             padded_sums=(False, arranged is not None and arranged.is_deep),
+            elements=(dims.product(self.x.shape), dims.product(self.w.shape) if self.constant is None else 0),
             planes=(0, 0 if arranged is None or arranged.planes == 1 else prod(self.packed_shape(phase, arranged))),
         )
 

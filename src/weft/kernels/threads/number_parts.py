@@ -1,7 +1,8 @@
 """Numbers as tile products take them: float32 rounded to float16, or as three bfloat16 whose sum they are.
 
-Of numbers that are not finite, the first part is the number and the others are 0. As code for values at hand, for
-constants, and as a kernel that does it for all elements of an operand.
+The last part of what is not finite is the number itself, which is multiplied with the first part of others alone: with
+their last parts, which may be 0, it would give what is no number. Its first part is 1 or -1, for others like it.
+As code for values at hand, for constants, and as a kernel that does it for all elements of an operand.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ def formed(code: Code, element: DType, planes: int, builder: KernelBuilder) -> t
         return [], [code]
     if planes == 1:
         return [], [Call("cast", (_limited(code, element),), element)]
-    whole = Call("less", (Call("absolute", (code,), F32), Number(inf, F32)), DType.bool)
     statements: list[Statement] = []
 
     def keep(hint: str, value: Code) -> Code:
@@ -39,16 +39,18 @@ def formed(code: Code, element: DType, planes: int, builder: KernelBuilder) -> t
         statements.append(defined)
         return register
 
-    first = Call("select", (whole, _limited(code, element), code), F32)
-    found = [keep("high", Call("cast", (first,), element))]
-    rest = Call("subtract", (code, Call("cast", (found[0],), F32)), F32)
-    rest_known = keep("rest", rest)
-    is_number = Call("equal", (rest_known, rest_known), DType.bool)
-    left: Code = keep("rest", Call("select", (is_number, rest_known, Number(0.0, F32)), F32))
+    is_finite = keep("finite", Call("less", (Call("absolute", (code,), F32), Number(inf, F32)), DType.bool))
+    is_high = Call("greater", (code, Number(0.0, F32)), DType.bool)
+    sign = Call("select", (is_high, Number(1.0, F32), Number(-1.0, F32)), F32)
+    high = Call("select", (is_finite, _limited(code, element), sign), F32)
+    found = [keep("high", Call("cast", (high,), element))]
+    rest = keep("rest", Call("subtract", (code, Call("cast", (found[0],), F32)), F32))
     for number in range(1, planes):
-        found.append(keep("part", Call("cast", (left,), element)))
-        if number < planes - 1:
-            left = Call("subtract", (left, Call("cast", (found[-1],), F32)), F32)
+        is_last = number == planes - 1
+        value = rest if is_last else Call("select", (is_finite, rest, Number(0.0, F32)), F32)
+        found.append(keep("part", Call("cast", (value,), element)))
+        if not is_last:
+            rest = Call("subtract", (rest, Call("cast", (found[-1],), F32)), F32)
     return statements, found
 
 
@@ -68,12 +70,13 @@ def formed_array(array: Array, element: DType, planes: int) -> Array:
         return limited
     low, high = element.limits
     with np.errstate(invalid="ignore", over="ignore"):
-        first = np.where(np.isfinite(array), np.clip(array, low, high), array).astype(element.numpy)
-        rest = array - first.astype(np.float32)
-        rest = np.where(np.isnan(rest), np.float32(0), rest)
-        found = [first]
-        for _ in range(1, planes):
-            found.append(rest.astype(element.numpy))
+        is_finite = np.isfinite(array)
+        sign = np.where(array > 0, np.float32(1), np.float32(-1))
+        found = [np.where(is_finite, np.clip(array, low, high), sign).astype(element.numpy)]
+        rest = array - found[0].astype(np.float32)
+        for number in range(1, planes):
+            kept = rest if number == planes - 1 else np.where(is_finite, rest, np.float32(0))
+            found.append(kept.astype(element.numpy))
             rest = rest - found[-1].astype(np.float32)
     return np.stack(found)
 

@@ -40,6 +40,7 @@ class Product:
     left or right operand is `padded`, there is room for a multiple of four places across, all along one loop axis; of
     one with `padded_sums` there is room along the sums, if they are one loop axis, for as many as tiles take at once.
     Operands that come as several numbers for each have `planes`: so far it is from one of these to the next.
+    `elements` are those of operands that are not constant, 0 of others.
     """
 
     left: DType
@@ -58,6 +59,7 @@ class Product:
     padded: tuple[bool, bool] = (False, False)
     padded_sums: tuple[bool, bool] = (False, False)
     planes: tuple[Dim, Dim] = (0, 0)
+    elements: tuple[Dim, Dim] = (0, 0)
 
     @property
     def type(self) -> DType:

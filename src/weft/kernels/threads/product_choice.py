@@ -24,7 +24,7 @@ from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_operands import RUN
 from weft.kernels.threads.size_ranges import ranges, sample
 from weft.kernels.threads.split_k import adding_launch
-from weft.kernels.threads.tensor_forming import formed_operands
+from weft.kernels.threads.tensor_forming import Bringing, bringing, formed_operands
 from weft.kernels.threads.tensor_product import tensor_product
 from weft.kernels.threads.tensor_tiles import Multiplying, TensorTile, multiplying, tensor_tiles
 from weft.kernels.threads.tile import Tile
@@ -36,6 +36,8 @@ _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is writte
 _LARGEST_LONG = 64  # and where much is to be done with each
 _MOST_VARIANTS, _MOST_SOFTWARE_VARIANTS = 4, 2  # of a product whose sizes are not known
 _ROW_LANES = 256
+_MOST_REGISTERS = 200  # of a lane, for sums and what is fetched for tiles
+_FETCHED_SPEED = 0.6  # of tiles into which an operand comes by registers
 _MOST_SLICES = 32
 
 
@@ -50,12 +52,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
-    """A product with its operands, which are constants or come from elsewhere, with so many elements."""
+    """A product with its operands, which are constants or come from elsewhere."""
 
     product: Product
     left: Packing | Reference
     right: Packing | Reference
-    sizes: tuple[Dim, Dim]
 
 
 Give = Callable[[Multiplying | None], Given]
@@ -85,7 +86,7 @@ def product_work(name: str, give: Give, target: ThreadTarget, before: Work) -> W
         if not (others and given is plain):
             work, left, right = _referred(work, given)
         product, left, right, work = formed_operands(
-            given.product, how, (left, right), given.sizes, sum_of(on_tensors), target, work
+            given.product, how, (left, right), sum_of(on_tensors), target, work
         )
         for variant in on_tensors:
             assert isinstance(variant.tile, TensorTile)
@@ -190,13 +191,35 @@ def _tensor_ways(product: Product, target: ThreadTarget) -> list[_Way]:
     found: list[_Way] = []
     if how is None:
         return found
-    element = how.left.bits / 8
-    read = 0.0 if product.left is how.left else 4 + element * how.planes
-    work = TensorWork(how.tile_product.unit_flops, how.products, element * how.planes, (read, read))
+    ways = [bringing(product, how, side) for side in (0, 1)]
+    work = TensorWork(
+        how.tile_product.unit_flops,
+        how.products,
+        how.planes * how.left.bits / 8,
+        (_formed_bytes(product, how, ways[0], 0), _formed_bytes(product, how, ways[1], 1)),
+        _FETCHED_SPEED if Bringing.FETCHED in ways else 1.0,
+    )
     for tile, speed in tensor_tiles(how, target):
+        fetched = [
+            extent * tile.depth // tile.lanes
+            for way, extent in zip(ways, (tile.height, tile.width))
+            if way is Bringing.FETCHED
+        ]
+        if tile.sums(how) + sum(fetched) > _MOST_REGISTERS:
+            continue
         time = partial(tensor_time, target.rates, tile.height, tile.width, tile.depth, speed, work)
         found += [_Way(tile, parts, partial(time, parts)) for parts in _PARTS]
     return found
+
+
+def _formed_bytes(product: Product, how: Multiplying, way: Bringing, side: int) -> float:
+    """Bytes that are read and written to make an operand ready, for each time that an element is taken up."""
+    if way not in (Bringing.FORMED, Bringing.ARRANGED):
+        return 0.0
+    grid, rows, columns, sums = map(estimate, product.extents())
+    taken = max(grid * (columns if side else rows) * sums, 1)
+    own = product.right if side else product.left
+    return (own.bits + how.planes * how.left.bits) / 8 * estimate(product.elements[side]) / taken
 
 
 def _fitting(product: Product, target: ThreadTarget) -> list[RatedTile]:

@@ -13,7 +13,7 @@ from weft.kernels.threads.product_operands import RUN
 CHUNK = 16  # bytes that are moved into a tile at once
 PAD = 8  # elements between the rows of sums in local memory, so that lanes meet different banks
 _LEAST_STAGES, _MOST_STAGES = 2, 4
-_MOST_SUMS = 144  # registers of a lane that hold sums; twice as many where small sums are added to large ones
+_MOST_SUMS = 144  # registers of a lane that hold sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,10 @@ class TensorTile:
     lanes: int
     stages: int = 2
 
+    def sums(self, how: Multiplying) -> int:
+        """Registers of a lane that hold sums; of operands in parts there are small ones beside the large ones."""
+        return self.height * self.width // self.lanes * (1 if how.planes == 1 else 2)
+
     def bytes(self, how: Multiplying) -> int:
         """Local memory that it takes."""
         each = (self.height * how.left.bits + self.width * how.right.bits) // 8 * how.planes
@@ -102,13 +106,13 @@ class RatedTensorTile:
 
 # groups of warps multiply 64 rows at a time
 _GROUPED = (
-    RatedTensorTile(128, 256, 256, TileSpeed(0.75, 0.75, 1, 3.0)),
-    RatedTensorTile(256, 128, 256, TileSpeed(0.75, 0.75, 1, 3.0)),
-    RatedTensorTile(128, 128, 256, TileSpeed(0.5, 0.65, 2, 2.5)),
-    RatedTensorTile(128, 64, 256, TileSpeed(0.35, 0.5, 2, 2.0)),
-    RatedTensorTile(64, 128, 128, TileSpeed(0.3, 0.5, 2, 2.0)),
-    RatedTensorTile(64, 64, 128, TileSpeed(0.2, 0.45, 3, 2.0)),
-    RatedTensorTile(64, 32, 128, TileSpeed(0.12, 0.3, 3, 2.0)),
+    RatedTensorTile(128, 256, 256, TileSpeed(0.9, 0.9, 1, 3.0)),
+    RatedTensorTile(256, 128, 256, TileSpeed(0.85, 0.85, 1, 3.0)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.7, 0.85, 2, 2.5)),
+    RatedTensorTile(128, 64, 256, TileSpeed(0.5, 0.75, 2, 2.0)),
+    RatedTensorTile(64, 128, 128, TileSpeed(0.5, 0.75, 2, 2.0)),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.3, 0.65, 3, 1.5)),
+    RatedTensorTile(64, 32, 128, TileSpeed(0.18, 0.45, 3, 1.5)),
 )
 # warps multiply 16 rows at a time
 _SINGLE = (
@@ -126,14 +130,13 @@ def tensor_tiles(how: Multiplying, target: ThreadTarget) -> list[tuple[TensorTil
     """The tiles that a target has room for, with as many stages as there is."""
     found = []
     depth = target.tile_line_bytes * 8 // how.left.bits
-    most = _MOST_SUMS if how.planes == 1 else _MOST_SUMS // 2
     for rated in RATED_TENSOR_TILES.get(how.tile_product.rows, ()):
-        if rated.lanes > target.most_block_threads or rated.height * rated.width > most * rated.lanes:
-            continue
         tiles = [
             TensorTile(rated.height, rated.width, depth, rated.lanes, stages)
             for stages in range(_MOST_STAGES, _LEAST_STAGES - 1, -1)
         ]
+        if rated.lanes > target.most_block_threads or tiles[0].sums(how) > _MOST_SUMS:
+            continue
         for room in (target.shared_bytes // rated.speed.resident, target.shared_bytes):
             fitting = [tile for tile in tiles if tile.bytes(how) <= room]
             if fitting:
