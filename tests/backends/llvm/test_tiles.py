@@ -13,11 +13,12 @@ from backends.llvm.tile_products import Product
 
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.backends.llvm.tile_layout import TileLayout, shares_of
+from weft.backends.llvm.tiles import MEETS_AGAIN
 from weft.ir.dtypes import DType
 
 PTXAS = find_ptxas()
 needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS, PATH and nvidia-cuda-nvcc name none")
-CASES = {case.name: case for case in cases()}
+CASES = {case.name: case for case in cases() if case.meets_again == MEETS_AGAIN}
 
 
 @pytest.mark.parametrize("line_bytes", [16, 32, 64, 128, 192, 256, 288])
@@ -86,5 +87,5 @@ def test_cases_assemble(name: str) -> None:
     assert PTXAS is not None
     case: TileCase = CASES[name]
     said = assemble(PTXAS, case.ptx()[0], case.processor)
-    assert "0 bytes spill stores" in said, said
+    assert " 0 bytes spill stores" in said, said
     assert "wgmma" not in said, said

@@ -110,7 +110,7 @@ def products() -> list[Product]:
         replace(base, name="puts_two_stages", bring="puts", stages=2, turned_left=True, tiles=(64, 64, 64)),
         replace(base, name="both", bring="both", lanes=256),
         replace(base, name="whole", bring="whole", tiles=(64, 64, 64)),
-        replace(base, name="parts", parts=True),
+        replace(base, name="parts", parts=True, lanes=256),
         replace(base, name="parts_puts", parts=True, bring="puts", lanes=256, tiles=(64, 64, 64)),
         replace(base, name="scaled", scaled=True),
         replace(base, name="scaled_parts", scaled=True, parts=True, lanes=256, shape=(200, 168, 136)),
@@ -156,6 +156,8 @@ def large() -> list[Product]:
         replace(shaped, name="size_8192_128x256_4_turned_right", turned_right=True),
         replace(shaped, name="size_8192_128x256_4_turned_left", turned_left=True),
         replace(shaped, name="size_8192_128x256_4_order_8", ordered=8),
+        replace(shaped, name="size_8192_128x128_4_parts", parts=True, tiles=(128, 128, 64)),
+        replace(shaped, name="size_8192_128x128_2_parts", parts=True, tiles=(128, 128, 128), stages=2),
         replace(shaped, name="size_8192_128x256_4_order_1", ordered=1),
         replace(shaped, name="size_8192_tf32", left=F32, right=F32, tiles=(128, 128, 32), result=F32),
         replace(shaped, name="size_8192_tf32_wide", left=F32, right=F32, tiles=(128, 256, 32), result=F32),
@@ -163,7 +165,7 @@ def large() -> list[Product]:
             shaped, name="size_8192_int8", left=DType.int8, right=DType.int8, tiles=(128, 256, 128), result=DType.int32
         ),
         replace(
-            shaped, name="size_8192_e4m3", left=DType.float8e4m3fn, right=DType.float8e4m3fn, tiles=(128, 256, 128)
+            shaped, name="size_8192_e4m3", left=DType.float8e4m3fn, right=DType.float8e4m3fn, tiles=(128, 128, 128)
         ),
     ]
     return found
