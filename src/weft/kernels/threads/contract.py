@@ -29,7 +29,7 @@ from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
 from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_choice import Given, product_work
-from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_run
+from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
 
 Array = np.ndarray[Any, Any]
 
@@ -89,13 +89,11 @@ class _Plan:
 
     def given(self, target: ThreadTarget, how: Multiplying | None) -> Given:
         """The product for tile products, or for other kernels."""
-        run = constant_run(self.left.tensor.dtype, self.right.tensor.dtype, target)
         sides = ((self.left, self.rows), (self.right, self.columns))
-        elements = (None, None) if how is None else (how.left, how.right)
+        kept, run = constant_form(self.left.tensor.dtype, self.right.tensor.dtype, target)
+        elements = (kept, kept) if how is None else (how.left, how.right)
         packed = [
-            self.packed(side, labels, run)
-            if how is None or element is None
-            else self.formed(side, labels, how, element)
+            self.packed(side, labels, run, element) if how is None else self.formed(side, labels, how, element)
             for (side, labels), element in zip(sides, elements)
         ]
         strides = [
@@ -141,15 +139,17 @@ class _Plan:
 
     # -- constants ---------------------------------------------------------------------------------------------------
 
-    def packed(self, side: ContractOperand, across: Sequence[int], run: int) -> _Packed | None:
+    def packed(self, side: ContractOperand, across: Sequence[int], run: int, element: DType | None) -> _Packed | None:
         """A constant operand as kernels read it best; None where it is so already, or not constant."""
-        if side.constant is None or self.is_ready(side, across, run):
+        if side.constant is None or (element is None and self.is_ready(side, across, run)):
             return None
-        return self.arranged(side, across, run, side.tensor.dtype, 1, is_deep=False)
+        return self.arranged(side, across, run, element or side.tensor.dtype, 1, is_deep=False)
 
-    def formed(self, side: ContractOperand, across: Sequence[int], how: Multiplying, element: DType) -> _Packed | None:
+    def formed(
+        self, side: ContractOperand, across: Sequence[int], how: Multiplying, element: DType | None
+    ) -> _Packed | None:
         """The same as the tiles of a tile product take it."""
-        if side.constant is None:
+        if side.constant is None or element is None:
             return None
         return self.arranged(side, across, CHUNK * 8 // element.bits, element, how.planes, is_deep=not how.can_turn)
 

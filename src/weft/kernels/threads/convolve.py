@@ -31,7 +31,7 @@ from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import Given, product_work
-from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_run
+from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
 
 Array = np.ndarray[Any, Any]
 
@@ -80,8 +80,8 @@ class _Builder:
         """The product of a phase, for tile products or for other kernels."""
         if self.constant is None:
             return Given(self.product(phase, None), source, Reference("operand", 1))
-        run = constant_run(self.x.dtype, self.w.dtype, self.target)
-        arranged = _Arranged(self.w.dtype, run) if how is None else _Arranged.of(how)
+        kept, run = constant_form(self.x.dtype, self.w.dtype, self.target)
+        arranged = _Arranged(kept or self.w.dtype, run) if how is None else _Arranged.of(how)
         return Given(self.product(phase, arranged), source, self.packing(phase, arranged))
 
     def product(self, phase: Phase, arranged: _Arranged | None) -> Product:

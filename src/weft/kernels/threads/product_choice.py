@@ -82,7 +82,7 @@ def product_work(name: str, give: Give, target: ThreadTarget, before: Work) -> W
     on_tensors = [variant for variant in variants if isinstance(variant.tile, TensorTile)]
     if on_tensors:
         assert how is not None
-        given = plain if how.takes_plain(plain.product.left) else give(how)
+        given = plain if how.takes_plain else give(how)
         if not (others and given is plain):
             work, left, right = _referred(work, given)
         product, left, right, work = formed_operands(

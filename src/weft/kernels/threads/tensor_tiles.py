@@ -38,9 +38,10 @@ class Multiplying:
         """Whether tiles may lie with the depth outermost."""
         return self.left.bits == self.right.bits == 16
 
-    def takes_plain(self, dtype: DType) -> bool:
-        """Whether operands of a type are read just as other kernels read them."""
-        return self.can_turn and self.planes == 1 and self.left is dtype
+    @property
+    def takes_plain(self) -> bool:
+        """Whether constants are read just as other kernels read them."""
+        return self.can_turn and self.planes == 1
 
     @property
     def left(self) -> DType:
@@ -52,8 +53,8 @@ class Multiplying:
 
 
 def multiplying(left: DType, right: DType, target: ThreadTarget) -> Multiplying | None:
-    """How tile products multiply operands of these types, if they do."""
-    if (left, right) != (DType.float32, DType.float32):
+    """How tile products multiply operands of these types, if they do; those of float32 may be constants in halves."""
+    if not (DType.float32 in (left, right) and {left, right} <= {DType.float32, DType.float16}):
         found = target.tile_product(left, right)
         return None if found is None or found.sums is not sums_type(left, right) else Multiplying(found)
     way = {
@@ -68,10 +69,12 @@ def multiplying(left: DType, right: DType, target: ThreadTarget) -> Multiplying 
     return None if found is None else Multiplying(found, planes)
 
 
-def constant_run(left: DType, right: DType, target: ThreadTarget) -> int:
-    """Neighbours for which there is to be room in constants that stay in their type, wherever they are read."""
+def constant_form(left: DType, right: DType, target: ThreadTarget) -> tuple[DType | None, int]:
+    """The type that constants are kept in, if not in their own, and for how many neighbours there is to be room."""
     how = multiplying(left, right, target)
-    return RUN if how is None or not how.takes_plain(left) else CHUNK * 8 // left.bits
+    if how is None or not how.takes_plain:
+        return None, RUN
+    return (None if how.left is left else how.left), CHUNK * 8 // how.left.bits
 
 
 @dataclass(frozen=True, slots=True)
