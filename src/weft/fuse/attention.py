@@ -20,7 +20,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild
-from weft.ir.target import Target, ThreadTarget
+from weft.ir.target import Float32Products, Target, ThreadTarget
 from weft.ir.types import Shape
 
 NARROW = (DType.float16, DType.bfloat16)
@@ -49,7 +49,8 @@ def sought_by(target: Target) -> Sought:
     if not isinstance(target, ThreadTarget) or not target.tile_products:
         return USUAL
     narrow = {dtype for dtype in NARROW if target.tile_product(dtype, dtype) is not None}
-    return Sought(frozenset({DType.float32, *narrow}), 1, FEW_LOADS)
+    exact = target.float32_products is Float32Products.EXACT
+    return Sought(frozenset({DType.float32, *narrow}), FEWEST_ROWS if exact else 1, FEW_LOADS)
 
 
 def find_attention(program: TensorProgram, sought: Sought = USUAL) -> list[tuple[tuple[Step, ...], Attention]]:

@@ -260,7 +260,8 @@ class MultiplyTiles:
     """Sums with the products of two tiles added: [rows, depth] times [columns, depth], both known by their rows.
 
     Of float32 elements the first 10 bits behind the point take part (tf32); other types are multiplied exactly. What
-    is added up in one such statement may be rounded towards 0, a bit more than float32 would be.
+    is added up in one such statement may be rounded towards 0, a bit more than float32 would be, and of float8 to
+    some 13 bits of the largest; what there was before is added as float32.
     """
 
     sums: str
@@ -312,7 +313,10 @@ class MoveRun:
 
 @dataclass(frozen=True, slots=True)
 class PutTile:
-    """Each lane writes neighbouring elements of a line of a tile, from `first` on: a multiple of their number."""
+    """Each lane writes neighbouring elements of a line of a tile, from `first` on: a multiple of their number.
+
+    Until the tile is read, no other lane and no other such statement writes to the same place.
+    """
 
     tile: str
     line: Dim

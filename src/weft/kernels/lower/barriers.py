@@ -83,14 +83,20 @@ def _brought(body: Sequence[Statement]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """`width` elements of a buffer; accesses with the same `key`, unless it is None, are each lane's own."""
+    """`width` elements of a buffer; accesses with the same `key`, unless it is None, are each lane's own.
+
+    What is `put` into a tile is at places that nothing else is put to before the tile is read.
+    """
 
     buffer: str
     key: Dim | None
     width: int = 1
+    put: bool = False
 
     def meets(self, other: _Access) -> bool:
-        return self.buffer == other.buffer and (self.key is None or (self.key, self.width) != (other.key, other.width))
+        if self.buffer != other.buffer or (self.put and other.put):
+            return False
+        return self.key is None or (self.key, self.width) != (other.key, other.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +196,9 @@ class _Walk:
                 add(written, name, offset, None, len(values))
             case FetchRun(names, name, offset):
                 add(read, name, offset, None, len(names))
-            case PutTile(name) | PutSums(_, name):
+            case PutTile(name):
+                written |= {replace(access, put=True) for access in self.whole(name, views)}
+            case PutSums(_, name):
                 written |= self.whole(name, views)
             case ScaleSums(_, name):
                 read |= self.whole(name, views)

@@ -8,7 +8,7 @@ hold all their bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from weft.ir import dims
@@ -35,6 +35,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.scalar import FlatLoad, Scalar
 from weft.ir.target import ThreadTarget
+from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, fetch_run, put, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, StoredTensor
@@ -174,11 +175,18 @@ class AttentionProducts(Streaming):
         return found
 
     def put_parts(
-        self, tiles: Sequence[Buffer], line: Dim, first: Dim, values: Sequence[Code], mask: Code | None = None
+        self,
+        tiles: Sequence[Buffer],
+        line: Dim,
+        first: Dim,
+        values: Sequence[Code],
+        mask: Code | None = None,
+        *,
+        limited: bool = True,
     ) -> Body:
-        """Numbers into the tiles of their parts."""
+        """Numbers into the tiles of their parts; `limited`, where they may be beyond the range of these."""
         statements: list[Statement] = []
-        formed = [self.forming.parts(value, statements) for value in values]
+        formed = [self.forming.parts(value, statements, limited=limited) for value in values]
         for part, tile in enumerate(tiles):
             statements.append(PutTile(tile.name, line, first, tuple(own[part] for own in formed), mask))
         return tuple(statements)
@@ -304,8 +312,6 @@ class AttentionProducts(Streaming):
         """Scores of a lane's runs of keys; the largest is left for the other lanes of the row to see."""
         places = self.at_row(self.row)
         found: list[list[Code]] = []
-        defined, most = self.builder.keep("most", number_of(-inf), varying=True)
-        statements.append(defined)
         for tile, place in self.own_keys():
             own: list[Code] = []
             first = tile * self.shape.line + place
@@ -319,11 +325,23 @@ class AttentionProducts(Streaming):
                         seen = call("select", below(key, self.keys), score, number_of(-inf))
                         kept, score = self.builder.keep("score", seen, varying=True)
                         statements.append(kept)
-                    statements.append(assign(most, larger(most, score)))
                     own.append(score)
             found.append(own)
+        most = self.combined([score for own in found for score in own], larger, statements)
         statements.append(put(self.meeting, lane(self.shape.lanes), most))
         return found
+
+    def combined(
+        self, values: Sequence[Code], function: Callable[[Code, Code], Code], statements: list[Statement]
+    ) -> Code:
+        """What a function makes of all values, of two at a time, so that few wait for others."""
+        left = list(values)
+        while len(left) > 1:
+            pairs = [function(*pair) for pair in zip(left[::2], left[1::2])]
+            kept = [self.builder.keep("pair", value, varying=True) for value in pairs]
+            statements += [defined for defined, _ in kept]
+            left = [*(register for _, register in kept), *left[2 * len(pairs) :]]
+        return left[0]
 
     def inside(self, key: Dim) -> Dim:
         """The place of a key, of the last one for those that are not there."""
@@ -346,14 +364,17 @@ class AttentionProducts(Streaming):
         first, by = self.builder.keep("by", self.shift(now), varying=True)
         second, factor = self.builder.keep("factor", call("exp", call("subtract", before, by)), varying=True)
         statements += [first, second, assign(before, now), put(self.factors, lane(self.shape.lanes), factor)]
-        statements.append(assign(self.total, call("multiply", self.total, factor)))
+        all_weights: list[Register] = []
         for (tile, place), own in zip(self.own_keys(), scores):
             weights: list[Register] = []
             for score in own:
                 kept, weight = self.builder.keep("weight", call("exp", call("subtract", score, by)), varying=True)
-                statements += [kept, assign(self.total, call("add", self.total, weight))]
+                statements.append(kept)
                 weights.append(weight)
-            statements += self.put_parts(self.weight_tiles[tile], self.row, place, weights)
+            statements += self.put_parts(self.weight_tiles[tile], self.row, place, weights, limited=False)
+            all_weights += weights
+        added = self.combined(all_weights, lambda one, other: call("add", one, other), statements)
+        statements.append(assign(self.total, multiply_add(self.target, self.total, factor, added)))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

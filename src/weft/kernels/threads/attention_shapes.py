@@ -145,13 +145,13 @@ class Forming:
     def __init__(self, shape: ProductShape, builder: KernelBuilder) -> None:
         self.shape, self.builder = shape, builder
 
-    def parts(self, value: Code, statements: list[Statement]) -> list[Code]:
+    def parts(self, value: Code, statements: list[Statement], *, limited: bool) -> list[Code]:
         """The elements that a number is, largest first: of several, each has the next bits, and none is rounded."""
         element = self.shape.element
         if value.dtype is element:
             return [value]
         if self.shape.parts == 1:
-            if value.dtype is FLOAT and element is DType.float16:
+            if limited and value.dtype is FLOAT and element is DType.float16:
                 least = call("minimum", value, number_of(_LARGEST_HALF))
                 value = call("maximum", least, number_of(-_LARGEST_HALF))
             return [self.keep(Call("cast", (value,), element), statements)]
