@@ -80,6 +80,13 @@ def test_products(name: str) -> None:
     product.check(run_kernel(product.kernel, product.arrays, product.blocks, lanes=lanes)[-1])
 
 
+@pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
+def test_long_indices_and_buffers_that_start_anywhere(way: str) -> None:
+    product = replace(GROUPS, shape=(56, 16, 136), stages=2)
+    lanes = ThreadLanes(index_bits=64, unaligned=frozenset({"left"}), tile_products=way)
+    product.check(run_kernel(product.kernel, product.arrays, product.blocks, lanes=lanes)[-1])
+
+
 @needs_ptxas
 @pytest.mark.parametrize("name", CASES)
 def test_cases_assemble(name: str) -> None:
