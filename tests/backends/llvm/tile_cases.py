@@ -63,7 +63,7 @@ class TileCase:
         found: dict[str, Any] = {"name": self.name, "ptx": text.encode(), "launches": [launch], "out": str(product.out)}
         if self.timed:
             forms = (str(product.left), product.turned_left), (str(product.right), product.turned_right)
-            return {**found, "shape": product.shape, "forms": forms}
+            return {**found, "shape": product.shape, "forms": forms, "repeated": product.repeated}
         arrays = [array.tobytes() for array in product.arrays]
         rough = product.left.is_float and product.left.bits == 8 and self.way == "wgmma"
         known = {
@@ -157,6 +157,8 @@ def large() -> list[Product]:
         replace(shaped, name="size_8192_128x256_4_turned_left", turned_left=True),
         replace(shaped, name="size_8192_128x256_4_order_8", ordered=8),
         replace(shaped, name="size_8192_128x128_4_parts", parts=True, tiles=(128, 128, 64)),
+        replace(shaped, name="size_8192_128x128_4_six_parts", parts=True, tiles=(128, 128, 64), repeated=6),
+        replace(shaped, name="size_8192_128x128_4_six", tiles=(128, 128, 64), repeated=6),
         replace(shaped, name="size_8192_128x128_2_parts", parts=True, tiles=(128, 128, 128), stages=2),
         replace(shaped, name="size_8192_128x256_4_order_1", ordered=1),
         replace(shaped, name="size_8192_tf32", left=F32, right=F32, tiles=(128, 128, 32), result=F32),

@@ -60,6 +60,7 @@ class Product:
     bring: str = "moves"
     parts: bool = False
     scaled: bool = False
+    repeated: int = 1  # how often each product is added
     ordered: int = 1  # blocks of rows that are neighbours in time
     result: DType | None = None
     seed: int = 1
@@ -123,9 +124,10 @@ class Product:
             body.append(ScaleSums("total", "factors", turn * self.shape[0] + row))
         if self.parts:
             part = Sums("part", *self.tiles[:2], self.sums)
-            body += [part, MultiplyTiles("part", "left_tile", "right_tile"), AddSums("total", "part")]
+            products = [MultiplyTiles("part", "left_tile", "right_tile")] * self.repeated
+            body += [part, *products, AddSums("total", "part")]
         else:
-            body.append(MultiplyTiles("total", "left_tile", "right_tile"))
+            body += [MultiplyTiles("total", "left_tile", "right_tile")] * self.repeated
         found: list[Statement] = [Sums("total", *self.tiles[:2], self.sums)]
         if self.bring == "whole":
             found.append(Repeat("turn", 0, self.turns, 1, (*fetches, *puts, *body)))
@@ -227,7 +229,7 @@ class Product:
             at = slice(turn * self.tiles[2], (turn + 1) * self.tiles[2])
             if self.scaled:
                 total *= factors[turn].astype(np.float64)[:, None]
-            total += wide[0][:, at] @ wide[1][:, at].T
+            total += self.repeated * (wide[0][:, at] @ wide[1][:, at].T)
         return total * factors[self.turns].astype(np.float64)[:, None] if self.scaled else total
 
     def check(self, found: Array) -> float:

@@ -322,6 +322,7 @@ class _Turns:
         self.meets_again = self.overlaps and self.stages <= MEETS_AGAIN
         self.ahead = self.stages - (2 if self.overlaps and not self.meets_again else 1)  # turns that copies are ahead
         self.start, self.stop = emitter.integer(pipeline.start), emitter.integer(pipeline.stop)
+        self.places = {name: emitter.buffers[name] for name in self.tiles}  # of their first copies
 
     def write(self) -> None:
         emitter, pipeline = self.emitter, self.pipeline
@@ -348,21 +349,22 @@ class _Turns:
                 self.bring(now, emitter.index(0), lambda: None)
             self.await_moves(0)
             emitter.lanes.barrier(emitter)
-            self.work(emitter.index(0))
+            self.work(emitter.index(0), lambda: None)
             emitter.lanes.barrier(emitter)
             return
         self.await_moves(self.ahead - 1)
         emitter.lanes.barrier(emitter)
 
-        def work() -> None:
-            if not self.overlaps:
-                self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
-            self.work(self.stage(number, 0))
+        further, stage = self.further(now, self.ahead), self.stage(number, self.ahead)
+
+        def move() -> None:
             if self.meets_again:
                 await_products(builder, self.products)
                 emitter.lanes.barrier(emitter)
-            if self.overlaps:
-                self.move(self.further(now, self.ahead), self.stage(number, self.ahead))
+            self.move(further, stage)
+
+        def work() -> None:
+            self.work(self.stage(number, 0), move)
 
         if self.pipeline.puts:
             self.bring(self.further(now, 1), self.stage(number, 1), work)
@@ -380,17 +382,18 @@ class _Turns:
     def at(self, turn: Value, stage: Value, write: Callable[[], None], carried: tuple[Statement, ...] = ()) -> None:
         """Write something for a turn, on its copies of the tiles."""
         emitter = self.emitter
-        buffers = dict(emitter.buffers)
+        buffers, known = dict(emitter.buffers), emitter.known
+        emitter.known = {}  # what was computed with the variable of another turn is another value
         for name in self.tiles:
             buffer = _buffer(emitter, name)
             assert buffer.tile is not None
             size = layout_of(buffer.tile, element_bytes(buffer.dtype)).stage_bytes
             offset = emitter.builder.mul(stage, emitter.index(size))
-            emitter.buffers[name] = emitter.builder.gep(emitter.buffers[name], [offset], source_etype=_BYTE)
+            emitter.buffers[name] = emitter.builder.gep(self.places[name], [offset], source_etype=_BYTE)
         with emitter.scope(emitter.carried(carried)):
             emitter.variables[self.pipeline.variable] = turn
             write()
-        emitter.buffers = buffers
+        emitter.buffers, emitter.known = buffers, known
 
     def move(self, turn: Value, stage: Value) -> None:
         """Start the moves of a turn, if there is such a turn."""
@@ -434,18 +437,27 @@ class _Turns:
         with emitter.builder.if_then(within):
             self.at(turn, stage, put)
 
-    def work(self, stage: Value) -> None:
+    def work(self, stage: Value, move: Callable[[], None]) -> None:
+        """The body of a turn. Moves of a later one are started once products go on, or before all else."""
         emitter, body = self.emitter, self.pipeline.body
         now = emitter.variables[self.pipeline.variable]
 
         def write() -> None:
+            moved = False
             for statement in body:
+                first = isinstance(statement, (Sums, Let, View))
+                first |= isinstance(statement, MultiplyTiles) and _goes_on(emitter, statement)
+                if not first and not moved:
+                    move()
+                    moved = True
                 if isinstance(statement, MultiplyTiles):
                     _multiply(emitter, statement)
                     continue
                 if inner_bodies(statement) or isinstance(statement, Barrier):
                     settle(emitter)
                 emitter.body((statement,))
+            if not moved:
+                move()
             if self.overlaps:
                 emitter.unsettled.clear()
             else:

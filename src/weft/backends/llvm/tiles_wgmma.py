@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import (
     await_sums,
@@ -100,7 +101,8 @@ def multiply(
         products.append((descriptors[0], descriptors[1], steps, sums[number : number + count]))
     types, turned = (left.dtype, right.dtype), (operands[0].turned, operands[1].turned)
     if not is_rough(left.dtype):
-        found = multiply_by_descriptors(builder, types, turned, products)
+        fresh = all(isinstance(value, ir.Constant) for value in sums)  # sums that are all 0 yet
+        found = multiply_by_descriptors(builder, types, turned, products, fresh)
         return [value for part in found for value in part]
     parts = [multiply_by_descriptors(builder, types, turned, products[:1], True)[0]]
     total: list[Value] = []
