@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends.llvm.emulated import run_kernel
+from backends.llvm.ptx import assemble, find_ptxas
+from backends.llvm.tile_cases import FEATURES
+from backends.llvm.tile_cases import WAYS as WAYS_OF_TILES
 from kernels.epilogues import assert_close, random_array
 from kernels.products import contracted, convolved
 from kernels.threads.works import Array, run_on_cpu, targets
@@ -14,11 +18,17 @@ from kernels.vector.test_contract import Case
 from kernels.vector.test_convolve import Case as ConvolveCase
 from kernels.vector.works import tensor_of
 
+from weft.backends.llvm import assembly
+from weft.backends.llvm.compilation import assembly_text
+from weft.backends.llvm.emit import emit
+from weft.backends.llvm.nvptx import NvidiaProcessor
+from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel, MoveRun, Pipeline, PutTile, Statement, inner_bodies
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout, row_major
+from weft.ir.packing import array_of
 from weft.ir.program import Contract
 from weft.ir.target import Float32Products, ThreadTarget, TileProduct
 from weft.kernels.lower.barriers import with_barriers
@@ -307,6 +317,53 @@ def test_tiles_fit() -> None:
             for tile, _ in found:
                 assert tile.bytes(how) <= target.shared_bytes
                 assert tile.stages >= 2
+
+
+PTXAS = find_ptxas()
+REAL = [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS), (U8, Float32Products.EXACT)]
+
+
+@pytest.mark.skipif(PTXAS is None, reason="no ptxas")
+@pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
+@pytest.mark.parametrize(("dtype", "float32"), REAL)
+def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> None:
+    """All tiles, for operands that are moved, and what is chosen for those that are fetched; no register is spilled."""
+    assert PTXAS is not None
+    target = target_with(float32, *((64, 128) if way == "wgmma" else (16, 32)))
+    pair = (U8, I8) if dtype is U8 else (dtype, dtype)
+    how = multiplying(*pair, target)
+    assert how is not None
+    works = [product((301, 515, 710), target, pair)[0], product((3000, 3000, 3001), target, pair)[0]]
+    kernels = [launch.kernel for work in works for launch in work.launches]
+    with pytest.MonkeyPatch.context() as patched:
+        for tile, _ in tensor_tiles(how, target):
+            choosing(patched, tile)
+            kernels += [launch.kernel for launch in product((4096, 4096, 4096), target, pair)[0].launches]
+    module = assembly.Module("weft")
+    for number, kernel in enumerate(kernels):
+        emit(replace(with_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
+    processor = WAYS_OF_TILES[way]
+    said = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
+    assert said.count(" 0 bytes spill stores") == len(kernels), said
+    assert "wgmma" not in said, said
+
+
+@pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
+def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as on a GPU, with its instructions emulated."""
+    tile = TensorTile(64, 16, 64, 128, 2) if way == "wgmma" else TensorTile(16, 16, 64, 32, 2)
+    choosing(monkeypatch, tile)
+    for dtype, float32 in ((F16, Float32Products.EXACT), (F32, Float32Products.PARTS)):
+        a, b = random_array(1, (19, 70), dtype), random_array(2, (70, 21), dtype)
+        work, _ = product((19, 21, 70), target_with(float32), (dtype, dtype), b)
+        (launch,) = work.launches
+        arrays = {"operand": [a, b], "constant": [array_of(c) for c in work.constants]}
+        given = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
+                 for r in launch.references]  # fmt: skip
+        numbers = {name: dims.evaluate(value, {}) for name, value in launch.parameters}
+        lanes = ThreadLanes(tile_products=way)
+        found = run_kernel(launch.kernel, given, dims.evaluate(launch.blocks, {}), numbers, lanes)[-1]
+        assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
 def test_puts_write_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

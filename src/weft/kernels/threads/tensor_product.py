@@ -26,6 +26,7 @@ from weft.kernels.threads.tensor_operands import TensorOperand
 from weft.kernels.threads.tensor_tiles import PAD, Multiplying, TensorTile
 from weft.kernels.threads.tile_axis import TileAxis
 
+_UNROLLED = 4  # turns in which sums are written
 _TOGETHER = 8  # tiles of rows whose blocks are neighbours, so that caches serve both operands
 
 
@@ -75,7 +76,9 @@ class _Builder:
         body: list[Statement] = [fetch_run(values, held, place) if run > 1 else define(values[0], fetch(held, place))]
         body += self.write(values, row, column) if self.parts == 1 else self.write_sums(values, row, column)
         turns = self.tile.height * each // self.tile.lanes
-        return self.builder.launch(self.tile.lanes, (*statements, repeat(turn, 0, turns, 1, body)), blocks)
+        is_short = self.parts > 1 or not self.epilogue_writer.is_long
+        unroll = _UNROLLED if is_short and turns % _UNROLLED == 0 else 1
+        return self.builder.launch(self.tile.lanes, (*statements, repeat(turn, 0, turns, 1, body, unroll)), blocks)
 
     def locate(self) -> tuple[list[Statement], Dim]:
         """Which tile, part and place of the grid a block has, and the number of blocks.

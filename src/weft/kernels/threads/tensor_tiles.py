@@ -99,12 +99,15 @@ class TensorTile:
 
 @dataclass(frozen=True, slots=True)
 class RatedTensorTile:
-    """A tile without its depth and stages, and its speed, as a part of that of the tile product."""
+    """A tile without its stages, and its speed, as a part of that of the tile product; lines of the tiles of operands
+    have a part of the usual length.
+    """
 
     height: int
     width: int
     lanes: int
     speed: TileSpeed
+    line_part: int = 1
 
 
 # groups of warps multiply 64 rows at a time
@@ -117,6 +120,14 @@ _GROUPED = (
     RatedTensorTile(64, 64, 128, TileSpeed(0.3, 0.65, 3, 1.5)),
     RatedTensorTile(64, 32, 128, TileSpeed(0.18, 0.45, 3, 1.5)),
 )
+_GROUPED_PARTS = (
+    RatedTensorTile(128, 128, 256, TileSpeed(0.72, 0.72, 1, 2.5)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.7, 0.7, 1, 2.5), line_part=2),
+    RatedTensorTile(128, 64, 256, TileSpeed(0.55, 0.55, 1, 2.0)),
+    RatedTensorTile(64, 128, 128, TileSpeed(0.5, 0.6, 2, 2.0), line_part=2),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.4, 0.55, 2, 1.5)),
+    RatedTensorTile(64, 32, 128, TileSpeed(0.25, 0.4, 2, 1.5)),
+)
 # warps multiply 16 rows at a time
 _SINGLE = (
     RatedTensorTile(128, 128, 256, TileSpeed(0.6, 0.7, 2, 2.5)),
@@ -126,14 +137,15 @@ _SINGLE = (
     RatedTensorTile(32, 64, 128, TileSpeed(0.2, 0.4, 3, 2.0)),
     RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.25, 4, 2.0)),
 )
-RATED_TENSOR_TILES = {64: _GROUPED, 16: _SINGLE}  # by the rows that the least number of lanes multiplies
+# by the rows that the least number of lanes multiplies, and the numbers that an element comes as
+RATED_TENSOR_TILES = {(64, 1): _GROUPED, (64, 3): _GROUPED_PARTS, (16, 1): _SINGLE, (16, 3): _SINGLE}
 
 
 def tensor_tiles(how: Multiplying, target: ThreadTarget) -> list[tuple[TensorTile, TileSpeed]]:
     """The tiles that a target has room for, with as many stages as there is."""
     found = []
-    depth = target.tile_line_bytes * 8 // how.left.bits
-    for rated in RATED_TENSOR_TILES.get(how.tile_product.rows, ()):
+    for rated in RATED_TENSOR_TILES.get((how.tile_product.rows, how.planes), ()):
+        depth = target.tile_line_bytes * 8 // how.left.bits // rated.line_part
         tiles = [
             TensorTile(rated.height, rated.width, depth, rated.lanes, stages)
             for stages in range(_MOST_STAGES, _LEAST_STAGES - 1, -1)
