@@ -446,6 +446,7 @@ def test_bench_writes_results_that_can_be_compared(linear: Path, tmp_path: Path,
     data = json.loads(files[0].read_text())
     assert data["settings"] | {"peak_flops": 0} == {
         "device": "reference",
+        "precision": "float32",
         "threads": 1,
         "seconds": 0.1,
         "peak_flops": 0,

@@ -19,11 +19,12 @@ from weft.errors import ExecutionError
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is loaded, and how; `device` is for weft alone."""
+    """What is loaded, and how; `device` and `precision` are for weft alone."""
 
     path: str
     device: str
     threads: int
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def _as_they_are(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_weft(setup: Setup) -> Loaded:
-    model = import_module("weft.loading").load(setup.path, device=setup.device, threads=setup.threads)
+    load = import_module("weft.loading").load
+    model = load(setup.path, device=setup.device, threads=setup.threads, precision=setup.precision)
     return Loaded(model, _as_they_are, model.run, lambda result: list(result.values()))
 
 

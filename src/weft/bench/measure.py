@@ -15,8 +15,10 @@ from weft.bench.processes import EngineProcess
 from weft.bench.results import Measurement, ModelResult, Start
 from weft.bench.rounds import Spread, spread_of, take_turns
 from weft.errors import WeftError
+from weft.runtime.options import NARROW
 
 SEED = 0
+NARROW_TOLERANCE = 3e-2  # of a model whose products round their operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class Options:
     seconds: float
     peers: tuple[Engine, ...]
     peak_flops: float | None  # of the threads together; None where weft's device is not what was measured
+    precision: str = "float32"  # of weft
+
+    def tolerance(self, case: BenchCase, engine: str) -> float:
+        """How far an engine may be off."""
+        return (
+            max(case.tolerance, NARROW_TOLERANCE)
+            if engine == WEFT.name and self.precision in NARROW
+            else case.tolerance
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lam
     """Everything about one model; `tell` hears what is being done. Fails only where weft fails."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-")))
-        setup = Setup(str(case.path), options.device, options.threads)
+        setup = Setup(str(case.path), options.device, options.threads, options.precision)
         _read_through(case.path)
         tell(f"{case.name}: {WEFT.name}")
         subject, inputs, flops = _begin(case, setup, folder, stack)
@@ -79,7 +90,7 @@ def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lam
             found.cold,
             found.cached,
             apart.get(name),
-            apart[name] <= case.tolerance if name in apart else None,
+            apart[name] <= options.tolerance(case, name) if name in apart else None,
             _share(flops, spreads[name], options),
             found.plan,
         )

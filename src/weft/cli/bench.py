@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=values.count, metavar="N", help="threads of every engine (default: all cores)"
     )
+    values.add_precision(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
     parser.add_argument(
         "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
@@ -153,6 +154,7 @@ def measure_all(
     settings = {
         "device": options.device,
         "threads": options.threads,
+        "precision": options.precision,
         "seconds": options.seconds,
         "peak_flops": options.peak_flops,
     }
@@ -163,13 +165,13 @@ def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
     device = choose(args.device).name
     threads = args.threads or usable_cores()
     peak = measure_peak(threads).flops if device in ON_THIS_PROCESSOR else None
-    return Options(device, threads, args.seconds, tuple(engines), peak)
+    return Options(device, threads, args.seconds, tuple(engines), peak, args.precision)
 
 
 def _kernels(args: argparse.Namespace, cases: Sequence[BenchCase]) -> int:
     found = {}
     for case in cases:
-        model = weft.load(str(case.path), device=args.device, threads=args.threads)
+        model = weft.load(str(case.path), device=args.device, threads=args.threads, precision=args.precision)
         given = case.inputs
         if given is None:
             made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED)
