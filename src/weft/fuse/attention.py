@@ -32,8 +32,8 @@ FEW_LOADS, MANY = 2, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What attentions a target has kernels for: of which types, with how many rows at least, and with how many loads
-    at most in what a key or value is computed from again by each block.
+    """What attentions a target has kernels for: of which types, of float32 with how many rows at least, and with how
+    many loads at most in what a key or value is computed from again by each block.
     """
 
     types: frozenset[DType] = frozenset({DType.float32})
@@ -144,7 +144,8 @@ class _Matcher:
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
         rows, bounds = self.visible_rows(widened(score), tuple(axis for axis in rows if self.shape[axis] != 1))
         count = dims.product(self.shape[axis] for axis in rows)
-        _require(not isinstance(count, int) or count >= self.sought.fewest_rows)
+        fewest = 1 if tensor_dtype(self.weights) in NARROW else self.sought.fewest_rows
+        _require(not isinstance(count, int) or count >= fewest)
         axes, epilogue = self.after()
         at_hand = Held(AT_HAND, tensor_dtype(self.product.results[0]))
         own = self.product.results[0].number
