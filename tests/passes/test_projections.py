@@ -58,9 +58,23 @@ def test_projections_are_one_product(biased: bool, rows: tuple[Any, ...]) -> Non
     assert widths(check(built, x=random(*given, 12))) == [32]
 
 
-def test_projections_that_end_differently_stay() -> None:
-    program = check(projecting((16, 8, 8), [True, False, True]), x=random(2, 5, 12))
-    assert sorted(widths(program)) == [8, 24]
+def test_some_have_nothing_added() -> None:
+    assert widths(check(projecting((16, 8, 8), [True, False, True]), x=random(2, 5, 12))) == [32]
+
+
+@pytest.mark.parametrize(("scale", "found"), [(0.25, [24]), (0.3, [8, 16]), (-0.5, [8, 16]), (2.0**-20, [8, 16])])
+@pytest.mark.parametrize("first", [False, True])
+def test_powers_of_two_go_into_the_constants(scale: float, found: list[int], first: bool) -> None:
+    """The first product, with something added, is scaled before it is split; the others are not."""
+    built = projecting((8, 8, 8), [True, True, False])
+    built.graph.initializer.append(tensor("scale", np.float32(scale)))
+    for each in built.graph.node:
+        for number, name in enumerate(each.input):
+            if name == "a0":
+                each.input[number] = "scaled"
+    place = next(number for number, each in enumerate(built.graph.node) if "a0" in each.output) + 1
+    built.graph.node.insert(place, node("Mul", ["scale", "a0"] if first else ["a0", "scale"], ["scaled"]))
+    assert sorted(widths(check(built, x=random(2, 5, 12)))) == found
 
 
 def test_products_that_are_not_split_stay() -> None:

@@ -1,42 +1,49 @@
 """Products of one tensor with several constants whose columns are then split into heads, as one product.
 
-Members of a family are products, each maybe with a map after it that combines columns with constants, and the reshape
-that splits columns. They are written the same way, but for the constants: these are put side by side.
+Members of a family are products, each maybe with maps after it that add a constant to each column and scale it by a
+power of two, and the reshape that splits columns. Constants are put side by side, scaled already, which is exact; a
+member without any to add has zeros.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import frexp, isfinite
 from typing import Any
 
 import numpy as np
 
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim, Symbol
+from weft.ir.dims import Dim
 from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape, TensorType
 
 LARGEST = 1 << 26  # bytes of constants that are worth a copy
+MOST_POWER = 8  # of two, by which constants are scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What becomes of an element of a product: (element + column[place]) * scale."""
+
+    column: Value | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """A product, the map of its elements if there is one, and the reshape; `expression` is that of the map.
-
-    In it the product is operand 0, and others are `columns`: constants with an element for each column.
-    """
+    """A product, maps of its elements if there are any, and the reshape."""
 
     product: Step
-    finish: Step | None
+    maps: tuple[Step, ...]
     split: Step
-    expression: Scalar | None
-    columns: tuple[Value, ...]
+    finish: Finish
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return (self.product, self.split) if self.finish is None else (self.product, self.finish, self.split)
+        return (self.product, *self.maps, self.split)
 
 
 def has_constant_columns(step: Step, constants: Mapping[Value, Any]) -> bool:
@@ -68,10 +75,7 @@ def find_projections(program: TensorProgram, taken: set[int]) -> list[list[Proje
             continue
         projection = _projection(step, readers, program)
         if projection is not None:
-            last = len(_shape(step.results[0])) - 1
-            form = projection.expression
-            form = None if form is None else _for_columns(form, last, dims.symbol("columns"))
-            found.setdefault((step.operands[0], step.primitive, form), []).append(projection)
+            found.setdefault((step.operands[0], step.primitive), []).append(projection)
     return [family for family in found.values() if len(family) > 1 and _bytes(family, program.constants) <= LARGEST]
 
 
@@ -80,60 +84,72 @@ def _projection(step: Step, readers: Mapping[Value, list[Step]], program: Tensor
         following = readers.get(value, [])
         return following[0] if len(following) == 1 and value not in program.outputs else None
 
-    following = only_reader(step.results[0])
-    finish = following if following is not None and isinstance(following.primitive, Map) else None
-    found = None if finish is None else _finish(finish, step.results[0], program.constants)
-    if finish is not None and found is None:
-        return None
-    split = following if finish is None else only_reader(finish.results[0])
+    finish = Finish()
+    chain = [step]
+    split = only_reader(step.results[0])
+    while split is not None and isinstance(split.primitive, Map):
+        then = _finish(split, chain[-1].results[0], program.constants)
+        if then is None or (then.column is not None and finish != Finish()):
+            return None
+        finish = Finish(then.column or finish.column, finish.scale * then.scale)
+        chain.append(split)
+        split = only_reader(split.results[0])
     if split is None or not isinstance(split.primitive, Reshape):
         return None
     before, after = _shape(split.operands[0]), _shape(split.results[0])
     rows = len(before) - 1
     if len(after) <= len(before) or after[:rows] != before[:rows]:
         return None
-    expression, columns = (None, ()) if found is None else found
-    return Projection(step, finish, split, expression, columns)
+    return Projection(step, tuple(chain[1:]), split, finish)
 
 
-def _finish(step: Step, product: Value, constants: Mapping[Value, Any]) -> tuple[Scalar, tuple[Value, ...]] | None:
-    """The expression of a map of a product's elements, its operands in the order of their loads."""
+def _finish(step: Step, product: Value, constants: Mapping[Value, Any]) -> Finish | None:
+    """What a map does to elements of a product, if it is that."""
     assert isinstance(step.primitive, Map)
     shape = _shape(product)
     if _shape(step.results[0]) != shape or tensor_dtype(step.results[0]) is not tensor_dtype(product):
         return None
     places = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
-    order = [product]
-    for load in loads(step.primitive.expression):
-        value = step.operands[load.operand]
-        if value == product:
-            if load.indices != places:
-                return None
-            continue
-        content = constants.get(value)
-        if not isinstance(content, np.ndarray) or content.shape != shape[-1:] or load.indices != places[-1:]:
+
+    def found(expression: Scalar) -> Finish | None:
+        match expression:
+            case Load(operand, indices) if step.operands[operand] == product:
+                return Finish() if indices == places else None
+            case Apply("add", (one, other)):
+                for inner, added in ((one, other), (other, one)):
+                    known, column = found(inner), column_of(added)
+                    if known == Finish() and column is not None:
+                        return Finish(column)
+            case Apply("multiply", (one, other)):
+                for inner, by in ((one, other), (other, one)):
+                    known, scale = found(inner), _scale(by, step, constants)
+                    if known is not None and scale is not None:
+                        return Finish(known.column, known.scale * scale)
+        return None
+
+    def column_of(added: Scalar) -> Value | None:
+        if not isinstance(added, Load) or added.indices != places[-1:]:
             return None
-        if value not in order:
-            order.append(value)
-    numbers = [order.index(operand) if operand in order else None for operand in step.operands]
+        value = step.operands[added.operand]
+        content = constants.get(value)
+        return value if isinstance(content, np.ndarray) and content.shape == shape[-1:] else None
 
-    def renumber(load: Load) -> Scalar:
-        number = numbers[load.operand]
-        assert number is not None
-        return Load(number, load.indices, load.dtype, load.checked)
-
-    return rebuild(step.primitive.expression, renumber), tuple(order[1:])
+    return found(step.primitive.expression)
 
 
-def _for_columns(expression: Scalar, last: int, columns: Dim) -> Scalar:
-    """The expression for another number of columns, along axis `last`."""
-
-    def atom(found: Symbol | Axis) -> Dim:
-        if isinstance(found, Axis):
-            return dims.axis(found.position, columns if found.position == last else found.size)
-        return dims.symbol(found.name, found.low, found.high)
-
-    return rebuild(expression, atom=atom)
+def _scale(expression: Scalar, step: Step, constants: Mapping[Value, Any]) -> float | None:
+    """A number that is a power of two, and not so large or small that products with it are inexact."""
+    number: float | None = None
+    match expression:
+        case Literal(float(value)):
+            number = value
+        case Load(operand, ()):
+            content = constants.get(step.operands[operand])
+            number = float(content) if isinstance(content, np.ndarray) and content.dtype.kind == "f" else None
+    if number is None or not isfinite(number) or number <= 0:
+        return None
+    fraction, power = frexp(number)
+    return number if fraction == 0.5 and abs(power) <= MOST_POWER else None
 
 
 def _bytes(family: Sequence[Projection], constants: Mapping[Value, Any]) -> int:
@@ -148,29 +164,43 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
     axis = contract.right.index(contract.output[-1])
     dtype = tensor_dtype(first.results[0])
 
-    def side_by_side(values: Sequence[Value], along: int) -> Value:
-        content = np.concatenate([constants[value] for value in values], along)
-        joined = Value(next(numbers), TensorType(tensor_dtype(values[0]), content.shape))
+    def side_by_side(arrays: Sequence[Any], along: int) -> Value:
+        content = np.concatenate(arrays, along)
+        joined = Value(next(numbers), TensorType(tensor_dtype(first.operands[1]), content.shape))
         constants[joined] = content
         return joined
 
-    weights = side_by_side([member.product.operands[1] for member in family], axis)
+    weights = side_by_side([_scaled(constants[m.product.operands[1]], m.finish) for m in family], axis)
     rows = _shape(first.results[0])[:-1]
     widths = [_shape(member.product.results[0])[-1] for member in family]
     columns: Dim = sum(widths, start=0)
     whole = Value(next(numbers), TensorType(dtype, (*rows, columns)))
     steps = [Step(contract, (left, weights), (whole,), first.origin)]
-    if family[0].expression is not None:
-        others = [side_by_side(values, 0) for values in zip(*(member.columns for member in family))]
-        expression = _for_columns(family[0].expression, len(rows), columns)
+    if any(member.finish.column is not None for member in family):
+        added = side_by_side([_added(member, constants) for member in family], 0)
         finished = Value(next(numbers), TensorType(dtype, (*rows, columns)))
-        steps.append(Step(Map(expression), (whole, *others), (finished,), first.origin))
+        places = tuple(Index(dims.axis(number, size)) for number, size in enumerate((*rows, columns)))
+        element = Apply("add", (Load(0, places, dtype), Load(1, places[-1:], dtype)), dtype)
+        steps.append(Step(Map(element), (whole, added), (finished,), first.origin))
         whole = finished
     start: Dim = 0
     for member, width in zip(family, widths):
         steps.append(_heads(member.split, whole, len(rows), start))
         start = start + width
     return steps
+
+
+def _scaled(array: Any, finish: Finish) -> Any:
+    return array if finish.scale == 1 else array * array.dtype.type(finish.scale)
+
+
+def _added(member: Projection, constants: Mapping[Value, Any]) -> Any:
+    """What is added to each column."""
+    if member.finish.column is not None:
+        return _scaled(constants[member.finish.column], member.finish)
+    axis = member.product.primitive.right.index(member.product.primitive.output[-1])  # type: ignore[union-attr]
+    weights = constants[member.product.operands[1]]
+    return np.zeros(weights.shape[axis], weights.dtype)
 
 
 def _heads(split: Step, whole: Value, rows: int, start: Dim) -> Step:
