@@ -9,7 +9,7 @@ not so, other code is compiled for it. Plans of very many launches are launched 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, addressof, byref, c_uint, c_uint64, c_void_p
+from ctypes import Structure, addressof, byref, c_ubyte, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -33,6 +33,7 @@ Array = np.ndarray[Any, Any]
 _MOST_SHORT = 2**31 - 2**16  # elements, positions and parameters that 32 bits count; lanes beyond the last one too
 _MOST_NODES = 1 << 15  # of a graph; beyond that launches are submitted one by one
 _MOST_BLOCKS = 2**31 - 1
+_MOST_REDUCED = 1 << 12  # launches of a plan in which waits for the same are looked for
 
 
 class _KernelNode(Structure):
@@ -160,8 +161,40 @@ def _event(driver: Library) -> c_void_p:
     return event
 
 
+def direct_waits(waits: Sequence[tuple[int, ...] | None]) -> list[tuple[int, ...]]:
+    """What each launch has to wait for, those left out that another one of them waits for; None: for all before."""
+    found: list[tuple[int, ...]] = []
+    known: list[int] = []  # of each: all that are done when it is, as bits
+    ends: set[int] = set()  # launches that nobody waits for yet
+    for number, after in enumerate(waits):
+        given = tuple(sorted(ends)) if after is None else after
+        behind = 0
+        for other in given if len(waits) <= _MOST_REDUCED else ():
+            behind |= known[other]
+        direct = tuple(other for other in given if not behind >> other & 1)
+        found.append(direct)
+        for other in direct:
+            behind |= known[other] | 1 << other
+        known.append(behind if len(waits) <= _MOST_REDUCED else 0)
+        ends = {*(ends - set(given)), number}
+    return found
+
+
+class _Edge(Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (("from_port", c_ubyte), ("to_port", c_ubyte), ("kind", c_ubyte), ("reserved", c_ubyte * 5))
+
+
+_EARLY = _Edge(from_port=1, kind=1)  # what waits is started as soon as all blocks of the other one have begun
+_ADD_EDGES = "cuGraphAddDependencies_v2"
+
+
 class Graph:
-    """A graph of launches that the driver has made ready. Between `events`, if there are any, they run one by one."""
+    """A graph of launches that the driver has made ready. Between `events`, if there are any, they run one by one.
+
+    Where kernels wait inside for what they need, one that waits for a single other is started early.
+    """
 
     def __init__(self, gpu: Gpu, launches: Sequence[BoundLaunch], events: Sequence[c_void_p] = ()) -> None:
         self._gpu = gpu
@@ -179,11 +212,13 @@ class Graph:
             driver("cuGraphInstantiateWithFlags", byref(self._executable), self._graph, c_uint64(0))
 
     def _add(self, driver: Library) -> None:
-        ends: set[int] = set()  # launches that nobody waits for yet
-        for number, launch in enumerate(self._launches):
-            after = sorted(ends) if launch.after is None else launch.after
-            self._nodes.append(self._kernel(driver, launch, [self._nodes[other] for other in after]))
-            ends = {*(ends - set(after)), number} if launch.after is not None else {number}
+        for launch, after in zip(self._launches, direct_waits([launch.after for launch in self._launches])):
+            early = len(after) == 1 and launch.function.early and driver.has(_ADD_EDGES)
+            nodes = [self._nodes[other] for other in after]
+            self._nodes.append(self._kernel(driver, launch, () if early else nodes))
+            if early:
+                ends_of = (c_void_p * 1)(nodes[0]), (c_void_p * 1)(self._nodes[-1])
+                driver(_ADD_EDGES, self._graph, *ends_of, byref(_EARLY), c_uint64(1))
 
     def _add_timed(self, driver: Library) -> None:
         last = self._record(driver, self._events[0], [])
@@ -310,7 +345,8 @@ class CudaLaunches:
         found = self._functions.get(key)
         if found is None:
             code = self.codes[kernel.name] if lanes == self._usual else compile_kernels([(kernel, lanes)], self.gpu)[0]
-            found = self._functions[key] = self.gpu.load(key, kernel.name, code.code, code.shared_bytes)
+            found = self.gpu.load(key, kernel.name, code.code, code.shared_bytes, lanes.early)
+            self._functions[key] = found
         return found
 
 
