@@ -30,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     hoist_products,
     simplify_arithmetic,
     simplify_movement,
+    drop_unused,
     restore_rows,
     join_siblings,
     simplify_movement,

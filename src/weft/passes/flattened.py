@@ -121,10 +121,12 @@ def _restored(source: Value, rows: Shape, chain: list[Step], numbers: Iterator[i
         return Value(next(numbers), TensorType(tensor_dtype(value), (*rows, *_shape(value)[1:])), value.name)
 
     before, now = product.results[0], like(product.results[0])
-    left = like(product.operands[0])
-    shaped = Step(Reshape(), (source,), (left,), product.origin)
+    left, shaped = source, []
+    if _shape(source) != (*rows, *_shape(product.operands[0])[1:]):
+        left = like(product.operands[0])
+        shaped = [Step(Reshape(), (source,), (left,), product.origin)]
     multiplied = replace(product, primitive=wider, operands=(left, product.operands[1]), results=(now,))
-    found: dict[int, list[Step]] = {id(product): [shaped, multiplied]}
+    found: dict[int, list[Step]] = {id(product): [*shaped, multiplied]}
 
     def moved(atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
