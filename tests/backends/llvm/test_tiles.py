@@ -13,7 +13,7 @@ from backends.llvm.tile_products import Product
 
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.backends.llvm.tile_layout import TileLayout, shares_of
-from weft.backends.llvm.tiles import MEETS_AGAIN
+from weft.backends.llvm.tiles_pipeline import MEETS_AGAIN
 from weft.ir.dtypes import DType
 
 PTXAS = find_ptxas()
@@ -61,6 +61,9 @@ EMULATED = {
     "groups_turned_wide": (replace(GROUPS, turned_right=True, tiles=(64, 128, 32), shape=(64, 128, 64)), "wgmma"),
     "groups_puts": (replace(GROUPS, bring="puts", shape=(48, 16, 200)), "wgmma"),
     "groups_parts": (replace(GROUPS, parts=True, scaled=True, stages=2), "wgmma"),
+    "groups_two_stages_parts": (replace(GROUPS, parts=True, stages=2, shape=(64, 16, 320), repeated=2), "wgmma"),
+    "groups_three_stages_parts": (replace(GROUPS, parts=True, shape=(64, 16, 64)), "wgmma"),
+    "groups_four_stages_parts": (replace(GROUPS, parts=True, stages=4, shape=(56, 16, 360)), "wgmma"),
     "groups_columns": (replace(GROUPS, lanes=256, tiles=(64, 32, 128), shape=(64, 32, 256)), "wgmma"),
     "groups_rows": (replace(GROUPS, tiles=(128, 8, 32), shape=(128, 8, 96)), "wgmma"),
     "groups_tf32": (replace(GROUPS, left=DType.float32, right=DType.float32, tiles=(64, 16, 16)), "wgmma"),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from backends.llvm.tile_products import Product
 
-from weft.backends.llvm import assembly, tiles
+from weft.backends.llvm import assembly, tiles_pipeline
 from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.nvptx import NvidiaProcessor
@@ -36,11 +36,11 @@ class TileCase:
     way: str
     processor: str
     timed: bool = False
-    meets_again: int = tiles.MEETS_AGAIN
+    meets_again: int = tiles_pipeline.MEETS_AGAIN
 
     @property
     def name(self) -> str:
-        again = "" if self.meets_again == tiles.MEETS_AGAIN else f" again_{self.meets_again}"
+        again = "" if self.meets_again == tiles_pipeline.MEETS_AGAIN else f" again_{self.meets_again}"
         return f"{self.way} {self.processor} {self.product.name}{again}"
 
     def ptx(self) -> tuple[str, int]:
@@ -48,10 +48,10 @@ class TileCase:
         kernel = with_barriers(self.product.kernel)
         verify_kernel(kernel)
         module = assembly.Module("weft")
-        usual = tiles.MEETS_AGAIN
-        tiles.MEETS_AGAIN = self.meets_again
+        usual = tiles_pipeline.MEETS_AGAIN
+        tiles_pipeline.MEETS_AGAIN = self.meets_again
         emit(kernel, module, ThreadLanes(tile_products=self.way))
-        tiles.MEETS_AGAIN = usual
+        tiles_pipeline.MEETS_AGAIN = usual
         text = assembly_text(str(module), NvidiaProcessor(self.processor, FEATURES[self.processor]))
         return text, launched_shared_bytes(kernel, module)
 
@@ -180,7 +180,7 @@ def stages() -> list[Product]:
 
 def _other(stages: int) -> int:
     """The limit that makes a difference."""
-    return stages if stages > tiles.MEETS_AGAIN else stages - 1
+    return stages if stages > tiles_pipeline.MEETS_AGAIN else stages - 1
 
 
 def by_warps() -> list[Product]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm import conversions, functions, tiles
+from weft.backends.llvm import conversions, functions, tiles, tiles_pipeline
 from weft.backends.llvm.emit import Emitter
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.nvptx import GLOBAL, SHARED, WARP, NvptxBuilder
@@ -34,6 +34,7 @@ from weft.ir.kernel import (
     Fetch,
     FetchRun,
     Kernel,
+    Pipeline,
     Put,
     PutRun,
     TileStatement,
@@ -55,11 +56,13 @@ class ThreadLanes(Lanes):
     `index_bits`: 32 where sizes, positions and offsets of all that a kernel is launched on fit; parameters are int64
     all the same. `unaligned`: buffers that may start anywhere, so that their runs are read and written one by one.
     `tile_products`: how tiles are multiplied: by warps ("mma.sync"), groups of them ("wgmma"), or not at all.
+    `early`: kernels may be started before those that they wait for are done, and wait inside.
     """
 
     index_bits: int = 32
     unaligned: frozenset[str] = frozenset()
     tile_products: str = ""
+    early: bool = False
 
     @property
     def index(self) -> ir.IntType:
@@ -79,6 +82,8 @@ class ThreadLanes(Lanes):
     def run(self, emitter: Emitter) -> None:
         kernel, builder = emitter.kernel, emitter.builder
         arguments = iter(emitter.function.args)
+        if self.early:
+            _threads(emitter).wait_for_launches()
         _reserve_tiles(emitter)
         for buffer in kernel.buffers:
             if buffer.local_size is None:
@@ -277,7 +282,10 @@ class ThreadLanes(Lanes):
     def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
         if not self.tile_products:
             raise InternalError(f"kernel {emitter.kernel.name}: this processor has no tile products")
-        tiles.write(emitter, statement)
+        if isinstance(statement, Pipeline):
+            tiles_pipeline.Turns(emitter, statement).write()
+        else:
+            tiles.write(emitter, statement)
 
 
 def launched_shared_bytes(kernel: Kernel, module: ir.Module) -> int:

@@ -1,23 +1,19 @@
-"""Tile products where lanes are threads: sums in their registers, tiles in shared memory, pipelines that bring them.
+"""Tile products where lanes are threads: sums in their registers, tiles in shared memory.
 
 Sums are registers of the emitter under names that no kernel has. Groups of warps multiply without waiting; the emitter
-knows sums that are not there yet (`unsettled`), and whoever reads them waits. In a pipeline whose turns do nothing but
-multiply, a turn's products go on while the next one's are started.
+knows sums that are not there yet (`unsettled`), and whoever reads them waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, tiles_mma, tiles_wgmma
 from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import (
-    await_copies,
-    await_products,
     await_sums,
-    commit_copies,
     copy_chunk,
     of_first_thread,
     shared_address,
@@ -38,21 +34,15 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import (
     AddSums,
-    Barrier,
     Buffer,
     Fetch,
-    Let,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     PutSums,
     PutTile,
     ScaleSums,
-    Statement,
     Sums,
     TileStatement,
-    View,
-    inner_bodies,
 )
 
 if TYPE_CHECKING:
@@ -61,23 +51,22 @@ if TYPE_CHECKING:
 
 BY_WARPS, BY_GROUPS = "mma.sync", "wgmma"  # how tiles are multiplied
 _BYTE = ir.IntType(8)
-MEETS_AGAIN = 3  # stages, so few that each counts
 
 
 def write(emitter: Emitter, statement: TileStatement) -> None:
-    """The code of a statement about tiles."""
+    """The code of a statement about tiles, other than a pipeline."""
     match statement:
         case Sums(name, dtype=dtype):
             emitter.sums[name] = statement
             zero = ir.Constant(register_type(dtype), 0)
-            emitter.registers.update((register, zero) for register in _names(emitter, name))
+            emitter.registers.update((register, zero) for register in register_names(emitter, name))
         case MultiplyTiles(name):
-            _multiply(emitter, statement)
+            multiply(emitter, statement)
             settle(emitter, [name])
         case AddSums(name, other):
             settle(emitter, [name, other])
             dtype = emitter.sums[name].dtype
-            for register, added in zip(_names(emitter, name), _names(emitter, other), strict=True):
+            for register, added in zip(register_names(emitter, name), register_names(emitter, other), strict=True):
                 values = [emitter.registers[register], emitter.registers[added]]
                 emitter.registers[register] = functions.apply(emitter.builder, "add", values, [dtype] * 2, dtype)
         case ScaleSums():
@@ -90,8 +79,6 @@ def write(emitter: Emitter, statement: TileStatement) -> None:
             _move(emitter, statement)
         case PutTile():
             _put_tile(emitter, statement)
-        case Pipeline():
-            _Turns(emitter, statement).write()
 
 
 def _lanes(emitter: Emitter) -> ThreadLanes:
@@ -112,7 +99,7 @@ def _shares(emitter: Emitter, name: str) -> Shares:
     return shares_of(sums.rows, sums.columns, emitter.kernel.lanes, _lanes(emitter).tile_products == BY_GROUPS)
 
 
-def _names(emitter: Emitter, name: str) -> list[str]:
+def register_names(emitter: Emitter, name: str) -> list[str]:
     return [f"{name}#{number}" for number in range(_shares(emitter, name).count)]
 
 
@@ -120,7 +107,7 @@ def settle(emitter: Emitter, names: Iterable[str] | None = None) -> None:
     """Wait for products whose sums are among these."""
     if not emitter.unsettled or (names is not None and emitter.unsettled.isdisjoint(names)):
         return
-    registers = [register for name in sorted(emitter.unsettled) for register in _names(emitter, name)]
+    registers = [register for name in sorted(emitter.unsettled) for register in register_names(emitter, name)]
     found = await_sums(emitter.builder, [emitter.registers[register] for register in registers])
     emitter.registers.update(zip(registers, found, strict=True))
     emitter.unsettled.clear()
@@ -154,10 +141,10 @@ def _thread_origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
     return row, builder.add(column, builder.mul(builder.and_(thread, INT32(3)), INT32(2)))
 
 
-def _multiply(emitter: Emitter, product: MultiplyTiles) -> None:
+def multiply(emitter: Emitter, product: MultiplyTiles) -> None:
     """Start a product; what groups of warps do is not settled."""
-    shares, names = _shares(emitter, product.sums), _names(emitter, product.sums)
-    left, right = (_buffer(emitter, name) for name in (product.left, product.right))
+    shares, names = _shares(emitter, product.sums), register_names(emitter, product.sums)
+    left, right = (buffer_of(emitter, name) for name in (product.left, product.right))
     sums = [emitter.registers[name] for name in names]
     if left.tile is None or right.tile is None or left.tile.depth * element_bytes(left.dtype) % DEPTH_STEP:
         raise InternalError(f"kernel {emitter.kernel.name}: {product.left} is no tile, or not deep enough")
@@ -180,18 +167,18 @@ def _multiply(emitter: Emitter, product: MultiplyTiles) -> None:
 def _by_groups(emitter: Emitter, product: MultiplyTiles) -> bool:
     if _lanes(emitter).tile_products != BY_GROUPS:
         return False
-    buffers = [_buffer(emitter, name) for name in (product.left, product.right)]
+    buffers = [buffer_of(emitter, name) for name in (product.left, product.right)]
     return tiles_wgmma.is_for(buffers[0], buffers[1], _shares(emitter, product.sums))
 
 
-def _goes_on(emitter: Emitter, product: MultiplyTiles) -> bool:
+def goes_on(emitter: Emitter, product: MultiplyTiles) -> bool:
     """Whether the product is computed while the threads do something else."""
-    return _by_groups(emitter, product) and not tiles_wgmma.is_rough(_buffer(emitter, product.left).dtype)
+    return _by_groups(emitter, product) and not tiles_wgmma.is_rough(buffer_of(emitter, product.left).dtype)
 
 
 def _scale(emitter: Emitter, scale: ScaleSums) -> None:
     builder, sums = emitter.builder, emitter.sums[scale.sums]
-    shares, names = _shares(emitter, scale.sums), _names(emitter, scale.sums)
+    shares, names = _shares(emitter, scale.sums), register_names(emitter, scale.sums)
     source = emitter.dtypes[scale.buffer]
     row, _ = _thread_origin(emitter, shares)
     first = emitter.address(scale.buffer, scale.offset, None, source)
@@ -217,7 +204,7 @@ def _put_sums(emitter: Emitter, put: PutSums) -> None:
     paired = put.pitch % 2 == 0 and dims.mod(put.offset, 2) == 0 and put.buffer not in emitter.homes
     values = [
         conversions.stored(builder, conversions.cast(builder, emitter.registers[name], sums.dtype, dtype), dtype)
-        for name in _names(emitter, put.sums)
+        for name in register_names(emitter, put.sums)
     ]
     for number in range(0, len(values), 2):
         fragment, part = divmod(number, FRAGMENT_SUMS)
@@ -236,14 +223,14 @@ def _put_sums(emitter: Emitter, put: PutSums) -> None:
 # -- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def _buffer(emitter: Emitter, name: str) -> Buffer:
+def buffer_of(emitter: Emitter, name: str) -> Buffer:
     home = emitter.homes.get(name, name)
     return next(buffer for buffer in emitter.kernel.buffers if buffer.name == home)
 
 
 def _place(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
     """The address of an element of a line."""
-    buffer, builder = _buffer(emitter, tile), emitter.builder
+    buffer, builder = buffer_of(emitter, tile), emitter.builder
     if buffer.tile is None:
         raise InternalError(f"{tile} is no tile")
     layout = layout_of(buffer.tile, element_bytes(buffer.dtype))
@@ -300,177 +287,3 @@ def _store_run(emitter: Emitter, tile: str, line: Dim, first: Dim, values: list[
             for at in range(width):
                 run = builder.insert_element(run, stored[number + at], INT32(at))
         builder.store(run, place, align=width * size)
-
-
-# -- pipelines -------------------------------------------------------------------------------------------------------
-
-
-class _Turns:
-    """The code of a pipeline. Turn number n has the copies n % stages of the tiles."""
-
-    def __init__(self, emitter: Emitter, pipeline: Pipeline) -> None:
-        self.emitter, self.pipeline = emitter, pipeline
-        self.tiles = sorted(_brought((*pipeline.moves, *pipeline.puts)))
-        forms = [form for name in self.tiles if (form := _buffer(emitter, name).tile) is not None]
-        self.stages = min((form.stages for form in forms), default=1)
-        products = [statement for statement in pipeline.body if isinstance(statement, MultiplyTiles)]
-        plain = all(isinstance(statement, (MultiplyTiles, Let, View)) for statement in pipeline.body)
-        self.overlaps = plain and self.stages > 1 and bool(products) and all(_goes_on(emitter, p) for p in products)
-        self.products = len(products)
-        # products that go on still read the copies of the turn before: those are left alone for another turn, or all
-        # lanes meet again once they are done
-        self.meets_again = self.overlaps and self.stages <= MEETS_AGAIN
-        self.ahead = self.stages - (2 if self.overlaps and not self.meets_again else 1)  # turns that copies are ahead
-        self.start, self.stop = emitter.integer(pipeline.start), emitter.integer(pipeline.stop)
-        self.places = {name: emitter.buffers[name] for name in self.tiles}  # of their first copies
-
-    def write(self) -> None:
-        emitter, pipeline = self.emitter, self.pipeline
-        settle(emitter)
-        emitter.lanes.barrier(emitter)
-        for number in range(self.ahead):
-            self.move(self.further(self.start, number), emitter.index(number))
-        if self.ahead and pipeline.puts:
-            self.bring(self.start, emitter.index(0), lambda: None)
-        emitter.count(pipeline.variable, self.start, self.stop, 1, self.turn, pipeline.body)
-        if self.overlaps:
-            emitter.unsettled |= {s.sums for s in pipeline.body if isinstance(s, MultiplyTiles)}
-        settle(emitter)
-        if self.ahead:
-            emitter.lanes.barrier(emitter)
-
-    def turn(self) -> None:
-        emitter, builder = self.emitter, self.emitter.builder
-        now = emitter.variables[self.pipeline.variable]
-        number = builder.sub(now, self.start)
-        if not self.ahead:
-            self.move(now, emitter.index(0))
-            if self.pipeline.puts:
-                self.bring(now, emitter.index(0), lambda: None)
-            self.await_moves(0)
-            emitter.lanes.barrier(emitter)
-            self.work(emitter.index(0), lambda: None)
-            emitter.lanes.barrier(emitter)
-            return
-        self.await_moves(self.ahead - 1)
-        emitter.lanes.barrier(emitter)
-
-        further, stage = self.further(now, self.ahead), self.stage(number, self.ahead)
-
-        def move() -> None:
-            if self.meets_again:
-                await_products(builder, self.products)
-                emitter.lanes.barrier(emitter)
-            self.move(further, stage)
-
-        def work() -> None:
-            self.work(self.stage(number, 0), move)
-
-        if self.pipeline.puts:
-            self.bring(self.further(now, 1), self.stage(number, 1), work)
-        else:
-            work()
-        if self.overlaps and not self.meets_again:
-            await_products(builder, self.products)
-
-    def further(self, turn: Value, by: int) -> Value:
-        return self.emitter.builder.add(turn, self.emitter.index(by)) if by else turn
-
-    def stage(self, number: Value, by: int) -> Value:
-        return self.emitter.builder.urem(self.further(number, by), self.emitter.index(self.stages))
-
-    def at(self, turn: Value, stage: Value, write: Callable[[], None], carried: tuple[Statement, ...] = ()) -> None:
-        """Write something for a turn, on its copies of the tiles."""
-        emitter = self.emitter
-        buffers, known = dict(emitter.buffers), emitter.known
-        emitter.known = {}  # what was computed with the variable of another turn is another value
-        for name in self.tiles:
-            buffer = _buffer(emitter, name)
-            assert buffer.tile is not None
-            size = layout_of(buffer.tile, element_bytes(buffer.dtype)).stage_bytes
-            offset = emitter.builder.mul(stage, emitter.index(size))
-            emitter.buffers[name] = emitter.builder.gep(self.places[name], [offset], source_etype=_BYTE)
-        with emitter.scope(emitter.carried(carried)):
-            emitter.variables[self.pipeline.variable] = turn
-            write()
-        emitter.buffers, emitter.known = buffers, known
-
-    def move(self, turn: Value, stage: Value) -> None:
-        """Start the moves of a turn, if there is such a turn."""
-        if not self.pipeline.moves:
-            return
-        emitter = self.emitter
-        with emitter.builder.if_then(emitter.builder.icmp_signed("<", turn, self.stop)):
-            self.at(turn, stage, lambda: emitter.body(self.pipeline.moves))
-        commit_copies(emitter.builder)
-
-    def await_moves(self, left: int) -> None:
-        if self.pipeline.moves:
-            await_copies(self.emitter.builder, left)
-
-    def bring(self, turn: Value, stage: Value, between: Callable[[], None]) -> None:
-        """Fetch what a turn needs and put it into its tiles, if there is such a turn, with something in between."""
-        emitter, pipeline = self.emitter, self.pipeline
-        within = emitter.builder.icmp_signed("<", turn, self.stop)
-        names: list[str] = []
-
-        def fetched() -> list[Value]:
-            values: list[Value] = []
-
-            def write() -> None:
-                before = dict(emitter.registers)
-                emitter.body(pipeline.fetches)
-                names.extend(name for name, value in emitter.registers.items() if before.get(name) is not value)
-                values.extend(emitter.registers[name] for name in names)
-
-            self.at(turn, stage, write)
-            return values
-
-        found = emitter.guarded(within, fetched)
-        between()
-        named = tuple(statement for statement in pipeline.fetches if isinstance(statement, (Let, View)))
-
-        def put() -> None:
-            emitter.registers.update(zip(names, found, strict=True))
-            emitter.body((*named, *pipeline.puts))
-
-        with emitter.builder.if_then(within):
-            self.at(turn, stage, put)
-
-    def work(self, stage: Value, move: Callable[[], None]) -> None:
-        """The body of a turn. Moves of a later one are started once products go on, or before all else."""
-        emitter, body = self.emitter, self.pipeline.body
-        now = emitter.variables[self.pipeline.variable]
-
-        def write() -> None:
-            moved = False
-            for statement in body:
-                first = isinstance(statement, (Sums, Let, View))
-                first |= isinstance(statement, MultiplyTiles) and _goes_on(emitter, statement)
-                if not first and not moved:
-                    move()
-                    moved = True
-                if isinstance(statement, MultiplyTiles):
-                    _multiply(emitter, statement)
-                    continue
-                if inner_bodies(statement) or isinstance(statement, Barrier):
-                    settle(emitter)
-                emitter.body((statement,))
-            if not moved:
-                move()
-            if self.overlaps:
-                emitter.unsettled.clear()
-            else:
-                settle(emitter)
-
-        self.at(now, stage, write, body)
-
-
-def _brought(statements: Iterable[Statement]) -> set[str]:
-    found: set[str] = set()
-    for statement in statements:
-        if isinstance(statement, (MoveRun, PutTile)):
-            found.add(statement.tile)
-        for inner in inner_bodies(statement):
-            found |= _brought(inner)
-    return found

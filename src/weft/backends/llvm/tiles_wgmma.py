@@ -71,7 +71,12 @@ def _columns(shares: Shares, dtype: DType) -> int | None:
 
 
 def multiply(
-    emitter: Emitter, left: Buffer, right: Buffer, shares: Shares, origin: tuple[Value, Value], sums: list[Value]
+    emitter: Emitter,
+    left: Buffer,
+    right: Buffer,
+    shares: Shares,
+    origin: tuple[Value, Value],
+    sums: list[Value],
 ) -> list[Value]:
     """A thread's sums with the product added; `origin` is where its group's sums start.
 
