@@ -90,12 +90,22 @@ def test_long_indices_and_buffers_that_start_anywhere(way: str) -> None:
     product.check(run_kernel(product.kernel, product.arrays, product.blocks, lanes=lanes)[-1])
 
 
-@needs_ptxas
-@pytest.mark.parametrize("name", CASES)
-def test_cases_assemble(name: str) -> None:
+def assembles(case: TileCase) -> None:
     """Without registers in memory, and without products that wait for each other."""
     assert PTXAS is not None
-    case: TileCase = CASES[name]
     said = assemble(PTXAS, case.ptx()[0], case.processor)
     assert " 0 bytes spill stores" in said, said
     assert "wgmma" not in said, said
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.timed])
+def test_cases_assemble(name: str) -> None:
+    assembles(CASES[name])
+
+
+@needs_ptxas
+@pytest.mark.slow(reason="assembles some 50 large products")
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.timed])
+def test_large_cases_assemble(name: str) -> None:
+    assembles(CASES[name])
