@@ -20,6 +20,8 @@ _MILLIONS = _MICRO * _MICRO  # in a microsecond, of what is given for a second
 _SHORTEST = 128  # sums of a part
 _MOST_MEGABYTES = 64.0  # of all parts
 _ROW_START = 1.0  # microseconds in which lanes that share sums add them up
+_LEAST_ROWS = 3  # for tiles that lanes multiply together
+_AHEAD_SECONDS = 1e-6  # until bytes that were asked for are there
 _ROW_SPEED = 0.25  # part of a unit's speed that lanes reach which read everything for themselves
 
 
@@ -67,7 +69,7 @@ def tile_time(rates: Rates, tile: TileShape, speed: TileSpeed, parts: int, exten
 class TensorWork:
     """What tile products do for a product: at which speed of a unit, how many for each of it, and bytes of an element
     as tiles have it. Elements that are made so beforehand take `formed` bytes, of the left and the right operand.
-    `share` is which part of a tile's speed is reached.
+    `share` is which part of a tile's speed is reached, `ahead` the bytes that a block has on their way.
     """
 
     unit_flops: float
@@ -75,12 +77,13 @@ class TensorWork:
     element: float
     formed: tuple[float, float] = (0.0, 0.0)
     share: float = 1.0
+    ahead: float = 1e9
 
 
 def tensor_time(
     rates: Rates, height: int, width: int, deep: int, speed: TileSpeed, work: TensorWork, parts: int, extents: Array
 ) -> Array:
-    """Of tiles that all lanes of a block multiply together, never for few rows."""
+    """Of tiles that all lanes of a block multiply together."""
     grid, rows, columns, sums = extents
     blocks = grid * parts * -(-rows // height) * -(-columns // width)
     depth = -(-sums // (parts * deep)) * deep
@@ -89,7 +92,8 @@ def tensor_time(
     reached = speed.alone + (speed.full - speed.alone) * share
     speed_reached = work.unit_flops * work.share * reached
     multiplied = 2 * work.products * each * height * width * depth / speed_reached * _MICRO
-    reading = each * (height + width) * depth * work.element / rates.unit_bandwidth * _MICRO
+    ahead = np.minimum(each, speed.resident) * work.ahead / _AHEAD_SECONDS
+    reading = each * (height + width) * depth * work.element / np.minimum(rates.unit_bandwidth, ahead) * _MICRO
     once = grid * (rows + columns) * sums * work.element / rates.memory_bandwidth * _MICRO
     writing = 4 * grid * rows * columns / rates.workspace_bandwidth * _MICRO
     waiting = rates.latency_seconds * _MICRO * np.minimum(depth / deep, 4) + speed.start
@@ -98,7 +102,7 @@ def tensor_time(
         if bytes:
             found = found + bytes * grid * across * sums / rates.workspace_bandwidth * _MICRO
             found = found + rates.launch_seconds * _MICRO
-    return np.where(rows <= FEW, np.inf, found + _adding(rates, parts, extents))
+    return np.where(rows < _LEAST_ROWS, np.inf, found + _adding(rates, parts, extents))
 
 
 def row_time(rates: Rates, tile: TileShape, parts: int, element: int, extents: Array) -> Array:

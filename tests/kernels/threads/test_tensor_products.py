@@ -159,6 +159,20 @@ def test_float32(way: Float32Products, turned: tuple[bool, bool], parts: int, mo
             check_product(shape, target, F32, is_constant=is_constant, turned=turned, tolerance=TOLERANCES[way])
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("dtype", "way"), [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS)])
+def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are the rows of what tiles multiply."""
+    bits = tile_bits(dtype, way)
+    for tile in (
+        TensorTile(8, 16, 256 // bits, 8, 2, swapped=True),
+        TensorTile(8, 8, 256 // bits, 12, 2, swapped=True),
+    ):
+        choosing(monkeypatch, tile, parts)
+        for shape in ((5, 40, 72), (9, 35, 41)):
+            check_product(shape, target_with(way), dtype, is_constant=True, tolerance=TOLERANCES.get(way))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_forming, "_LARGE", 1)
@@ -270,7 +284,7 @@ def test_choice() -> None:
     """Large products are computed on tiles, few rows are not; what is exact stays as it is."""
     for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
         target = target_with(way)
-        for shape in ((1024, 1024, 1024), (4096, 4096, 4096), (256, 4096, 4096)):
+        for shape in ((1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 4096)):
             work, _ = product(shape, target, (dtype, dtype))
             assert any(is_on_tiles(launch.kernel) for launch in work.launches), (way, shape)
         work, _ = product((1, 4096, 4096), target, (dtype, dtype))
@@ -352,8 +366,13 @@ def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> N
 def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as on a GPU, with its instructions emulated."""
     tile = TensorTile(64, 16, 64, 128, 2) if way == "wgmma" else TensorTile(16, 16, 64, 32, 2)
-    choosing(monkeypatch, tile)
-    for dtype, float32 in ((F16, Float32Products.EXACT), (F32, Float32Products.PARTS)):
+    few = replace(tile, height=8, width=tile.height, swapped=True)
+    for own, dtype, float32 in (
+        (tile, F16, Float32Products.EXACT),
+        (tile, F32, Float32Products.PARTS),
+        (few, F16, Float32Products.EXACT),
+    ):
+        choosing(monkeypatch, own)
         a, b = random_array(1, (19, 70), dtype), random_array(2, (70, 21), dtype)
         work, _ = product((19, 21, 70), target_with(float32), (dtype, dtype), b)
         (launch,) = work.launches

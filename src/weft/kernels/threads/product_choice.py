@@ -181,8 +181,7 @@ def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarg
         for rated in _fitting(product, target):
             time = partial(tile_time, rates, rated.tile, rated.speed)
             found += [_Way(rated.tile, parts, partial(time, parts)) for parts in _PARTS]
-        found += _tensor_ways(product, target)
-    return found
+    return found + _tensor_ways(product, target)
 
 
 def _tensor_ways(product: Product, target: ThreadTarget) -> list[_Way]:
@@ -207,7 +206,8 @@ def _tensor_ways(product: Product, target: ThreadTarget) -> list[_Way]:
         ]
         if tile.sums(how) + sum(fetched) > _MOST_REGISTERS:
             continue
-        time = partial(tensor_time, target.rates, tile.height, tile.width, tile.depth, speed, work)
+        own = replace(work, ahead=(tile.stages - 1) * tile.stage_bytes(how))
+        time = partial(tensor_time, target.rates, tile.height, tile.width, tile.depth, speed, own)
         found += [_Way(tile, parts, partial(time, parts)) for parts in _PARTS]
     return found
 

@@ -27,7 +27,7 @@ from weft.kernels.threads.product import Product, merged
 from weft.kernels.threads.product_operands import RUN, run_direction
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying
 
-_LARGE = 1 << 17  # elements from which on a kernel of its own pays
+_LARGE = 1 << 18  # elements from which on a kernel of its own pays
 _OFTEN = 2.0  # times that each element is taken up
 _TILE = 128  # places across, of the other operand, for which it is taken up once
 _GIVEN = Reference("operand", 0)

@@ -27,6 +27,7 @@ from weft.kernels.threads.tensor_tiles import PAD, Multiplying, TensorTile
 from weft.kernels.threads.tile_axis import TileAxis
 
 _UNROLLED = 4  # turns in which sums are written
+_SWAPPED_PAD = 2  # elements between lines that are read across
 _TOGETHER = 8  # tiles of rows whose blocks are neighbours, so that caches serve both operands
 
 
@@ -59,23 +60,32 @@ class _Builder:
 
     def launch(self) -> Launch:
         statements, blocks = self.locate()
-        sums = self.builder.sums("sums", self.tile.height, self.tile.width, self.type)
+        lines, length = self.tile.sums_shape
+        sums = self.builder.sums("sums", lines, length, self.type)
         statements.append(sums)
         if self.depth.pieces != 0:
             statements.append(self.pipeline(sums.name))
-        pitch = self.tile.width + PAD
-        held = self.builder.late("held", self.type, self.tile.height * pitch)
+        pitch = length + (_SWAPPED_PAD if self.tile.swapped else PAD)
+        held = self.builder.late("held", self.type, lines * pitch)
         statements.append(PutSums(sums.name, held.name, 0, pitch))
         run = self.run()
         each = self.tile.width // run
-        turn = self.builder.variable("turn", 0, max(self.tile.height * each // self.tile.lanes - 1, 0))
-        index = turn * self.tile.lanes + lane(self.tile.lanes)
+        turns = -(-self.tile.height * each // self.tile.lanes)
+        turn = self.builder.variable("turn", 0, turns - 1)
+        index: Dim = turn * self.tile.lanes + lane(self.tile.lanes)
+        if self.tile.height * each % self.tile.lanes:
+            index = dims.minimum(index, self.tile.height * each - 1)
         row, column = dims.floordiv(index, each), dims.mod(index, each) * run
         values = self.builder.registers("sum", run, self.type)
-        place = row * pitch + column
-        body: list[Statement] = [fetch_run(values, held, place) if run > 1 else define(values[0], fetch(held, place))]
+        if self.tile.swapped:
+            body: list[Statement] = [
+                define(value, fetch(held, (column + number) * pitch + row)) for number, value in enumerate(values)
+            ]
+        elif run == 1:
+            body = [define(values[0], fetch(held, row * pitch + column))]
+        else:
+            body = [fetch_run(values, held, row * pitch + column)]
         body += self.write(values, row, column) if self.parts == 1 else self.write_sums(values, row, column)
-        turns = self.tile.height * each // self.tile.lanes
         is_short = self.parts > 1 or not self.epilogue_writer.is_long
         unroll = _UNROLLED if is_short and turns % _UNROLLED == 0 else 1
         return self.builder.launch(self.tile.lanes, (*statements, repeat(turn, 0, turns, 1, body, unroll)), blocks)
@@ -148,9 +158,11 @@ class _Builder:
     def multiplied(self, total: str) -> list[Statement]:
         """One piece."""
         left, right = (operand.tiles for operand in self.operands)
+        if self.tile.swapped:
+            left, right = right, left
         if self.how.planes == 1:
             return [MultiplyTiles(total, left[0].name, right[0].name)]
-        small = self.builder.sums("small", self.tile.height, self.tile.width, self.type)
+        small = self.builder.sums("small", *self.tile.sums_shape, self.type)
         products = [MultiplyTiles(small.name, left[a].name, right[b].name) for a, b in self.how.pairs]
         return [small, *products, AddSums(total, small.name)]
 

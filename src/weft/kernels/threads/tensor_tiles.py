@@ -13,6 +13,7 @@ from weft.kernels.threads.product_operands import RUN
 CHUNK = 16  # bytes that are moved into a tile at once
 PAD = 8  # elements between the rows of sums in local memory, so that lanes meet different banks
 _LEAST_STAGES, _MOST_STAGES = 2, 4
+_MOST_FEW_STAGES = 8  # of tiles for few rows
 _MOST_SUMS = 144  # registers of a lane that hold sums
 
 
@@ -79,13 +80,21 @@ def constant_form(left: DType, right: DType, target: ThreadTarget) -> tuple[DTyp
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
-    """The part of a product that a block of so many lanes computes; copies of its operands' tiles are its stages."""
+    """The part of a product that a block of so many lanes computes; copies of its operands' tiles are its stages.
+
+    With few rows it is `swapped`: columns are the rows of the product of tiles, of which there can be no fewer.
+    """
 
     height: int
     width: int
     depth: int
     lanes: int
     stages: int = 2
+    swapped: bool = False
+
+    @property
+    def sums_shape(self) -> tuple[int, int]:
+        return (self.width, self.height) if self.swapped else (self.height, self.width)
 
     def sums(self, how: Multiplying) -> int:
         """Registers of a lane that hold sums; of operands in parts there are small ones beside the large ones."""
@@ -93,8 +102,11 @@ class TensorTile:
 
     def bytes(self, how: Multiplying) -> int:
         """Local memory that it takes."""
-        each = (self.height * how.left.bits + self.width * how.right.bits) // 8 * how.planes
-        return max(each * self.depth * self.stages, self.height * (self.width + PAD) * 4)
+        lines, length = self.sums_shape
+        return max(self.stage_bytes(how) * self.stages, lines * (length + PAD) * 4)
+
+    def stage_bytes(self, how: Multiplying) -> int:
+        return (self.height * how.left.bits + self.width * how.right.bits) // 8 * how.planes * self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +120,7 @@ class RatedTensorTile:
     lanes: int
     speed: TileSpeed
     line_part: int = 1
+    swapped: bool = False
 
 
 # groups of warps multiply 64 rows at a time
@@ -137,8 +150,25 @@ _SINGLE = (
     RatedTensorTile(32, 64, 128, TileSpeed(0.2, 0.4, 3, 2.0)),
     RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.25, 4, 2.0)),
 )
+# few rows: what counts is how much is on its way from memory
+_GROUPED_FEW = (
+    RatedTensorTile(8, 64, 128, TileSpeed(0.05, 0.1, 2, 1.5), swapped=True),
+    RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.2, 2, 1.5), swapped=True),
+    RatedTensorTile(32, 64, 128, TileSpeed(0.18, 0.35, 2, 1.5), swapped=True),
+    RatedTensorTile(32, 128, 256, TileSpeed(0.25, 0.4, 2, 1.5), swapped=True),
+)
+_SINGLE_FEW = (
+    RatedTensorTile(8, 64, 128, TileSpeed(0.05, 0.1, 2, 1.5), swapped=True),
+    RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.2, 2, 1.5), swapped=True),
+    RatedTensorTile(32, 64, 128, TileSpeed(0.15, 0.3, 2, 1.5), swapped=True),
+)
 # by the rows that the least number of lanes multiplies, and the numbers that an element comes as
-RATED_TENSOR_TILES = {(64, 1): _GROUPED, (64, 3): _GROUPED_PARTS, (16, 1): _SINGLE, (16, 3): _SINGLE}
+RATED_TENSOR_TILES = {
+    (64, 1): (*_GROUPED, *_GROUPED_FEW),
+    (64, 3): _GROUPED_PARTS,
+    (16, 1): (*_SINGLE, *_SINGLE_FEW),
+    (16, 3): _SINGLE,
+}
 
 
 def tensor_tiles(how: Multiplying, target: ThreadTarget) -> list[tuple[TensorTile, TileSpeed]]:
@@ -147,9 +177,11 @@ def tensor_tiles(how: Multiplying, target: ThreadTarget) -> list[tuple[TensorTil
     for rated in RATED_TENSOR_TILES.get((how.tile_product.rows, how.planes), ()):
         depth = target.tile_line_bytes * 8 // how.left.bits // rated.line_part
         tiles = [
-            TensorTile(rated.height, rated.width, depth, rated.lanes, stages)
-            for stages in range(_MOST_STAGES, _LEAST_STAGES - 1, -1)
+            TensorTile(rated.height, rated.width, depth, rated.lanes, stages, rated.swapped)
+            for stages in range(_MOST_FEW_STAGES if rated.swapped else _MOST_STAGES, _LEAST_STAGES - 1, -1)
         ]
+        if rated.swapped and how.left is not how.right:
+            continue
         if rated.lanes > target.most_block_threads or tiles[0].sums(how) > _MOST_SUMS:
             continue
         for room in (target.shared_bytes // rated.speed.resident, target.shared_bytes):
