@@ -44,6 +44,7 @@ from weft.kernels.threads.attention_shapes import Forming, ProductShape
 from weft.kernels.threads.attention_split import PartWriter
 from weft.kernels.threads.points import all_of
 
+_TOGETHER = 8  # scores of a lane that are found at the same time
 _SCORE_PAD = 4  # elements that keep lanes of neighbouring rows apart in the banks of shared memory
 
 
@@ -118,6 +119,8 @@ class AttentionProducts(Streaming):
         self.weight_tiles = tiles("weights", weights_deep, TileForm(shape.rows, shape.line))
         self.pitch = shape.keys + _SCORE_PAD
         self.scores = builder.local("scores", FLOAT, shape.rows * self.pitch)
+        if shape.ahead:
+            self.scored = builder.local("scored", FLOAT, shape.rows * shape.keys)
         self.meeting = builder.local("meeting", FLOAT, shape.lanes)
         self.factors = builder.local("factors", FLOAT, shape.lanes)
         self.result_pitch = self.across * shape.columns + _SCORE_PAD
@@ -279,6 +282,8 @@ class AttentionProducts(Streaming):
         for queries, keys in zip(self.query_tiles, self.key_tiles):
             statements += self.multiply(products, queries, keys)
         statements.append(PutSums(products.name, self.scores.name, 0, self.pitch))
+        if self.shape.ahead:
+            statements.append(self.score_ahead(start))
         scores = self.find_scores(start, statements)
         self.weigh(scores, statements)
         for column, total in enumerate(self.sums):
@@ -317,19 +322,44 @@ class AttentionProducts(Streaming):
             first = tile * self.shape.line + place
             for part in range(0, self.run, RUN):
                 run = self.builder.registers("product", RUN, FLOAT)
+                if self.shape.ahead:
+                    column = dims.mod(first + part + RUN * self.row, self.shape.keys)
+                    statements.append(fetch_run(run, self.scored, self.row * self.shape.keys + column))
+                    own += run
+                    continue
                 statements.append(fetch_run(run, self.scores, self.row * self.pitch + first + part))
                 for number, product in enumerate(run):
-                    key = start + first + part + number
-                    score = self.score_at(product, places, self.inside(key), statements)
-                    if not self.is_exact:
-                        seen = call("select", below(key, self.keys), score, number_of(-inf))
-                        kept, score = self.builder.keep("score", seen, varying=True)
-                        statements.append(kept)
-                    own.append(score)
+                    own.append(self.seen_score(product, places, start + first + part + number, statements))
             found.append(own)
         most = self.combined([score for own in found for score in own], larger, statements)
         statements.append(put(self.meeting, lane(self.shape.lanes), most))
         return found
+
+    def seen_score(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
+        """The score that a product becomes, -inf for a key that is not there."""
+        score = self.score_at(product, places, self.inside(key), statements)
+        if self.is_exact:
+            return score
+        seen = call("select", below(key, self.keys), score, number_of(-inf))
+        kept, score = self.builder.keep("score", seen, varying=True)
+        statements.append(kept)
+        return score
+
+    def score_ahead(self, start: Dim) -> Statement:
+        """All scores, by lanes that are neighbours along the keys.
+
+        Each row lies a run further on than the one before it, so that lanes of neighbouring rows read different banks.
+        """
+        shape, here = self.shape, lane(self.shape.lanes)
+        together = shape.lanes // shape.keys
+        turn = self.builder.variable("r")
+        row = turn * together + dims.floordiv(here, shape.keys)
+        key = dims.mod(dims.mod(here, shape.keys) + (shape.keys - RUN) * row, shape.keys)
+        defined, product = self.builder.keep("product", fetch(self.scores, row * self.pitch + key), varying=True)
+        body: list[Statement] = [defined]
+        score = self.seen_score(product, self.at_row(row), start + key, body)
+        body.append(put(self.scored, turn * shape.lanes + here, score))
+        return repeat(turn, 0, shape.rows // together, 1, body, _TOGETHER)
 
     def combined(
         self, values: Sequence[Code], function: Callable[[Code, Code], Code], statements: list[Statement]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from weft.ir import dims
 from weft.ir.attention import Attention
-from weft.ir.dims import Dim
+from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Statement
+from weft.ir.scalar import Index, loads, walk
 from weft.ir.target import Float32Products, ThreadTarget
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.threads.attention import FLOAT, RUN, Split, call, number_of
@@ -36,6 +37,7 @@ class ProductShape:
     """`rows` queries of a block and `keys` of a piece, as tiles of `element`; a number is `parts` of it.
 
     Tiles of weights have lines of `line`, those of queries and keys of `deep_line`; tiles of values have `columns`.
+    Where scores are found `ahead`, lanes are neighbouring keys while they read what scores are made from.
     """
 
     element: DType
@@ -47,6 +49,7 @@ class ProductShape:
     rows: int = ROWS
     keys: int = KEYS
     stages: int = STAGES
+    ahead: bool = False
 
     @property
     def run(self) -> int:
@@ -76,7 +79,7 @@ class ProductShape:
         brought = self.keys * (self.deep(depth) * self.deep_line + self.across(width) * self.columns)
         kept = self.rows * (self.deep(depth) * self.deep_line + self.keys)
         tiles = self.parts * self.element.numpy.itemsize * (kept + self.stages * brought)
-        scores = self.rows * (self.keys + RUN) + 2 * self.lanes
+        scores = self.rows * (self.keys + RUN) + 2 * self.lanes + (self.rows * self.keys if self.ahead else 0)
         results = self.rows * (self.across(width) * self.columns + RUN)
         size = FLOAT.numpy.itemsize
         return max(tiles, size * results) + size * scores
@@ -97,11 +100,27 @@ def product_shape(attention: Attention, target: ThreadTarget) -> ProductShape | 
     deep_line = min(line, max(power_of_two(attention.depth), LEAST_LINE))
     columns = min(line if element is not FLOAT else 2 * line, max(power_of_two(attention.width), LEAST_LINE))
     keys = KEYS if parts == 1 else FEW_KEYS
-    shape = ProductShape(element, parts, lanes, min(line, keys), deep_line, columns, keys=keys)
+    shape = ProductShape(
+        element, parts, lanes, min(line, keys), deep_line, columns, keys=keys, ahead=_reads_by_row(attention)
+    )
     simple, room = replace(shape, stages=1), target.shared_bytes - ELSEWHERE
     if shape.bytes(attention.depth, attention.width) <= room // 2:  # a second block beside it is worth more
         return shape
     return simple if simple.bytes(attention.depth, attention.width) <= room else None
+
+
+def _reads_by_row(attention: Attention) -> bool:
+    """Whether scores are made from what lies in memory for each row and key."""
+    last, rows = len(attention.shape) - 1, {axis for axis in attention.rows if attention.shape[axis] != 1}
+    for load in loads(attention.score):
+        used: set[int] = set()
+        for index in load.indices:
+            for node in walk(index):
+                if isinstance(node, Index):
+                    used |= {atom.position for atom in dims.atoms(node.value) if isinstance(atom, Axis)}
+        if last in used and used & rows:
+            return True
+    return False
 
 
 def _element(dtype: DType, target: ThreadTarget) -> tuple[DType, int] | None:
