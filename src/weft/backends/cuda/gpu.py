@@ -85,14 +85,13 @@ class CudaBuffer:
 class Function:
     """A kernel's code on a GPU."""
 
-    __slots__ = ("__weakref__", "_gpu", "_module", "early", "handle", "shared_bytes")
+    __slots__ = ("__weakref__", "_gpu", "_module", "handle", "shared_bytes")
 
-    def __init__(self, gpu: Gpu, module: int, handle: int, shared_bytes: int, early: bool) -> None:
+    def __init__(self, gpu: Gpu, module: int, handle: int, shared_bytes: int) -> None:
         self._gpu = gpu
         self._module = module
         self.handle = handle
         self.shared_bytes = shared_bytes  # that a launch brings
-        self.early = early  # whether it may be started before what it waits for is done
 
     def __del__(self) -> None:
         self._gpu.unload(self._module)
@@ -320,7 +319,7 @@ class Gpu:
 
     # ---- code
 
-    def load(self, key: Any, name: str, code: bytes, shared_bytes: int, early: bool = False) -> Function:
+    def load(self, key: Any, name: str, code: bytes, shared_bytes: int) -> Function:
         """A kernel's assembled code as a function; that of an equal key is shared."""
         with self._lock:
             known = self.functions.get(key)
@@ -329,7 +328,7 @@ class Gpu:
         module, handle = c_void_p(), c_void_p()
         with self.at_work(f"kernel {name!r}", KernelError) as driver:
             driver("cuModuleLoadData", byref(module), code)
-            made = Function(self, module.value or 0, 0, shared_bytes, early)
+            made = Function(self, module.value or 0, 0, shared_bytes)
             driver("cuModuleGetFunction", byref(handle), module, name.encode())
             made.handle = handle.value or 0
             if shared_bytes > _SHARED_WITHOUT_ASKING:

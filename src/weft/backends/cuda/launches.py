@@ -9,7 +9,7 @@ not so, other code is compiled for it. Plans of very many launches are launched 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, addressof, byref, c_ubyte, c_uint, c_uint64, c_void_p
+from ctypes import Structure, addressof, byref, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -180,21 +180,8 @@ def direct_waits(waits: Sequence[tuple[int, ...] | None]) -> list[tuple[int, ...
     return found
 
 
-class _Edge(Structure):
-    """CUgraphEdgeData."""
-
-    _fields_ = (("from_port", c_ubyte), ("to_port", c_ubyte), ("kind", c_ubyte), ("reserved", c_ubyte * 5))
-
-
-_EARLY = _Edge(from_port=1, kind=1)  # what waits is started as soon as all blocks of the other one have begun
-_ADD_EDGES = "cuGraphAddDependencies_v2"
-
-
 class Graph:
-    """A graph of launches that the driver has made ready. Between `events`, if there are any, they run one by one.
-
-    Where kernels wait inside for what they need, one that waits for a single other is started early.
-    """
+    """A graph of launches that the driver has made ready. Between `events`, if there are any, they run one by one."""
 
     def __init__(self, gpu: Gpu, launches: Sequence[BoundLaunch], events: Sequence[c_void_p] = ()) -> None:
         self._gpu = gpu
@@ -213,12 +200,7 @@ class Graph:
 
     def _add(self, driver: Library) -> None:
         for launch, after in zip(self._launches, direct_waits([launch.after for launch in self._launches])):
-            early = len(after) == 1 and launch.function.early and driver.has(_ADD_EDGES)
-            nodes = [self._nodes[other] for other in after]
-            self._nodes.append(self._kernel(driver, launch, () if early else nodes))
-            if early:
-                ends_of = (c_void_p * 1)(nodes[0]), (c_void_p * 1)(self._nodes[-1])
-                driver(_ADD_EDGES, self._graph, *ends_of, byref(_EARLY), c_uint64(1))
+            self._nodes.append(self._kernel(driver, launch, [self._nodes[other] for other in after]))
 
     def _add_timed(self, driver: Library) -> None:
         last = self._record(driver, self._events[0], [])
@@ -345,7 +327,7 @@ class CudaLaunches:
         found = self._functions.get(key)
         if found is None:
             code = self.codes[kernel.name] if lanes == self._usual else compile_kernels([(kernel, lanes)], self.gpu)[0]
-            found = self.gpu.load(key, kernel.name, code.code, code.shared_bytes, lanes.early)
+            found = self.gpu.load(key, kernel.name, code.code, code.shared_bytes)
             self._functions[key] = found
         return found
 

@@ -40,7 +40,7 @@ def processor_of(gpu: NvidiaGpu) -> NvidiaProcessor:
 def thread_lanes(processor: NvidiaProcessor) -> ThreadLanes:
     """How lanes are written for a processor, where positions have 32 bits and buffers start where they may."""
     tiles = {"sm_90a": "wgmma", "sm_80": "mma.sync"}.get(processor.processor, "")
-    return ThreadLanes(tile_products=tiles, early=processor.processor == "sm_90a")
+    return ThreadLanes(tile_products=tiles)
 
 
 def target_of(gpu: NvidiaGpu, precision: str) -> ThreadTarget:

@@ -45,11 +45,6 @@ class NvptxBuilder(ir.IRBuilder):
         """The number of the block in its grid."""
         return intrinsic(self, "llvm.nvvm.read.ptx.sreg.ctaid.x", [], INT32, [])
 
-    def wait_for_launches(self) -> None:
-        """Let launches that wait for this one be started now, and go on when those that this one waits for are done."""
-        text = "griddepcontrol.launch_dependents; griddepcontrol.wait;"
-        self.asm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", [], effects=True)
-
     def barrier(self) -> None:
         """All threads of the block wait for each other, and see what the others wrote."""
         self.call(declare(self, _BARRIER, ir.FunctionType(ir.VoidType(), [INT32])), [INT32(0)])

@@ -56,13 +56,11 @@ class ThreadLanes(Lanes):
     `index_bits`: 32 where sizes, positions and offsets of all that a kernel is launched on fit; parameters are int64
     all the same. `unaligned`: buffers that may start anywhere, so that their runs are read and written one by one.
     `tile_products`: how tiles are multiplied: by warps ("mma.sync"), groups of them ("wgmma"), or not at all.
-    `early`: kernels may be started before those that they wait for are done, and wait inside.
     """
 
     index_bits: int = 32
     unaligned: frozenset[str] = frozenset()
     tile_products: str = ""
-    early: bool = False
 
     @property
     def index(self) -> ir.IntType:
@@ -82,8 +80,6 @@ class ThreadLanes(Lanes):
     def run(self, emitter: Emitter) -> None:
         kernel, builder = emitter.kernel, emitter.builder
         arguments = iter(emitter.function.args)
-        if self.early:
-            _threads(emitter).wait_for_launches()
         _reserve_tiles(emitter)
         for buffer in kernel.buffers:
             if buffer.local_size is None:
