@@ -1,12 +1,14 @@
 """A driver without a GPU: it keeps memory on the host, and notes what is asked of it instead of running kernels.
 
 Functions take what weft passes to libcuda; whatever a program makes goes through them, so that all of the device's path
-up to the driver runs where there is no GPU. PTX is assembled by `assemble`, if one is given.
+up to the driver runs where there is no GPU. "Assembled" code is the kernel's name and how many parameters it takes,
+after `check` has seen the PTX.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,10 +17,12 @@ from typing import Any
 
 from weft.backends.cuda.gpus import NvidiaGpu
 from weft.backends.cuda.launches import _KernelNode
+from weft.backends.cuda.library import OUT_OF_MEMORY
 
 H200 = NvidiaGpu(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 60 << 20, 1980000, 3201000, 6144, True)
 A100 = NvidiaGpu(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 40 << 20, 1410000, 1593000, 5120, True)
 T4 = NvidiaGpu(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 4 << 20, 1590000, 5001000, 256, True)
+_ALIGNMENT = 256
 
 
 @dataclass
@@ -39,17 +43,24 @@ class RecordingDriver:
     """Stands in for `weft.backends.cuda.library.Library`."""
 
     parameters: dict[int, int] = field(default_factory=dict)  # how many words a function takes
-    assemble: Callable[[str, str], bytes] | None = None
+    check: Callable[[str, str], None] | None = None  # sees each kernel's name and PTX
     fail: dict[str, int] = field(default_factory=dict)  # codes that functions return
+    fails_once: dict[str, int] = field(default_factory=dict)  # the same, for their next call alone
+    free_bytes: int = 1 << 62  # that can be had
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Any] = field(default_factory=dict)
     freed: int = 0
+    waits: list[tuple[int, int]] = field(default_factory=list)  # (stream, stream that it waits for)
+    updated: list[int] = field(default_factory=list)  # nodes whose parameters were set anew
+    submitted: list[str] = field(default_factory=list)  # kernels that were launched without a graph
+    modules: dict[int, bytes] = field(default_factory=dict)
     graphs: dict[int, list[Node]] = field(default_factory=dict)
     launched: list[int] = field(default_factory=list)  # graphs
     names: dict[int, str] = field(default_factory=dict)  # of functions
     texts: list[str] = field(default_factory=list)  # of PTX
     _numbers: Any = field(default_factory=lambda: count(1))
     _linked: dict[int, bytes] = field(default_factory=dict)
+    _events: dict[int, int] = field(default_factory=dict)  # the streams that they were recorded on
 
     def __call__(self, name: str, *arguments: Any) -> None:
         code = self.function(name)(*arguments)
@@ -67,8 +78,9 @@ class RecordingDriver:
     def function(self, name: str) -> Callable[..., int]:
         def call(*arguments: Any) -> int:
             self.calls[name] += 1
-            if name in self.fail:
-                return self.fail[name]
+            code = self.fails_once.pop(name, 0) or self.fail.get(name, 0)
+            if code:
+                return code
             own = getattr(self, name.removesuffix("_v2"), None)
             return (own(*arguments) if own is not None else self._made(name, *arguments)) or 0
 
@@ -80,13 +92,26 @@ class RecordingDriver:
         if name.startswith(made) or name.endswith(made) or "Create" in name or "Retain" in name:
             arguments[0]._obj.value = next(self._numbers)
 
+    @property
+    def used(self) -> int:
+        """Bytes of memory that were asked for and not given back."""
+        return sum(len(content) - _ALIGNMENT for place, content in self.memory.items() if place > 0)
+
+    def holds(self, address: int, size: int) -> bool:
+        """Whether all of these bytes are in one piece of memory."""
+        pieces = ((place, len(content) - _ALIGNMENT) for place, content in self.memory.items() if place > 0)
+        return any(place <= address and address + size <= place + length for place, length in pieces)
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def cuMemAllocFromPoolAsync(self, address: Any, size: Any, *_: Any) -> None:
-        content = (ctypes.c_char * size.value)()
-        place = ctypes.addressof(content)
+    def cuMemAllocFromPoolAsync(self, address: Any, size: Any, *_: Any) -> int:
+        if self.used + size.value > self.free_bytes:
+            return OUT_OF_MEMORY
+        content = (ctypes.c_char * (size.value + _ALIGNMENT))()
+        place = -(-ctypes.addressof(content) // _ALIGNMENT) * _ALIGNMENT
         self.memory[place] = content
         address._obj.value = place
+        return 0
 
     def cuMemFreeAsync(self, address: Any, _: Any) -> None:
         del self.memory[address.value]
@@ -109,16 +134,39 @@ class RecordingDriver:
         name = rest[1].decode()
         ptx = text.value.decode()
         self.texts.append(ptx)
-        self._linked[state.value] = self.assemble(name, ptx) if self.assemble is not None else name.encode()
+        if self.check is not None:
+            self.check(name, ptx)
+        self._linked[state.value] = f"{name} {parameter_count(name, ptx)}".encode()
 
     def cuLinkComplete(self, state: Any, image: Any, size: Any) -> None:
         code = self._linked[state.value]
         self.memory[-state.value] = held = ctypes.create_string_buffer(code)
         image._obj.value, size._obj.value = ctypes.addressof(held), len(code)
 
-    def cuModuleGetFunction(self, handle: Any, _: Any, name: bytes) -> None:
+    def cuModuleLoadData(self, module: Any, code: bytes) -> None:
+        module._obj.value = next(self._numbers)
+        self.modules[module._obj.value] = code
+
+    def cuModuleUnload(self, module: Any) -> None:
+        del self.modules[module.value]
+
+    def cuModuleGetFunction(self, handle: Any, module: Any, name: bytes) -> None:
+        found, many = self.modules[module.value].decode().split()
+        assert found == name.decode()
         handle._obj.value = next(self._numbers)
-        self.names[handle._obj.value] = name.decode()
+        self.names[handle._obj.value] = found
+        self.parameters[handle._obj.value] = int(many)
+
+    def cuLaunchKernel(self, function: Any, *_: Any) -> None:
+        self.submitted.append(self.names[function.value])
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    def cuEventRecord(self, event: Any, stream: Any) -> None:
+        self._events[event.value] = stream.value or 0
+
+    def cuStreamWaitEvent(self, stream: Any, event: Any, _: Any) -> None:
+        self.waits.append((stream.value or 0, self._events[event.value]))
 
     # -- graphs ------------------------------------------------------------------------------------------------------
 
@@ -136,9 +184,13 @@ class RecordingDriver:
         number = node._obj.value = next(self._numbers)
         self.graphs[graph.value].append(Node(number, tuple(after[n] for n in range(many.value))))
 
+    def cuGraphDestroy(self, graph: Any) -> None:
+        del self.graphs[graph.value]
+
     def cuGraphExecKernelNodeSetParams(self, _: Any, node: Any, given: Any) -> None:
         (found,) = (known for nodes in self.graphs.values() for known in nodes if known.number == node.value)
         self._fill(found, given._obj)
+        self.updated.append(node.value)
 
     def cuGraphInstantiateWithFlags(self, executable: Any, graph: Any, _: Any) -> None:
         executable._obj.value = graph.value
@@ -152,3 +204,9 @@ class RecordingDriver:
         many = self.parameters.get(given.function, 0)
         pointers = (ctypes.c_void_p * many).from_address(given.parameters) if many else ()
         node.words = tuple(ctypes.c_uint64.from_address(place).value for place in pointers)
+
+
+def parameter_count(name: str, ptx: str) -> int:
+    """How many parameters a kernel takes; all of them have 64 bits."""
+    (entry,) = re.findall(rf"\.entry {re.escape(name)}\((.*?)\)", ptx, re.DOTALL)
+    return len(re.findall(r"\.param \.[ub]64", entry))
