@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import wgpu
 
-from weft.backends.resident.device import Commands, Copy
+from weft.backends.resident.device import BufferSlice, Commands, Copy
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
-from weft.backends.webgpu.native import QUIET
+from weft.backends.webgpu.allocations import Memory, SpareMemory
+from weft.backends.webgpu.moving import MovableRegions
+from weft.backends.webgpu.native import QUIET, BindGroup, GroupSlot
 from weft.backends.webgpu.reads import ReadPiece, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 from weft.threads import Team, lock
@@ -38,6 +40,8 @@ _SUBMISSIONS = 32  # that may wait for the device
 _PIPELINES = 4096  # that are kept
 _MOST_TIMES = 4096  # timestamps of one query set
 _LEAST_BUFFER = 16
+_MOST_SPARE = 64 << 20  # bytes of tensors that were freed, for those that come
+_TENSOR_STEP = 16  # bytes; a tensor that is bound is bound up to a multiple of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class ComputePipeline:
 class Dispatch:
     """One launch: so many groups along x, y, z. `offset` is that of the DYNAMIC binding, a multiple of 256.
 
-    Immediates are bytes, a multiple of 4.
+    Immediates are bytes, a multiple of 4. The group is wgpu's, or a slot for one that may become another.
     """
 
     pipeline: ComputePipeline
@@ -79,10 +83,12 @@ class Dispatch:
 class Recording:
     """Dispatches in order, prepared so that encoding them costs as little as it can."""
 
-    __slots__ = ("count", "dispatches", "seconds", "steps")
+    __slots__ = ("count", "dispatches", "regions", "seconds", "steps")
 
-    def __init__(self, dispatches: Sequence[Dispatch]) -> None:
+    def __init__(self, dispatches: Sequence[Dispatch], regions: MovableRegions | None = None) -> None:
+        """`regions` are those that some of the dispatches have slots for."""
         self.dispatches = dispatches
+        self.regions = regions
         self.seconds = inf  # that the last run took, for whoever wants to know what to expect
         self.count = len(dispatches)
         steps = []
@@ -90,30 +96,48 @@ class Recording:
         for entry in dispatches:
             same = before is not None and before.pipeline is entry.pipeline
             bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
-            pipeline, group = None if same else entry.pipeline.handle, None if bound else entry.group
+            pipeline, slot = None if same else entry.pipeline.handle, None if bound else _slot(entry.group)
             steps.append(
-                native.EncodedDispatch(pipeline, group, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
+                native.EncodedDispatch(pipeline, slot, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
             )
             before = entry
         self.steps = native.Steps(steps)
 
+    def bind(self, regions: Mapping[int, BufferSlice]) -> None:
+        """Let inputs and outputs, by the numbers of their regions, be elsewhere from the next run on."""
+        if self.regions is not None:
+            self.regions.bind(regions)
+
     def __call__(self, encoder: Any) -> None:
+        if self.regions is not None:
+            self.regions.copy_in(encoder)
         if self.count:
-            compute_pass = encoder.begin_compute_pass()
-            self.steps.encode(compute_pass)
-            compute_pass.end()
+            self._dispatch(encoder)
+        if self.regions is not None:
+            self.regions.copy_out(encoder)
+
+    def _dispatch(self, encoder: Any) -> None:
+        compute_pass = encoder.begin_compute_pass()
+        self.steps.encode(compute_pass)
+        compute_pass.end()
+
+
+def _slot(group: Any) -> GroupSlot:
+    return group if isinstance(group, GroupSlot) else GroupSlot(BindGroup(group))
 
 
 class GpuBuffer:
-    """Memory of a GPU. It is freed by `release`, or with the last reference to it."""
+    """Memory of a GPU. It is freed by `release`, or with the last reference to it; if `spared`, for another one."""
 
-    __slots__ = ("_gpu", "handle", "size")
+    __slots__ = ("_gpu", "_memory", "_spared", "handle", "size")
 
-    def __init__(self, gpu: Gpu, handle: Any, size: int) -> None:
+    def __init__(self, gpu: Gpu, memory: Memory, spared: bool = False) -> None:
         self._gpu = gpu
-        self.handle = handle
-        self.size = size
-        gpu._count(size)
+        self._memory: Memory | None = memory
+        self._spared = spared
+        self.handle = memory.handle
+        self.size = memory.size
+        gpu._count(self.size)
 
     @property
     def gpu(self) -> Gpu:
@@ -124,20 +148,30 @@ class GpuBuffer:
             raise DeviceError("a buffer is used after its release")
         return self.handle
 
+    def live_memory(self) -> Memory:
+        if self._memory is None:
+            raise DeviceError("a buffer is used after its release")
+        return self._memory
+
     def release(self) -> None:
         """Let go of it; it is freed once nothing that was bound or submitted uses it.
 
         It is never destroyed before: wgpu ends the process where that is submitted to.
         """
-        if self.handle is not None:
+        memory, self._memory, self.handle = self._memory, None, None
+        if memory is not None:
             self._gpu._count(-self.size)
-            self.handle = None
+            if self._spared:
+                self._gpu._spare(memory)
 
     __del__ = release
 
 
 class Gpu:
-    """An opened adapter. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
+    """An opened adapter. `allocated` are the bytes of its buffers now, `peak` the most there have been.
+
+    What was freed and waits to be used again is not counted: it goes where memory is short.
+    """
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
@@ -153,6 +187,7 @@ class Gpu:
         self._in_flight = 0
         self._submissions: deque[Any] = deque()
         self._staging: list[GpuBuffer] = []
+        self._spares = SpareMemory(_MOST_SPARE)
         self._pipelines: OrderedDict[ShaderSource, ComputePipeline] = OrderedDict()
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Any, Any]] = {}
         try:
@@ -182,7 +217,7 @@ class Gpu:
 
     @property
     def binds_in_place(self) -> bool:
-        return False
+        return True
 
     def buffer(self, size: int, label: str = "", usage: int = 0) -> GpuBuffer:
         """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
@@ -191,14 +226,30 @@ class Gpu:
             problem = f"a buffer of {size:,} bytes is more than the {self.limits.max_buffer_bytes:,} of {self.name}"
             raise OutOfMemoryError(problem, hint="choose another device: see weft.devices()")
         flags = usage or wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        make = self._device.create_buffer
-        return GpuBuffer(
-            self, self._call(f"a buffer of {size:,} bytes", make, label=label, size=size, usage=flags), size
-        )
+        make = partial(self._device.create_buffer, label=label, size=size, usage=flags)
+        what = f"a buffer of {size:,} bytes"
+        try:
+            return GpuBuffer(self, Memory(self._call(what, make), size))
+        except OutOfMemoryError:
+            if not self._spares.clear():
+                raise
+        self.wait()
+        return GpuBuffer(self, Memory(self._call(what, make), size))
 
     def unset_buffer(self, size: int) -> GpuBuffer:
-        """The same: what is new is zero here anyway."""
-        return self.buffer(size, "tensor")
+        """The same with anything in it, if possible memory that was freed lately; a multiple of 16 bytes."""
+        size = max(_LEAST_BUFFER, -(-size // _TENSOR_STEP) * _TENSOR_STEP)
+        self._refuse_if_lost()
+        spare = self._spares.take(size)
+        if spare is not None:
+            return GpuBuffer(self, spare, spared=True)
+        made = self.buffer(size, "tensor")
+        made._spared = True
+        return made
+
+    def _spare(self, memory: Memory) -> None:
+        if self._lost is None and self._process == os.getpid():
+            self._spares.put(memory)
 
     def uniform(self, size: int) -> GpuBuffer:
         """Memory for what shaders see as UNIFORM."""
@@ -297,8 +348,11 @@ class Gpu:
 
         A group serves all pipelines with the same bindings.
         """
-        entries = [(buffer._live(), offset, size) for buffer, offset, size in slices]
-        return self._call("a bind group", native.bind_group, self._device, pipeline.layout, entries)
+        return self.bind_handles(pipeline, [(buffer._live(), offset, size) for buffer, offset, size in slices])
+
+    def bind_handles(self, pipeline: ComputePipeline, slices: Sequence[native.Slice]) -> Any:
+        """The same of wgpu's own buffers."""
+        return self._call("a bind group", native.bind_group, self._device, pipeline.layout, slices)
 
     # ---- running
 
@@ -354,7 +408,7 @@ class Gpu:
 
     def timed(self, recording: Recording) -> TimedRecording:
         """The same dispatches, with times; DeviceError where the adapter has no timestamps."""
-        return TimedRecording(self, recording.dispatches)
+        return TimedRecording(self, recording)
 
     def check_can_time(self) -> None:
         """Raise DeviceError where the adapter has no timestamps."""
@@ -374,6 +428,7 @@ class Gpu:
         with self._lock, QUIET:
             self._lost = self._lost or "it was given back"
             self._staging.clear()
+            self._spares.clear()
             self._device.destroy()
 
     def _submit(self, encode: Encode | None) -> Any:
@@ -490,8 +545,9 @@ class TimedRecording(Recording):
 
     __slots__ = ("_buffer", "_gpu", "_pieces")
 
-    def __init__(self, gpu: Gpu, dispatches: Sequence[Dispatch]) -> None:
-        super().__init__(dispatches)
+    def __init__(self, gpu: Gpu, recording: Recording) -> None:
+        dispatches = recording.dispatches
+        super().__init__(dispatches, recording.regions)
         gpu.check_can_time()
         self._gpu = gpu
         self._pieces = []
@@ -502,7 +558,7 @@ class TimedRecording(Recording):
         flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         self._buffer = gpu.buffer(8 * _MOST_TIMES * len(self._pieces), usage=flags)
 
-    def __call__(self, encoder: Any) -> None:
+    def _dispatch(self, encoder: Any) -> None:
         for number, (piece, query) in enumerate(self._pieces):
             compute_pass = encoder.begin_compute_pass()
             piece.steps.encode_timed(compute_pass, query)

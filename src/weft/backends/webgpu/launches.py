@@ -26,6 +26,7 @@ from weft.backends.webgpu.gpu import (
     Recording,
     ShaderSource,
 )
+from weft.backends.webgpu.moving import MovableDispatch, MovableRegions, MovedRange, movable_regions
 from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.trip_counts import MOST_TRIPS, most_trips
 from weft.errors import ExecutionError, OutOfMemoryError
@@ -51,6 +52,8 @@ class BoundLaunch:
     launch: PlannedLaunch
     bindings: tuple[Binding, ...]
     slices: tuple[BufferSlice, ...]  # of each buffer that is no alias
+    regions: tuple[int, ...]  # the same ones'
+    written: frozenset[int]  # regions
     bases: tuple[tuple[int, ...], ...]  # of each time it is run, of each buffer
 
 
@@ -96,6 +99,7 @@ class LaunchBinder:
         slices: dict[str, BufferSlice] = {}  # by the buffer that has the binding
         homes: dict[tuple[int, int, int, Any], str] = {}
         aliases: dict[str, str] = {}
+        regions: dict[str, int] = {}
         bases: list[list[int]] = []
         for buffer, place, shift, size in zip(buffers, launch.buffers, shifts, launch.sizes, strict=True):
             span = self._span(place, shift, size, count)
@@ -109,6 +113,7 @@ class LaunchBinder:
                 slices[home] = max(slices[home], whole, key=lambda each: each.size)  # one may be a part of the other
             else:
                 slices[buffer.name] = whole
+                regions[buffer.name] = place.region
             elements = whole.size // buffer.dtype.numpy.itemsize
             if elements > MOST_ELEMENTS and launch.blocks:
                 raise ExecutionError(
@@ -126,9 +131,9 @@ class LaunchBinder:
                 constant = place.region == ABSOLUTE and not buffer.written
                 bindings.append(self._binding(buffer, slices[buffer.name], aligned, constant))
         self._check_bindings(launch, bindings, slices)
-        return BoundLaunch(
-            launch, tuple(bindings), tuple(slices.values()), tuple(zip(*bases)) if bases else ((),) * count
-        )
+        written = frozenset(place.region for buffer, place in zip(buffers, launch.buffers) if buffer.written)
+        times = tuple(zip(*bases)) if bases else ((),) * count
+        return BoundLaunch(launch, tuple(bindings), tuple(slices.values()), tuple(regions.values()), written, times)
 
     def _check_bindings(
         self, launch: PlannedLaunch, bindings: Sequence[Binding], slices: Mapping[str, BufferSlice]
@@ -161,21 +166,53 @@ class LaunchBinder:
 
     # -- what runs ---------------------------------------------------------------------------------------------------
 
-    def record(self, entries: Sequence[Sequence[BoundLaunch]]) -> Recording:
-        """What runs on the device, in order."""
+    def record(self, entries: Sequence[Sequence[BoundLaunch]], movable: range = range(0)) -> Recording:
+        """What runs on the device, in order; regions that are `movable` may be bound to other places."""
         pipelines = self.pipelines(entries)
         rows: list[tuple[BoundLaunch, tuple[int, ...]]] = []
         for entry in entries:
             for time in range(len(entry[0].bases) if entry else 0):
                 rows += [(bound, bound.bases[time]) for bound in entry]
         parameters = self._parameters(rows)
-        found = []
+        homes = {region: self.find(Place(region, 0), 0) for region in movable}
+        found, moving = [], []
         for number, (bound, _) in enumerate(rows):
             pipeline = pipelines[self._key(bound)]
-            own = (parameters, number * PARAMETER_STRIDE, PARAMETER_STRIDE)
-            group = self.gpu.bind_group(pipeline, [own, *self._ranges(bound)])
+            ranges = [(parameters, number * PARAMETER_STRIDE, PARAMETER_STRIDE), *self._ranges(bound)]
+            moved = self._moved(bound, ranges, homes)
+            group: Any
+            if moved:
+                kinds = zip(ranges, (UNIFORM, *_kinds(bound.bindings)))
+                constant = frozenset(part[0].live_memory().serial for part, kind in kinds if kind == READ)
+                moving.append(MovableDispatch(self.gpu, pipeline, ranges, moved, constant))
+                group = moving[-1].slot
+            else:
+                group = self.gpu.bind_group(pipeline, ranges)
             found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
-        return Recording(found)
+        return Recording(found, self._regions(entries, moving, homes))
+
+    def _moved(
+        self, bound: BoundLaunch, ranges: Sequence[tuple[GpuBuffer, int, int]], homes: Mapping[int, BufferSlice]
+    ) -> list[MovedRange]:
+        """Which of a launch's bindings move, and with what."""
+        bindings = [binding for binding in bound.bindings if binding.alias is None]
+        regions = [region for binding, region in zip(bindings, bound.regions) for _ in range(binding.segments)]
+        return [
+            MovedRange(number, region, ranges[number][1] - homes[region].offset)
+            for number, region in enumerate(regions, 1)
+            if region in homes
+        ]
+
+    def _regions(
+        self,
+        entries: Sequence[Sequence[BoundLaunch]],
+        moving: Sequence[MovableDispatch],
+        homes: Mapping[int, BufferSlice],
+    ) -> MovableRegions | None:
+        if not moving:
+            return None
+        written = frozenset(region for entry in entries for bound in entry for region in bound.written)
+        return movable_regions(self.gpu.alignment, moving, homes, written)
 
     def _key(self, bound: BoundLaunch) -> Key:
         x, y = self._grid(bound.launch)
@@ -260,14 +297,9 @@ class GpuLaunches:
         binder = LaunchBinder(self.gpu, self.shaders, find)
         binder.pipelines(binder.bind(launches, idle=True))
 
-    def record(
-        self,
-        launches: Sequence[PlannedLaunch | Repeated],
-        find: Find,
-        movable: range = range(0),  # noqa: ARG002
-    ) -> Recording:
+    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range = range(0)) -> Recording:
         binder = LaunchBinder(self.gpu, self.shaders, find)
-        return binder.record(binder.bind(launches))
+        return binder.record(binder.bind(launches), movable)
 
 
 def gpu_launches(program: CompiledProgram, gpu: Gpu) -> GpuLaunches:

@@ -20,11 +20,29 @@ Array = np.ndarray[Any, Any]
 Slice = tuple[Any, int, int]  # of a wgpu buffer: the buffer, an offset, bytes
 
 
+class BindGroup:
+    """A bind group of wgpu's; None once memory that it binds is freed."""
+
+    __slots__ = ("__weakref__", "handle")
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+
+class GroupSlot:
+    """The bind group that a dispatch uses when it is encoded."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, group: BindGroup) -> None:
+        self.group = group
+
+
 class EncodedDispatch(NamedTuple):
     """A dispatch. Pipeline and bind group are None where they are those of the step before."""
 
     pipeline: Any
-    group: Any
+    slot: GroupSlot | None
     offset: int | None  # of the one binding that has a dynamic offset
     immediates: bytes
     x: int
@@ -224,11 +242,11 @@ class Steps:
         set_immediates = lib.wgpuComputePassEncoderSetImmediates
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
         handle = compute_pass._internal
-        for pipeline, group, offsets, count, immediates, x, y, z in self._steps:
+        for pipeline, slot, offsets, count, immediates, x, y, z in self._steps:
             if pipeline is not None:
                 set_pipeline(handle, pipeline)
-            if group is not None:
-                set_group(handle, 0, group, count, offsets)
+            if slot is not None:
+                set_group(handle, 0, slot.group.handle._internal, count, offsets)
             if immediates:
                 set_immediates(handle, 0, immediates, len(immediates))
             dispatch(handle, x, y, z)
@@ -245,7 +263,7 @@ class Steps:
 def _handles(step: EncodedDispatch) -> tuple[Any, ...]:
     return (
         None if step.pipeline is None else step.pipeline._internal,
-        None if step.group is None else step.group._internal,
+        step.slot,
         ffi.NULL if step.offset is None else ffi.new("uint32_t[]", [step.offset]),
         0 if step.offset is None else 1,
         ffi.from_buffer(step.immediates) if step.immediates else None,
@@ -259,8 +277,8 @@ def _encode(compute_pass: Any, step: EncodedDispatch) -> None:
     """The same through wgpu's Python API."""
     if step.pipeline is not None:
         compute_pass.set_pipeline(step.pipeline)
-    if step.group is not None:
-        compute_pass.set_bind_group(0, step.group, () if step.offset is None else (step.offset,))
+    if step.slot is not None:
+        compute_pass.set_bind_group(0, step.slot.group.handle, () if step.offset is None else (step.offset,))
     if step.immediates:
         compute_pass.set_immediates(0, step.immediates, 0, len(step.immediates))
     compute_pass.dispatch_workgroups(step.x, step.y, step.z)
