@@ -28,9 +28,11 @@ class DepthPiece:
 
 
 class Depth:
-    """Pieces of `depth` sums; `pieces` is their number."""
+    """Pieces of `depth` sums; `pieces` is their number. Sizes that are divided by are parameters, or `literal`."""
 
-    def __init__(self, loop_axes: Sequence[LoopAxis], builder: KernelBuilder, depth: int) -> None:
+    def __init__(
+        self, loop_axes: Sequence[LoopAxis], builder: KernelBuilder, depth: int, *, literal: bool = False
+    ) -> None:
         self.depth, self.builder = depth, builder
         sizes = [loop_axis.size for loop_axis in loop_axes]
         self.nested = len(sizes) > 1 and _suits(sizes[-1], depth)
@@ -40,9 +42,14 @@ class Depth:
         self.pieces = dims.product(outer) * each
         self.is_exact = dims.mod(whole, depth) == 0 and dims.is_at_least(dims.product(sizes), 1)
         self._whole = whole if self.is_exact else builder.named("depth", whole)
-        self._each = builder.named("pieces_each", dims.maximum(each, 1)) if self.nested else 1
+
+        def divisor(name: str, size: Dim) -> Dim:
+            known = dims.maximum(size, 1)
+            return known if literal and isinstance(known, int) else builder.named(name, known)
+
+        self._each = divisor("pieces_each", each) if self.nested else 1
         inner = outer if self.nested else sizes
-        named = [builder.named(f"sums{n}", dims.maximum(size, 1)) if n else size for n, size in enumerate(inner)]
+        named = [divisor(f"sums{n}", size) if n else size for n, size in enumerate(inner)]
         self._sizes = [1 if n == 0 else size for n, size in enumerate(named)]  # the first one is never divided by
         self._loops = [builder.named(f"loop{n}", size) for n, size in enumerate(outer)]
 

@@ -50,9 +50,11 @@ class _Builder:
             self.epilogue_writer = RunEpilogueWriter(product.result, product.epilogue, self.builder, 2)
         else:
             self.out = self.builder.output("out", self.type, RESULT)
-        self.depth = Depth(self.product.sums, self.builder, tile.depth)
-        self.rows = TileAxis("row", self.product.rows, self.builder, tile.height, lambda within: within)
-        self.columns = TileAxis("column", self.product.columns, self.builder, tile.width, lambda within: within)
+        self.depth = Depth(self.product.sums, self.builder, tile.depth, literal=True)
+        self.rows = TileAxis("row", self.product.rows, self.builder, tile.height, lambda within: within, literal=True)
+        self.columns = TileAxis(
+            "column", self.product.columns, self.builder, tile.width, lambda within: within, literal=True
+        )
         self.grid_size = self.product.extents()[0]
         self.grid_places: list[Dim] = []
         self.place: Dim = 0

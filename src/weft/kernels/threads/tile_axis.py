@@ -15,7 +15,8 @@ from weft.kernels.lower.kernel_builder import KernelBuilder
 class TileAxis:
     """`count` rows or columns along some loop axes, in tiles of `extent`; the block's tile begins with number `first`.
 
-    Whether tiles fill the rows and columns is not looked at: one kernel does for both.
+    Whether tiles fill the rows and columns is not looked at: one kernel does for both. Sizes that positions are divided
+    by are parameters, or `literal`, where they are divided by too often.
     """
 
     def __init__(
@@ -25,11 +26,18 @@ class TileAxis:
         builder: KernelBuilder,
         extent: int,
         within: Callable[[Dim], Dim],
+        *,
+        literal: bool = False,
     ) -> None:
         self.name, self.loop_axes, self.extent, self.builder = name, loop_axes, extent, builder
         self.count = dims.product(loop_axis.size for loop_axis in loop_axes)
         self.tiles = dims.ceildiv(self.count, extent)
-        self.sizes = [builder.named(f"{name}s{n}", dims.maximum(w.size, 1)) for n, w in enumerate(loop_axes)]
+        self.sizes = [
+            dims.maximum(w.size, 1)
+            if literal and isinstance(w.size, int)
+            else builder.named(f"{name}s{n}", dims.maximum(w.size, 1))
+            for n, w in enumerate(loop_axes)
+        ]
         self.first: Dim = 0
         self.within = within  # where a lane's rows or columns, by their number, are in the tile
 
