@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
@@ -31,6 +32,8 @@ from weft.kernels.threads.points import digits, divisor
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
+UNROLLED_SHARING = 8  # the same, where lanes share rows
+SIDE_BY_SIDE = 32  # rows of a block, where neighbours in memory belong to neighbouring rows
 MANY_THREADS = 256  # for each unit, that keep a device busy
 WHOLE_BLOCK = 64  # lanes that a block may well consist of
 FEW_ELEMENTS = 32  # a row for one lane, where lanes do better apart
@@ -74,10 +77,20 @@ def choose_team(
         if 2 * members >= whole:
             return LaneGroup(1, max(members, whole))
         return LaneGroup(max(min(threads // members, power_of_two(rows)), 1), members)
-    side_by_side = min(power_of_two(rows), threads)
-    wanted = power_of_two(-(-many // max(rows * pieces, 1)))
-    members = min(wanted, power_of_two(-(-estimate(length) // 4)), max(threads // side_by_side, threads // 32))
-    return LaneGroup(min(side_by_side, threads // members), members, interleaved=True)
+    return _across(rows, length, most_slots, target)
+
+
+def _across(rows: int, length: Dim, most_slots: int, target: ThreadTarget) -> LaneGroup:
+    """Lanes for rows whose elements are far apart; how many share one, and so its bits, only its length decides."""
+    together = min(SIDE_BY_SIDE, target.block_threads)
+    members = min(power_of_two(-(-estimate(length) // most_slots)), most_members(target))
+    beside = max(together, target.block_threads // (2 * members))
+    return LaneGroup(min(power_of_two(rows), beside), members, interleaved=True)
+
+
+def most_members(target: ThreadTarget) -> int:
+    """Lanes that may share a row, where its neighbours in memory are other rows."""
+    return max(_members(target.most_block_threads, target) // min(SIDE_BY_SIDE, target.block_threads), 1)
 
 
 def _apart(rows: int, length: Dim, along_row: bool, target: ThreadTarget) -> LaneGroup:
@@ -96,11 +109,16 @@ def _members(count: int, target: ThreadTarget) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Where a lane's row is: positions along the kept groups, and the piece of it; `inside`: whether there is one."""
+    """Where a lane's row is: positions along the kept groups, and the piece of it.
+
+    `inside`: whether there is one; `reads`: the same where it matters to what is read, because the positions of a lane
+    without a row are outside.
+    """
 
     kept: tuple[Dim, ...]
     piece: Dim | None
     inside: Code | None
+    reads: Code | None
     known: dict[Known, Code] = field(default_factory=dict)  # what passes before have found
 
 
@@ -108,6 +126,7 @@ class _Builder:
     def __init__(self, sweep: Sweep, target: ThreadTarget, pieces: Pieces | None) -> None:
         self.sweep = sweep
         self.pieces = pieces
+        self.shares = shares(target)
         self.builder = KernelBuilder("rows")
         expressions = [expression for part in sweep.passes for expression in part.expressions]
         strides = [result.strides for result in sweep.results if result.strides is not None]
@@ -139,6 +158,11 @@ class _Builder:
         once = sum(bool(part.elements) for part in sweep.passes) <= 1
         self.lane_group = choose_team(*about, self.length, self.along_row, once, self.most_slots, target)
         self.exchange = Exchange(self.lane_group, self.builder)
+        self.unroll = min(UNROLLED_SHARING if self.shares else UNROLLED, self.most_slots)
+        # lanes that have nothing to read do not jump over it, which all others would wait for: they read what others do
+        self.clamps = self.shares and isinstance(self.row_size, int) and self.row_size > 0
+        side = self.lane_group.rows
+        self.tiled = self.shares and not self.along_row and side > 1 and dims.is_at_least(self.row_sizes[-1], side)
 
     # -- the kernel --------------------------------------------------------------------------------------------------
 
@@ -146,32 +170,64 @@ class _Builder:
         body = self.body()
         if self.checked:
             body = self.faults.around(body)
-        blocks = dims.ceildiv(dims.product(self.row_sizes), self.lane_group.rows)
+        blocks = self.blocks_of_rows()
         return self.builder.launch(self.lane_group.lanes, body, blocks * self.number_of_pieces)
+
+    def blocks_of_rows(self) -> Dim:
+        if self.tiled:
+            tiles = dims.ceildiv(self.row_sizes[-1], self.lane_group.rows)
+            return dims.product(self.row_sizes[:-1]) * tiles
+        return dims.ceildiv(dims.product(self.row_sizes), self.lane_group.rows)
 
     def body(self) -> Body:
         """The row of a lane, and all that is done to it."""
-        total = dims.product(self.row_sizes)
         statements: list[Statement] = []
         start: Dim = block()
         piece: Dim | None = None
         if self.pieces is not None:
-            around = divisor(dims.ceildiv(total, self.lane_group.rows), self.builder)
+            around = divisor(self.blocks_of_rows(), self.builder)
             first, piece = self.builder.let("piece", dims.floordiv(block(), around))
             second, start = self.builder.let("start", dims.mod(block(), around))
             statements += (first, second)
+        find = self.tile_of_rows if self.tiled else self.any_rows
+        places, inside = find(start, statements)
+        reads = None if self.shares else inside
+        return (*statements, *self.row(_Row(tuple(places), piece, inside, reads)))
+
+    def any_rows(self, start: Dim, statements: list[Statement]) -> tuple[list[Dim], Code | None]:
+        """A lane's row, and whether there is one: rows of a block follow each other along all axes."""
+        total = dims.product(self.row_sizes)
         number = start * self.lane_group.rows + self.lane_group.row
-        places = digits(number, self.row_sizes, self.builder)
-        if not dims_vary(number):
-            names = self.builder.variables("o", len(places))
-            statements += [let(name, place) for name, place in zip(names, places)]
-            places = [*names]
-        inside: Code | None = None
-        if dims_vary(number) and not (isinstance(total, int) and total % self.lane_group.rows == 0):
+        partly = dims_vary(number) and not (isinstance(total, int) and total % self.lane_group.rows == 0)
+        last = self.builder.size(dims.maximum(total - 1, 0)) if partly and self.shares else None
+        places = digits(number if last is None else dims.minimum(number, last), self.row_sizes, self.builder)
+        if partly:
             test = Call("less", (Integer(number), Integer(self.builder.size(total))), DType.bool)
             defined, inside = self.builder.keep("has_row", test, varying=True)
             statements.append(defined)
-        return (*statements, *self.row(_Row(tuple(places), piece, inside)))
+            return places, inside
+        if dims_vary(number):
+            return places, None
+        names = self.builder.variables("o", len(places))
+        statements += [let(name, place) for name, place in zip(names, places)]
+        return [*names], None
+
+    def tile_of_rows(self, start: Dim, statements: list[Statement]) -> tuple[list[Dim], Code | None]:
+        """The same where rows of a block are neighbours along the innermost axis: all else is the same for them."""
+        size, rows = self.row_sizes[-1], self.lane_group.rows
+        tiles = divisor(dims.ceildiv(size, rows), self.builder)
+        outer = digits(dims.floordiv(start, tiles), self.row_sizes[:-1], self.builder)
+        names = self.builder.variables("o", len(outer))
+        statements += [let(name, place) for name, place in zip(names, outer)]
+        first, tile = self.builder.let("tile", dims.mod(start, tiles) if outer else start)
+        statements.append(first)
+        number = tile * rows + self.lane_group.row
+        if dims.mod(size, rows) == 0:
+            return [*names, number], None
+        test = Call("less", (Integer(number), Integer(self.builder.size(size))), DType.bool)
+        defined, inside = self.builder.keep("has_row", test, varying=True)
+        statements.append(defined)
+        return [*names, dims.minimum(number, self.builder.size(size - 1))], inside
 
     def row(self, row: _Row) -> Body:
         """All passes, with a lane's elements in registers where that is possible."""
@@ -184,7 +240,7 @@ class _Builder:
         if isinstance(self.length, int) or not several:
             return self.rereading(row)
         fits = Call("less_equal", (Integer(self.limit(row)), Integer(most * members)), DType.bool)
-        few = self.in_registers(_Row(row.kept, row.piece, row.inside), most)
+        few = self.in_registers(_Row(row.kept, row.piece, row.inside, row.reads), most)
         return (When(fits, few, self.rereading(row)),)
 
     def limit(self, row: _Row) -> Dim:
@@ -205,21 +261,26 @@ class _Builder:
         elements = [self.moved[id(element)] for part in self.sweep.passes for element in part.elements]
         for slot in range(slots):
             position = slot * self.lane_group.members + self.lane_group.member
-            inside = row.inside
+            inside, reads = row.inside, row.reads
             exact = isinstance(self.length, int) and (slot + 1) * self.lane_group.members <= self.length
             if not exact or row.piece is not None:
                 test = Call("less", (Integer(position), Integer(self.limit(row))), DType.bool)
                 defined, inside = self.builder.keep("inside", both(row.inside, test) or test, varying=True)
                 statements.append(defined)
+                position, reads = self.readable(position, inside, row)
             masks.append(inside)
             places = self.merged.places(self.groups(row, self.flat(row, position)))
-            lowerings.append(Lowering(self.views, places, self.builder, row.known, inside, statements))
+            lowerings.append(Lowering(self.views, places, self.builder, row.known, reads, statements))
             lowerings[-1].expect(elements)
         for part in self.sweep.passes:
             if part.elements:
                 statements += self.pass_in_registers(part, row, lowerings, masks, statements)
             statements += self.once(part.then, row)
         return tuple(statements)
+
+    def readable(self, position: Dim, inside: Code | None, row: _Row) -> tuple[Dim, Code | None]:
+        """A position that may be behind the end of a row, as one to read at, and the mask for that."""
+        return (dims.minimum(position, self.limit(row) - 1), None) if self.clamps else (position, inside)
 
     def pass_in_registers(
         self,
@@ -285,19 +346,16 @@ class _Builder:
         begin = [statement for folding in foldings for statement in folding.start_stretch()]
         end = [statement for folding in foldings for statement in folding.finish_stretch()]
         slots = dims.ceildiv(limit, self.lane_group.members)
-        unroll = min(UNROLLED, self.most_slots)
         if not begin or (isinstance(self.length, int) and self.length <= STRETCH * self.lane_group.members):
-            return (*begin, *self.slots(0, slots, limit, unroll, element), *end)
+            return (*begin, *self.slots(0, slots, limit, element), *end)
         first = self.builder.variable("stretch")
         last = dims.minimum(first + STRETCH, slots)
-        inner = self.slots(first, last, limit, unroll, element)
+        inner = self.slots(first, last, limit, element)
         return (repeat(first, 0, slots, STRETCH, (*begin, *inner, *end)),)
 
-    def slots(
-        self, first: Dim, last: Dim, limit: Dim, unroll: int, element: Callable[[Dim, Code | None], Body]
-    ) -> Body:
+    def slots(self, first: Dim, last: Dim, limit: Dim, element: Callable[[Dim, Code | None], Body]) -> Body:
         """A lane's elements number first..last-1, several at once as long as all are below the limit."""
-        members, member = self.lane_group.members, self.lane_group.member
+        members, member, unroll = self.lane_group.members, self.lane_group.member, self.unroll
         several, single = self.builder.variable("i"), self.builder.variable("j")
         rest = single * members + member
         whole = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
@@ -305,8 +363,21 @@ class _Builder:
         body: list[Statement] = []
         for number in range(unroll):
             body += element((several + number) * members + member, None)
+        if self.clamps:
+            return repeat(several, first, ahead, unroll, body), self.last_slots(ahead, last, limit, element)
         last_ones = masked(self.builder, rest, limit, lambda mask: element(rest, mask))
         return repeat(several, first, ahead, unroll, body), repeat(single, ahead, last, 1, last_ones)
+
+    def last_slots(self, first: Dim, last: Dim, limit: Dim, element: Callable[[Dim, Code | None], Body]) -> Statement:
+        """Elements that are too few for the loop, at once too."""
+        members = self.lane_group.members
+        defined, end = self.builder.let("end", dims.minimum(limit, last * members))
+        body: list[Statement] = [defined]
+        for number in range(self.unroll):
+            position = (first + number) * members + self.lane_group.member
+            read = dims.minimum(position, limit - 1)
+            body += masked(self.builder, position, end, partial(element, read))
+        return When(Call("less", (Integer(first), Integer(last)), DType.bool), tuple(body))
 
     def element(
         self,
@@ -319,9 +390,10 @@ class _Builder:
         """One element a lane: what is folded and what is written."""
         groups = self.groups(row, reduced)
         inside = both(row.inside, mask)
+        reads = row.reads if self.clamps else both(row.reads, mask)
         statements: list[Statement] = []
         places = self.merged.places(groups)
-        lowering = Lowering(self.views, places, self.builder, row.known, inside, statements)
+        lowering = Lowering(self.views, places, self.builder, row.known, reads, statements)
         values = [lowering.code(self.moved[id(element)]) for element in part.elements]
         if len(part.writes) > 1:  # one may write where another reads
             values = [lowering.keep(value) for value in values]
@@ -352,7 +424,7 @@ class _Builder:
         groups = self.groups(row, [0] * len(self.reduced))
         statements: list[Statement] = []
         places = self.merged.places(groups)
-        lowering = Lowering(self.views, places, self.builder, row.known, row.inside, statements)
+        lowering = Lowering(self.views, places, self.builder, row.known, row.reads, statements)
         for action in actions:
             value = lowering.code(self.moved[id(action.value)])
             statements += self.faults.gather(lowering.checks)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from weft.cost.occupancy import enough_blocks, enough_threads
+from collections.abc import Sequence
+from itertools import takewhile
+
+from weft.cost.occupancy import enough_blocks
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.row_passes import Sweep
 from weft.kernels.threads.lane_groups import power_of_two, shares
+from weft.kernels.threads.row_passes import SIDE_BY_SIDE, most_members
 
 WANTED_BLOCKS = 8  # for each unit
-WANTED_THREADS = 512
 FEWEST_ELEMENTS = 16  # for each thread
+FEWEST_ACROSS = 64  # of a piece, where its neighbours in memory belong to other rows
+MOST_PIECES = 256  # of a row there
+LONGEST_UNCUT = 32  # elements there that a lane may well do one after the other
 UNKNOWN_LENGTH = 8192  # of a piece, where only a run will tell how many there are
 SOFTWARE_LENGTH = 16384
 
@@ -28,7 +34,7 @@ def piece_length(sweep: Sweep, target: ThreadTarget) -> int | None:
     elif along_row:
         length = _length_along(rows, row if isinstance(row, int) else None, target)
     else:
-        length = _length_across(rows, row if isinstance(row, int) else None, target)
+        length = _length_across(_inner(sweep, order), row if isinstance(row, int) else None, target)
     return None if length is None or (isinstance(row, int) and row < 2 * length) else length
 
 
@@ -49,11 +55,21 @@ def _length_along(rows: int, row: int | None, target: ThreadTarget) -> int | Non
     return max(power_of_two(rows * row // (WANTED_BLOCKS * enough_blocks(target.rates))), fewest)
 
 
-def _length_across(rows: int, row: int | None, target: ThreadTarget) -> int | None:
-    """A thread for each piece, or a few."""
-    wanted = enough_threads(target.rates, WANTED_THREADS)
-    if rows >= wanted // 4:
+def _length_across(inner: int, row: int | None, target: ThreadTarget) -> int | None:
+    """Short enough for few steps of a lane, and few enough for the lanes that share the pieces of a row.
+
+    It follows from the shape of what lies together alone: with more such, a row's bits stay the same.
+    """
+    if inner >= SIDE_BY_SIDE * WANTED_BLOCKS * enough_blocks(target.rates):
         return None
     if row is None:
-        return max(UNKNOWN_LENGTH // rows, 4 * FEWEST_ELEMENTS)
-    return max(power_of_two(rows * row // wanted), 4 * FEWEST_ELEMENTS)
+        return max(UNKNOWN_LENGTH // inner, 4 * FEWEST_ACROSS)
+    if row <= LONGEST_UNCUT * most_members(target):
+        return None
+    return max(power_of_two(-(-row // MOST_PIECES)), FEWEST_ACROSS)
+
+
+def _inner(sweep: Sweep, order: Sequence[int]) -> int:
+    """How many rows are neighbours in memory."""
+    inside = list(takewhile(lambda axis: axis not in sweep.reduced, reversed(order)))
+    return max(estimate(dims.product(sweep.domain[axis] for axis in inside)), 1)
