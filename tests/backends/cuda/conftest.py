@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +20,12 @@ Attach = Callable[..., RecordingDriver]
 @pytest.fixture
 def attach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attach]:
     """A function that makes these GPUs the ones that are here; what was opened before is forgotten."""
-    made: list[dict[int, gpu.Gpu]] = []
 
     def attached(*described: NvidiaGpu) -> RecordingDriver:
-        driver, opened = RecordingDriver(), {}
-        made.append(opened)
+        driver = RecordingDriver(gpus=described)
         monkeypatch.setattr(gpus, "gpus", lambda: described)
         monkeypatch.setattr(gpu, "library", lambda: driver)
-        monkeypatch.setattr(gpu, "_open", opened)
+        monkeypatch.setattr(gpu, "_open", {})
         monkeypatch.setattr(library, "_owner", os.getpid())
         monkeypatch.setattr(device, "_cannot_be", lambda: False)
         return driver
@@ -36,8 +33,6 @@ def attach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attach]:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     shared_cache.cache_clear()
     yield attached
-    made.clear()
-    gc.collect()  # while the process may still call the driver that they have
     shared_cache.cache_clear()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from weft.backends.cuda.gpus import NvidiaGpu
+from weft.backends.cuda.gpus import _ATTRIBUTES, NvidiaGpu
 from weft.backends.cuda.launches import _KernelNode
 from weft.backends.cuda.library import OUT_OF_MEMORY
 
@@ -47,6 +47,8 @@ class RecordingDriver:
     fail: dict[str, int] = field(default_factory=dict)  # codes that functions return
     fails_once: dict[str, int] = field(default_factory=dict)  # the same, for their next call alone
     free_bytes: int = 1 << 62  # that can be had
+    version: int = 13000  # of CUDA
+    gpus: tuple[NvidiaGpu, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Any] = field(default_factory=dict)
     freed: int = 0
@@ -92,6 +94,31 @@ class RecordingDriver:
         if name.startswith(made) or name.endswith(made) or "Create" in name or "Retain" in name:
             arguments[0]._obj.value = next(self._numbers)
 
+    # -- GPUs --------------------------------------------------------------------------------------------------------
+
+    def cuDriverGetVersion(self, version: Any) -> None:
+        version._obj.value = self.version
+
+    def cuDeviceGetCount(self, count: Any) -> None:
+        count._obj.value = len(self.gpus)
+
+    def cuDeviceGet(self, device: Any, number: int) -> None:
+        device._obj.value = number
+
+    def cuDeviceGetName(self, text: Any, _: int, device: Any) -> None:
+        text.value = self.gpus[device.value].name.encode()
+
+    def cuDeviceTotalMem(self, size: Any, device: Any) -> None:
+        size._obj.value = self.gpus[device.value].memory_bytes
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> None:
+        described = self.gpus[device.value]
+        found = dict(zip(("major", "minor"), described.capability))
+        (name,) = (name for name, number in _ATTRIBUTES.items() if number == attribute)
+        value._obj.value = int(found[name] if name in found else getattr(described, name))
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
     @property
     def used(self) -> int:
         """Bytes of memory that were asked for and not given back."""
@@ -101,8 +128,6 @@ class RecordingDriver:
         """Whether all of these bytes are in one piece of memory."""
         pieces = ((place, len(content) - _ALIGNMENT) for place, content in self.memory.items() if place > 0)
         return any(place <= address and address + size <= place + length for place, length in pieces)
-
-    # -- memory ------------------------------------------------------------------------------------------------------
 
     def cuMemAllocFromPoolAsync(self, address: Any, size: Any, *_: Any) -> int:
         if self.used + size.value > self.free_bytes:

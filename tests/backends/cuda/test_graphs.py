@@ -131,7 +131,7 @@ def check_graph(nodes: Sequence[Node], plan: Plan) -> None:
 def test_a_graph_has_the_order_of_its_plan(any_driver: RecordingDriver, recorded: list[tuple[Plan, Recording]]) -> None:
     loaded = weft.load(branching(), device="cuda")
     loaded.run({"x": np.ones((300, 64), np.float32)})
-    ((plan, recording),) = recorded
+    ((plan, _),) = recorded
     (nodes,) = any_driver.graphs.values()
     check_graph(nodes, plan)
     assert max(map(len, node_waits(nodes))) > 1  # branches are joined

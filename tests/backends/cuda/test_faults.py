@@ -1,0 +1,200 @@
+"""What goes wrong in NVIDIA's driver is a weft error that says what to do, and the next device takes over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from backends.cuda.conftest import Attach
+from backends.cuda.recording_driver import H200, RecordingDriver
+from test_api import X, Y, affine
+
+import weft
+from weft.backends.cuda import device, gpu, gpus, library
+from weft.backends.cuda.gpu import open_gpu
+from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError
+
+SOURCE = Path(weft.__file__).parents[1]
+
+
+# -- while the driver starts -----------------------------------------------------------------------------------------
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver) -> None:
+    """Let this be the driver that is started when one is first asked for."""
+    monkeypatch.setattr(library, "_owner", None)
+    monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=lambda _: None))
+    monkeypatch.setattr(library, "Library", lambda _: driver)
+    fresh = library.once(library.library._make), gpus.once(gpus.gpus._make)
+    for module in (library, gpus, gpu):
+        monkeypatch.setattr(module, "library", fresh[0])
+    monkeypatch.setattr(gpus, "gpus", fresh[1])
+    monkeypatch.setattr(gpu, "_open", {})
+    monkeypatch.setattr(device, "_cannot_be", lambda: False)
+
+
+START_FAULTS = {100: "CUDA_VISIBLE_DEVICES", 803: "restart the machine", 34: "stub", 3: "nvidia-smi"}
+
+
+@pytest.mark.parametrize("code", START_FAULTS)
+def test_a_driver_that_does_not_start(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    starting(monkeypatch, RecordingDriver(fail={"cuInit": code}))
+    with pytest.raises(DeviceError, match=rf"does not start(.|\n)*error {code}(.|\n)*{START_FAULTS[code]}"):
+        weft.load(affine(), device="cuda")
+    with pytest.warns(FallbackWarning, match="cuda failed, cpu is used instead"):
+        loaded = weft.load(affine(), device=["cuda", "cpu"])
+    np.testing.assert_allclose(loaded.run({"x": X})["y"], Y, rtol=1e-6)
+    (attempt,) = loaded.report().attempts
+    assert (attempt.device, attempt.stage) == ("cuda", "finding")
+    (listed,) = device.DEVICE.devices()
+    assert not listed.available
+    assert f"error {code}" in listed.description
+
+
+def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, RecordingDriver(version=11080, gpus=(H200,)))
+    with pytest.raises(DeviceError, match=r"it knows CUDA 11\.8, weft needs 12\.0(.|\n)*update the driver"):
+        weft.load(affine(), device="cuda")
+
+
+def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, RecordingDriver())
+    with pytest.raises(DeviceError, match=r"shows no GPU(.|\n)*CUDA_VISIBLE_DEVICES"):
+        weft.load(affine(), device="cuda")
+    assert [found.available for found in device.DEVICE.devices()] == [False]
+
+
+def test_a_driver_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, RecordingDriver(gpus=(H200,)))
+    assert gpus.gpus() == (H200,)
+    assert weft.load(affine(), device="cuda", cache=False).report().device == "cuda:0"
+
+
+def test_no_driver_at_all() -> None:
+    script = (
+        "import weft; from weft.backends.cuda import device\n"
+        "device._cannot_be = lambda: False\n"
+        "print(device.DEVICE.devices()[0].description)\n"
+        "try: device.DEVICE.find('')\n"
+        "except weft.DeviceError as error: print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "WEFT_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("there is no driver of an NVIDIA GPU: /nowhere/libcuda.so.1") == 2
+    assert "install NVIDIA's driver" in done.stdout
+
+
+# -- while code is assembled -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "hint"), [(221, "ptxjitcompiler"), (222, "update the driver")])
+def test_code_that_the_driver_does_not_take(driver: RecordingDriver, code: int, hint: str) -> None:
+    driver.fail["cuLinkAddData_v2"] = code
+    with pytest.raises(KernelError, match=rf"kernel '\w+', on NVIDIA H200(.|\n)*error {code}(.|\n)*{hint}"):
+        weft.load(affine(), device="cuda")
+    assert driver.calls["cuLinkDestroy"] == driver.calls["cuLinkCreate_v2"]
+    with pytest.warns(FallbackWarning, match="cuda:0 failed, cpu is used instead"):
+        loaded = weft.load(affine(), device=["cuda", "cpu"])
+    np.testing.assert_allclose(loaded.run({"x": X})["y"], Y, rtol=1e-6)
+    assert [(each.device, each.stage) for each in loaded.report().attempts] == [("cuda:0", "loading")]
+    driver.fail.clear()
+    assert weft.load(affine(), device="cuda").report().device == "cuda:0"
+
+
+# -- while it runs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"])
+def test_a_fault_that_the_gpu_does_not_recover_from(driver: RecordingDriver, where: str) -> None:
+    loaded, other = weft.load(affine(), device="cuda"), weft.load(affine(), device="cuda")
+    kept = loaded.run({"x": X}, keep=["y"])["y"]
+    driver.fails_once[where] = 700
+    calls = "is lost(.|\n)*start another process"
+    with pytest.raises(DeviceLostError, match=calls):
+        loaded.run({"x": X})
+    launched = len(driver.launched)
+    for lost in (loaded, other):
+        with pytest.raises(DeviceLostError, match=calls):
+            lost.run({"x": X})
+    with pytest.raises(DeviceLostError):
+        kept.numpy()
+    with pytest.raises(DeviceLostError):
+        weft.load(affine(), device="cuda", cache=False)
+    assert len(driver.launched) == launched
+
+
+def test_the_next_device_takes_over(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device=["cuda", "cpu"])
+    loaded.run({"x": X})
+    driver.fails_once["cuGraphLaunch"] = 700
+    with pytest.warns(FallbackWarning, match="cuda:0 failed, cpu is used instead"):
+        found = loaded.run({"x": X})
+    np.testing.assert_allclose(found["y"], Y, rtol=1e-6)
+    report = loaded.report()
+    assert [(each.device, each.stage) for each in report.attempts] == [("cuda:0", "running")]
+    assert "error 700" in str(report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(loaded.run({"x": X})["y"], Y, rtol=1e-6)
+
+
+def test_a_fault_that_passes(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    driver.fails_once["cuGraphLaunch"] = 701
+    with pytest.raises(DeviceError, match="error 701") as raised:
+        loaded.run({"x": X})
+    assert not isinstance(raised.value, DeviceLostError)
+    loaded.run({"x": X})
+
+
+def test_a_device_that_is_lost_before_it_is_opened(attach: Attach) -> None:
+    driver = attach(H200)
+    driver.fail["cuDevicePrimaryCtxRetain"] = 46
+    with pytest.raises(DeviceLostError, match="error 46"):
+        weft.load(affine(), device="cuda")
+    driver.fail.clear()
+    assert weft.load(affine(), device="cuda").report().device == "cuda:0"
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_may_not_use_it(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    kept = loaded.run({"x": X}, keep=["y"])["y"]
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        child = os.fork()
+    if not child:
+        told = []
+        try:
+            before = sum(driver.calls.values())
+            for use in (lambda: loaded.run({"x": X}), kept.numpy, open_gpu):
+                try:
+                    use()
+                    told.append("it ran")
+                except DeviceError as error:
+                    told.append(str(error))
+            kept.release()
+            told.append(str(sum(driver.calls.values()) - before))
+        finally:
+            os.write(write, "\n--\n".join(told).encode())
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as content:
+        *errors, calls = content.read().split("\n--\n")
+    assert len(errors) == 3
+    assert all("forked" in error and "spawn" in error for error in errors)
+    assert calls == "0"
+    loaded.run({"x": X})
+    assert kept.numpy().shape == Y.shape

@@ -1,0 +1,196 @@
+"""Tensors of other libraries on the same GPU, and weft's in their hands; streams of theirs."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from backends.cuda.recording_driver import RecordingDriver
+from test_api import X, affine
+
+import weft
+from weft.backends.cuda import interop
+from weft.backends.cuda.gpu import Gpu, open_gpu
+from weft.backends.cuda.interop import CUDA, CudaTensor, adopt
+from weft.backends.resident.tensor import upload
+from weft.errors import DeviceError, InputError
+
+DTYPES = [np.float32, np.float16, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat16, np.float64]
+
+
+class Foreign:
+    """A tensor of another library, with an interface's dictionary."""
+
+    def __init__(self, gpu: Gpu, array: np.ndarray[Any, Any], **changes: Any) -> None:
+        self.tensor = upload(gpu, array)
+        place = self.tensor.place_on(gpu)
+        self.address = place.buffer.address
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            **changes,
+        }
+
+
+class Exporting:
+    """One that only has DLPack; it notes what it is asked for."""
+
+    def __init__(self, tensor: CudaTensor, device: tuple[int, int] = (CUDA, 0), strides: Any = None) -> None:
+        self.tensor, self.device, self.strides, self.streams = tensor, device, strides, []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, stream: int | None = None) -> Any:
+        self.streams.append(stream)
+        capsule = self.tensor.__dlpack__(stream=-1)
+        if self.strides is not None:
+            address = interop._python.PyCapsule_GetPointer(capsule, b"dltensor")
+            managed = interop._DLManagedTensor.from_address(address)
+            self.kept = (interop.c_int64 * len(self.strides))(*self.strides)
+            managed.tensor.strides = interop.ctypes.cast(self.kept, interop.ctypes.POINTER(interop.c_int64))
+        return capsule
+
+
+def tensor_of(gpu: Gpu, array: np.ndarray[Any, Any]) -> CudaTensor:
+    made = upload(gpu, array)
+    assert isinstance(made, CudaTensor)
+    return made
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4), (7,)])
+def test_capsules_and_back(driver: RecordingDriver, dtype: Any, shape: tuple[int, ...]) -> None:
+    gpu = open_gpu()
+    array = (np.arange(np.prod(shape, dtype=int)) % 3).reshape(shape).astype(dtype)
+    made = tensor_of(gpu, array)
+    used = driver.used
+    found = adopt(gpu, Exporting(made))
+    assert found is not None
+    assert driver.used == used  # nothing was copied
+    assert (found.shape, found.dtype) == (array.shape, array.dtype)
+    made.release()
+    np.testing.assert_array_equal(found.numpy(), array)  # which lives on
+    found.release()
+    del found
+    gc.collect()
+    assert not interop._held
+    assert gpu.allocated == 0
+
+
+def test_a_capsule_that_nobody_takes(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    made = tensor_of(gpu, X)
+    capsule = made.__dlpack__()
+    made.release()
+    assert gpu.allocated
+    del capsule
+    gc.collect()
+    assert not interop._held
+    assert gpu.allocated == 0
+
+
+def test_capsules_are_ordered_by_streams(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    own = gpu.stream.value
+    made = tensor_of(gpu, X)
+    made.__dlpack__(stream=77)
+    assert driver.waits == [(77, own)]
+    made.__dlpack__()
+    assert driver.waits[1:] == [(1, own)]  # the legacy stream
+    made.__dlpack__(stream=-1)
+    assert len(driver.waits) == 2
+    exporting = Exporting(made)
+    adopt(gpu, exporting)
+    assert exporting.streams == [own]
+    adopt(gpu, Foreign(gpu, X, stream=55))
+    assert driver.waits[-1] == (own, 55)
+    adopt(gpu, Foreign(gpu, X))
+    assert driver.waits[-1] == (own, 1)
+
+
+def test_what_a_capsule_cannot_be(driver: RecordingDriver) -> None:
+    made = tensor_of(open_gpu(), X)
+    with pytest.raises(BufferError):
+        made.__dlpack__(copy=True)
+    with pytest.raises(BufferError):
+        made.__dlpack__(dl_device=(1, 0))
+    assert made.__dlpack_device__() == (CUDA, 0)
+
+
+def test_the_interface(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    made = tensor_of(gpu, X)
+    told = made.__cuda_array_interface__
+    assert told["shape"] == X.shape
+    assert told["typestr"] == X.dtype.str
+    assert told["data"] == (made.place_on(gpu).buffer.address, True)
+    assert (told["strides"], told["version"], told["stream"]) == (None, 3, gpu.stream.value)
+    with pytest.raises(AttributeError, match="DLPack"):
+        _ = tensor_of(gpu, X.astype(ml_dtypes.bfloat16)).__cuda_array_interface__
+
+
+def test_a_model_takes_them_in_place(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    gpu = open_gpu()
+    foreign, exporting = Foreign(gpu, X), Exporting(tensor_of(gpu, X + 1))
+    for given, address in ((foreign, foreign.address), (exporting, exporting.tensor.place_on(gpu).buffer.address)):
+        loaded.run({"x": given})
+        (nodes,) = driver.graphs.values()
+        assert all(address in node.words for node in nodes)
+
+
+def test_one_that_starts_anywhere(driver: RecordingDriver) -> None:
+    """Its base is where memory of the GPU starts, and the rest an offset."""
+    gpu = open_gpu()
+    content = np.arange(100, dtype=np.float32)
+    foreign = Foreign(gpu, content)
+    foreign.__cuda_array_interface__.update(data=(foreign.address + 12, False), shape=(7,))
+    found = adopt(gpu, foreign)
+    assert found is not None
+    np.testing.assert_array_equal(found.numpy(), content[3:10])
+    assert driver.used == 400
+
+
+@pytest.mark.parametrize("strides", [(4, 12), (24, 4), (0, 4)])
+def test_one_that_is_not_contiguous(driver: RecordingDriver, strides: tuple[int, int]) -> None:
+    gpu = open_gpu()
+    with pytest.raises(InputError, match=r"not contiguous(.|\n)*contiguous\(\)"):
+        adopt(gpu, Foreign(gpu, X, strides=strides))
+    elements = tuple(step // 4 for step in strides)
+    with pytest.raises(InputError, match="not contiguous"):
+        adopt(gpu, Exporting(tensor_of(gpu, X), strides=elements))
+    gc.collect()
+    assert not interop._held
+
+
+def test_strides_that_do_not_matter(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    found = adopt(gpu, Foreign(gpu, X[:, None], strides=(12, 999, 4)))
+    assert found is not None
+    np.testing.assert_array_equal(found.numpy(), X[:, None])
+
+
+def test_one_of_another_gpu(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    with pytest.raises(DeviceError, match=r"GPU 1 for a model on cuda:0(.|\n)*device='cuda:1'"):
+        adopt(gpu, Exporting(tensor_of(gpu, X), (CUDA, 1)))
+    assert adopt(gpu, Exporting(tensor_of(gpu, X), (1, 0))) is None  # the host's
+    assert adopt(gpu, X) is None
+    assert adopt(gpu, object()) is None
+
+
+def test_runs_are_ordered_by_a_stream(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    own = open_gpu().stream.value
+    loaded.run({"x": X}, keep=["y"], stream=4711)
+    assert driver.waits == [(own, 4711), (4711, own)]
+    with pytest.raises(InputError, match="stream"):
+        loaded.run({"x": X}, stream="4711")  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="no streams"):
+        weft.load(affine(), device="cpu").run({"x": X}, stream=4711)
