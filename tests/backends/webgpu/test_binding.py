@@ -1,0 +1,373 @@
+"""Tensors that runs bind where they lie: no copies, no bind groups beyond those that are new, no memory held on to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node, subgraph, tensor, value
+
+import weft
+from weft.backends.resident.section import ResidentSection
+from weft.backends.resident.tensor import ResidentTensor
+from weft.backends.webgpu import native
+from weft.backends.webgpu.allocations import Memory, SpareMemory
+from weft.backends.webgpu.gpu import Gpu, open_gpu
+
+GPU = "webgpu:llvmpipe"
+Array = np.ndarray[Any, Any]
+SEED = 23
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return open_gpu("llvmpipe")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often groups were made, and buffers created and copied."""
+    counted: Counter[str] = Counter()
+    make, copy, create = native.bind_group, native.Encoder.copy_buffer_to_buffer, Gpu.buffer
+
+    def counting(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            counted[name] += 1
+            return function(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(native, "bind_group", counting("groups", make))
+    monkeypatch.setattr(native.Encoder, "copy_buffer_to_buffer", counting("copies", copy))
+    monkeypatch.setattr(Gpu, "buffer", counting("buffers", create))
+    return counted
+
+
+def random(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+WEIGHTS = random(np.random.default_rng(SEED), 8, 8) / 4
+
+
+def stepping() -> onnx.ModelProto:
+    """state' = tanh(state @ w + x), y = state' * 2 + x."""
+    return model(
+        [
+            node("MatMul", ["state", "w"], ["p"]),
+            node("Add", ["p", "x"], ["s"]),
+            node("Tanh", ["s"], ["new"]),
+            node("Mul", ["new", "two"], ["t"]),
+            node("Add", ["t", "x"], ["y"]),
+        ],
+        [value("x", ["n", 8]), value("state", ["n", 8])],
+        [value("new", ["n", 8]), value("y", ["n", 8])],
+        [tensor("w", WEIGHTS), tensor("two", np.float32(2))],
+    )
+
+
+def stepped(x: Array, state: Array) -> tuple[Array, Array]:
+    new = np.tanh(state.astype(np.float64) @ WEIGHTS + x)
+    return new, new * 2 + x
+
+
+def close(found: Any, expected: Array) -> None:
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def loaded() -> weft.Model:
+    return weft.load(stepping(), device=GPU)
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 37])
+def test_kept_and_read_agree(loaded: weft.Model, rows: int) -> None:
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    for _ in range(5):
+        x, state = random(rng, rows, 8), random(rng, rows, 8)
+        new, y = stepped(x, state)
+        placed = {"x": loaded.to_device(x), "state": loaded.to_device(state)}
+        for given in ({"x": x, "state": state}, placed, {"x": placed["x"], "state": state}):
+            for keep in ((), True, ["new"], ["y"]):
+                found = loaded.run(given, keep=keep)
+                close(found["new"], new)
+                close(found["y"], y)
+
+
+def test_the_same_tensor_for_two_inputs(loaded: weft.Model) -> None:
+    x = random(np.random.default_rng(SEED), 5, 8)
+    given = loaded.to_device(x)
+    found = loaded.run({"x": given, "state": given}, keep=True)
+    new, y = stepped(x, x)
+    close(found["new"], new)
+    close(found["y"], y)
+    again = loaded.run({"x": given, "state": loaded.to_device(2 * x)}, keep=True)
+    close(again["new"], stepped(x, 2 * x)[0])
+    close(found["new"], new)
+    np.testing.assert_array_equal(given.numpy(), x)
+
+
+def test_a_state_goes_round(loaded: weft.Model, gpu: Gpu, calls: Counter[str]) -> None:
+    """After the first few turns nothing is created, copied or bound anew, and memory stays as it is."""
+    rng = np.random.default_rng(SEED)
+    x, state = random(rng, 4, 8), random(rng, 4, 8)
+    given, kept = loaded.to_device(x), loaded.to_device(state)
+    allocated = []
+    for turn in range(200):
+        if turn == 20:
+            calls.clear()
+        kept = loaded.run({"x": given, "state": kept}, keep=True, outputs=["new"])["new"]
+        state = stepped(x, state)[0]
+        allocated.append(gpu.allocated)
+    assert calls == {}
+    assert len(set(allocated[2:])) == 1
+    close(kept, state)
+
+
+def test_two_inputs_in_turn_are_bound_once(loaded: weft.Model, calls: Counter[str]) -> None:
+    rng = np.random.default_rng(SEED)
+    arrays = [random(rng, 4, 8) for _ in range(2)]
+    placed = [loaded.to_device(array) for array in arrays]
+    state = random(rng, 4, 8)
+    for turn in range(12):
+        if turn == 4:
+            calls.clear()
+        found = loaded.run({"x": placed[turn % 2], "state": state})
+        close(found["y"], stepped(arrays[turn % 2], state)[1])
+    assert calls["groups"] == calls["buffers"] == 0
+
+
+def test_sizes_in_turn(loaded: weft.Model) -> None:
+    rng = np.random.default_rng(SEED)
+    for turn in range(12):
+        x, state = random(rng, 1 + turn % 3, 8), random(rng, 1 + turn % 3, 8)
+        found = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=["y"])
+        close(found["y"], stepped(x, state)[1])
+
+
+def test_all_outputs_are_their_own(loaded: weft.Model) -> None:
+    rng = np.random.default_rng(SEED)
+    given = [(random(rng, 2, 8), random(rng, 2, 8)) for _ in range(10)]
+    found = [loaded.run({"x": x, "state": state}, keep=True) for x, state in given]
+    for (x, state), kept in zip(given, found):
+        close(kept["new"], stepped(x, state)[0])
+        close(kept["y"], stepped(x, state)[1])
+
+
+@pytest.mark.parametrize("type", [np.int8, np.float16, np.bool_, np.int64, np.float64])
+def test_other_types(type: Any) -> None:
+    """Sizes that are no multiple of 4, or 16, bytes."""
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(type))
+    built = model(
+        [node("Concat", ["x", "z"], ["c"], axis=0), node("Identity", ["c"], ["y"])],
+        [value("x", ["n"], dtype), value("z", ["m"], dtype)],
+        [value("y", ["k"], dtype)],
+    )
+    made = weft.load(built, device=GPU)
+    rng = np.random.default_rng(SEED)
+    for n, m in ((1, 1), (3, 5), (17, 2), (0, 7), (0, 0)):
+        x, z = (rng.integers(0, 2, size).astype(type) for size in (n, m))
+        for _ in range(2):
+            kept = made.run({"x": made.to_device(x), "z": made.to_device(z)}, keep=True)["y"]
+            np.testing.assert_array_equal(kept.numpy(), np.concatenate([x, z]))
+
+
+def test_timed_runs_bind_too(loaded: weft.Model, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not gpu.limits.timestamps:
+        pytest.skip("this adapter has no clock")
+    record, made = ResidentSection._record, []
+
+    def timed(self: ResidentSection, *given: Any) -> Any:
+        made.append(self.device.timed(record(self, *given)))
+        return made[-1]
+
+    monkeypatch.setattr(ResidentSection, "_record", timed)
+    rng = np.random.default_rng(SEED)
+    for _ in range(3):
+        x, state = random(rng, 5, 8), random(rng, 5, 8)
+        found = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=True)
+        close(found["y"], stepped(x, state)[1])
+        ticks = made[0].ticks()
+        assert len(ticks) == made[0].count + 1
+        assert np.all(np.diff(ticks) >= 0)
+    assert len(made) == 1
+    assert loaded.profile({"x": loaded.to_device(x), "state": state}, repeat=2).seconds > 0
+
+
+# -- what cannot be bound --------------------------------------------------------------------------------------------
+
+
+def inside(gpu: Gpu, array: Array, offset: int) -> ResidentTensor:
+    """A tensor that starts inside of a buffer."""
+    buffer = gpu.buffer(offset + array.nbytes + 64)
+    gpu.write(buffer, offset, array)
+    return ResidentTensor(gpu, buffer, array.shape, array.dtype, offset)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 16, 48, 256, 1024])
+def test_a_tensor_inside_of_a_buffer(loaded: weft.Model, gpu: Gpu, offset: int) -> None:
+    rng = np.random.default_rng(SEED)
+    x, state = random(rng, 3, 8), random(rng, 3, 8)
+    for _ in range(2):
+        found = loaded.run({"x": inside(gpu, x, offset), "state": inside(gpu, state, 256)}, keep=True)
+        close(found["y"], stepped(x, state)[1])
+        found = loaded.run({"x": loaded.to_device(state), "state": x}, keep=True)
+        close(found["y"], stepped(state, x)[1])
+
+
+def test_a_tensor_among_the_weights(loaded: weft.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is bound to be read only cannot be bound otherwise in the same dispatch: it is copied."""
+    sections: list[ResidentSection] = []
+    original = ResidentSection.run
+    monkeypatch.setattr(
+        ResidentSection,
+        "run",
+        lambda self, *given, **named: (sections.append(self), original(self, *given, **named))[1],
+    )
+    x = random(np.random.default_rng(SEED), 8, 8)
+    loaded.run({"x": x, "state": x})
+    section = sections[0]
+    places = [uploaded.place for uploaded in section._weights._arrays.values() if uploaded.array.nbytes >= x.nbytes]
+    content = section.device.read([(places[0].buffer, places[0].offset, x.nbytes)])[0].view(np.float32).reshape(8, 8)
+    tensor = ResidentTensor(section.device, places[0].buffer, x.shape, x.dtype, places[0].offset)
+    for _ in range(2):
+        close(loaded.run({"x": x, "state": tensor}, keep=True)["new"], stepped(x, content)[0])
+        close(loaded.run({"x": tensor, "state": tensor}, keep=True)["new"], stepped(content, content)[0])
+        close(loaded.run({"x": x, "state": x}, keep=True)["new"], stepped(x, x)[0])
+
+
+@pytest.fixture
+def narrow(gpu: Gpu) -> Iterator[Gpu]:
+    """A GPU that binds 1 KiB at a time."""
+    limits = gpu.limits
+    gpu.limits = replace(limits, max_binding_bytes=1024)
+    yield gpu
+    gpu.limits = limits
+
+
+def test_several_bindings(narrow: Gpu) -> None:
+    del narrow
+    built = model([node("Mul", ["x", "x"], ["s"])], [value("x", ["n"])], [value("s", ["n"])])
+    made = weft.load(built, device=GPU)
+    rng = np.random.default_rng(SEED)
+    for _ in range(3):
+        x = random(rng, 611)
+        close(made.run({"x": made.to_device(x)}, keep=True)["s"], x * x)
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [3, 20, 150])
+def test_launches_that_are_repeated(length: int, calls: Counter[str]) -> None:
+    """Few dispatches are bound to each run's tensors; for many, tensors are copied."""
+    body = subgraph(
+        "body",
+        [
+            node("MatMul", ["h", "w"], ["p"]),
+            node("Add", ["p", "e"], ["s"]),
+            node("Tanh", ["s"], ["h2"]),
+            node("Identity", ["h2"], ["o"]),
+        ],
+        ["h2", "o"],
+        [value("h", [2, 8]), value("e", [2, 8])],
+    )
+    built = model(
+        [node("Scan", ["h0", "x"], ["last", "all"], body=body, num_scan_inputs=1)],
+        [value("h0", [2, 8]), value("x", [length, 2, 8])],
+        [value("last", [2, 8]), value("all", [length, 2, 8])],
+        [tensor("w", WEIGHTS)],
+    )
+    made = weft.load(built, device=GPU)
+    rng = np.random.default_rng(SEED)
+    placed = [(random(rng, 2, 8), random(rng, length, 2, 8)) for _ in range(3)]
+    tensors = [(made.to_device(h), made.to_device(x)) for h, x in placed]
+    for turn in range(12):
+        if turn == 9:
+            calls.clear()
+        (h, x), (h0, steps) = placed[turn % 3], tensors[turn % 3]
+        found = made.run({"h0": h0, "x": steps}, keep=True)
+        expected = []
+        for step in x:
+            h = np.tanh(h.astype(np.float64) @ WEIGHTS + step)
+            expected.append(h)
+        if turn < 3:
+            close(found["last"], h)
+            close(found["all"], np.stack(expected))
+    close(found["all"], np.stack(expected))
+    assert calls["buffers"] == 0
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_released_is_freed_though_it_was_bound(loaded: weft.Model, gpu: Gpu) -> None:
+    x = np.ones((4, 8), np.float32)
+    given = loaded.to_device(x)
+    loaded.run({"x": given, "state": x})
+    memory = given.place_on(gpu).buffer.live_memory()
+    groups = list(memory._groups)
+    assert groups
+    gone = weakref.ref(memory.handle)
+    del memory
+    given.release()
+    gpu._spares.clear()
+    assert gone() is None
+    assert [group.handle for group in groups] == [None] * len(groups)
+    close(loaded.run({"x": loaded.to_device(2 * x), "state": x})["new"], stepped(2 * x, x)[0])
+
+
+def test_memory_stays_flat(loaded: weft.Model, gpu: Gpu) -> None:
+    rng = np.random.default_rng(SEED)
+    seen = []
+    for _ in range(200):
+        x = random(rng, 3, 8)
+        found = loaded.run({"x": loaded.to_device(x), "state": x}, keep=True)
+        close(found["y"], stepped(x, x)[1])
+        del found
+        gc.collect(0)
+        seen.append((gpu.allocated, gpu._spares.size))
+    assert len(set(seen[5:])) == 1
+
+
+def test_spare_memory_is_bounded() -> None:
+    spares = SpareMemory(100)
+    for size in (40, 40, 40, 101, 10):
+        spares.put(Memory(object(), size))
+    assert spares.size == 90
+    assert spares.take(39) is None
+    assert spares.take(10) is not None
+    assert spares.take(10) is None
+    assert spares.clear()
+    assert not spares.clear()
+    for _ in range(1000):
+        spares.put(Memory(object(), 0))
+    assert len(spares._kept) == 64
+
+
+def test_spares_go_where_memory_is_short(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.unset_buffer(64).release()
+    assert gpu._spares.size
+    create, failed = gpu._device.create_buffer, []
+
+    def failing(**options: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise MemoryError
+        return create(**options)
+
+    monkeypatch.setattr(gpu._device, "create_buffer", failing)
+    assert gpu.buffer(128).size == 128
+    assert failed
+    assert gpu._spares.size == 0
