@@ -206,6 +206,18 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> No
             np.testing.assert_allclose(found, wanted, 1e-6)
 
 
+def test_numbers_beyond_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no number stays so, what is too large becomes the largest of its type."""
+    choosing(monkeypatch, small(16))
+    a, b = np.array([[np.nan], [1e6], [-np.inf]], np.float32), np.array([[1, 0.5]], np.float32)
+    for left, right in ((a, b), (b.T.copy(), a.T.copy())):
+        for weights in (None, right):
+            shape = (len(left), right.shape[1], 1)
+            work, result = product(shape, target_with(Float32Products.HALVES), (F32, F32), weights)
+            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            np.testing.assert_array_equal(found, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
+
+
 @pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8)])
 def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> None:
     choosing(monkeypatch, small(8))

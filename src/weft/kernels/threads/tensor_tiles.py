@@ -111,8 +111,8 @@ class TensorTile:
 
 @dataclass(frozen=True, slots=True)
 class RatedTensorTile:
-    """A tile without its stages, and its speed, as a part of that of the tile product; lines of the tiles of operands
-    have a part of the usual length.
+    """A tile without its stages, and its speed, as a part of that of the tile product: estimates, which measurements
+    replace. Lines of the tiles of operands have a part of the usual length.
     """
 
     height: int
