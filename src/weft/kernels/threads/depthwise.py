@@ -1,15 +1,17 @@
 """Convolutions of many small groups, each result summed up by one thread straight from the input.
 
 A thread has some neighbouring pixels of a line, and four channels of them where groups allow it. What lies outside of
-the input is masked, so there is no padded copy. Weights are packed as [taps, channels of a group, features]: features
-are lanes.
+the input is masked, so there is no padded copy; where lanes share memory, what is masked is read from inside, so that
+no read waits for a test or another read. Weights are packed as [taps, channels of a group, features]: features are
+lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product as cartesian
 from math import prod
 from typing import Any
 
@@ -33,14 +35,16 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
-from weft.kernels.threads.points import all_of, points
+from weft.kernels.threads.points import all_of, points, write_inside
 
 Array = np.ndarray[Any, Any]
 RUN = 4  # neighbouring channels that are read and written at once
 MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, products of tiles are faster
 MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
-MANY_THREADS = 512  # for each unit, that keep a GPU busy
+MANY_THREADS = 128  # for each unit, that keep a GPU busy, as each has many reads under way
+FEW_LANES = 64  # of a block, where there are not many more threads than that
 WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
+ALL_WRITTEN_OUT = 100  # taps of all of a thread's pixels, at most, that are not loops
 
 
 def depthwise_applies(convolution: Convolution) -> bool:
@@ -73,8 +77,10 @@ def depthwise_work(convolution: Convolution, target: ThreadTarget) -> Work:
             launch, space = pack_weights(w, phase, groups, target)
             spaces.append(space)
             launches.append(launch.rebound({Reference("operand", 0): RIGHT, RESULT: weights}))
-        launch = depthwise_launch(phase, groups, x, result, epilogue, target)
-        launches.append(launch.rebound({RIGHT: weights}))
+        for sharing, active in shares_of_threads(phase, groups, x, result, target):
+            launch = depthwise_launch(phase, groups, x, result, epilogue, target, sharing)
+            launch = launch if active == 1 else replace(launch, blocks=launch.blocks * active)
+            launches.append(launch.rebound({RIGHT: weights}))
     return Work(tuple(launches), tuple(spaces), tuple(constants))
 
 
@@ -119,6 +125,56 @@ def pack_weights(w: StoredTensor, phase: Phase, groups: Groups, target: ThreadTa
     return region_launch(load, [w], packed, target), Workspace(w.dtype, dims.product(shape))
 
 
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many pixels a thread has, and how many lanes a block."""
+
+    pixels: int
+    lanes: int
+
+
+def shares_of_threads(
+    phase: Phase, groups: Groups, x: StoredTensor, result: StoredTensor, target: ThreadTarget
+) -> list[tuple[Share, Dim]]:
+    """Each with an indicator of the sizes that it is for: several pixels share reads, but a GPU needs many threads."""
+    run = features_of_a_thread(groups, x, result)
+    count, features = phase[-1].count, dims.floordiv(result.shape[CHANNEL], run)
+    outer = dims.product((x.shape[0], *(window.count for window in phase[:-1]), features))
+
+    def threads(pixels: int) -> Dim:
+        return outer * dims.ceildiv(count, pixels)
+
+    if not target.sharing_pays:
+        pixels = 2 * MOST_PIXELS
+        while pixels > 1 and estimate(count) * 2 <= pixels:
+            pixels //= 2
+        return [(Share(pixels, target.block_threads), 1)]
+    many = enough_threads(target.rates, MANY_THREADS)
+    tried = [pixels for pixels in (4, 2, 1) if pixels == 1 or estimate(count) * 2 > pixels]
+    least = next((n for n in tried if at_least(threads(n)) >= many), 1)
+    lanes = target.block_threads if at_least(threads(least)) >= 2 * many else min(FEW_LANES, target.block_threads)
+    few, several = Share(least, lanes), Share(tried[0], target.block_threads)
+    if few.pixels == several.pixels or not dims.symbols(threads(1)):
+        return [(few, 1)]
+    enough = dims.maximum(dims.minimum(threads(several.pixels) - many + 1, 1), 0)
+    return [(few, 1 - enough), (several, enough)]
+
+
+def at_least(size: Dim) -> int:
+    """A size for the least that its symbols may be."""
+    return dims.evaluate(size, {symbol.name: max(symbol.low or 0, 1) for symbol in dims.symbols(size)})
+
+
+def features_of_a_thread(groups: Groups, x: StoredTensor, result: StoredTensor) -> int:
+    alone = groups.channels == 1 and groups.features == 1
+    shared = dims.mod(groups.features, RUN) == 0
+    fits = shared or (alone and x.strides[CHANNEL] == 1 and dims.mod(result.shape[CHANNEL], RUN) == 0)
+    return RUN if fits else 1
+
+
 # -- the kernel ------------------------------------------------------------------------------------------------------
 
 
@@ -130,9 +186,10 @@ def depthwise_launch(
     result: StoredTensor,
     epilogue: Epilogue | None,
     target: ThreadTarget,
+    share: Share,
 ) -> Launch:
     """Operands are x, the weights (of its type), and the epilogue's."""
-    return _Direct(phase, groups, x, result, epilogue, target).launch()
+    return _Direct(phase, groups, x, result, epilogue, target, share).launch()
 
 
 class _Direct:
@@ -144,8 +201,10 @@ class _Direct:
         result: StoredTensor,
         epilogue: Epilogue | None,
         target: ThreadTarget,
+        share: Share,
     ) -> None:
         self.phase, self.groups, self.x, self.result, self.target = phase, groups, x, result, target
+        self.pixels, self.lanes = share.pixels, share.lanes
         self.type = accumulator_type(x.dtype)
         self.builder = KernelBuilder("depthwise")
         self.source = self.builder.input("x", x.dtype, LEFT)
@@ -153,11 +212,8 @@ class _Direct:
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 2)
         self.alone = groups.channels == 1 and groups.features == 1
         neighbours = x.strides[CHANNEL] == 1
-        shared = dims.mod(groups.features, RUN) == 0
-        fits = shared or (self.alone and neighbours and dims.mod(result.shape[CHANNEL], RUN) == 0)
-        self.run = RUN if fits else 1  # features of a thread
+        self.run = features_of_a_thread(groups, x, result)
         self.deep = RUN if not self.alone and neighbours and dims.mod(groups.channels, RUN) == 0 else 1
-        self.pixels = self.choose_pixels()
         named = self.builder.named
         self.strides = [s if s in (0, 1) else named(f"x_{axis}", s) for axis, s in enumerate(x.strides)]
         self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(x.shape[2:])]
@@ -165,40 +221,31 @@ class _Direct:
         self.taps = [self.number(f"taps{axis}", window.taps) for axis, window in enumerate(phase)]
         self.channels = self.number("channels", groups.channels)
         self.last = len(phase) - 1
+        self.clamps = target.sharing_pays and all(dims.is_at_least(size, 1) for size in x.shape[2:])
+        taps = [tap for tap in self.taps if isinstance(tap, int)]
+        flat = target.sharing_pays and self.channels == 1 and len(taps) == len(self.taps)
+        self.unrolled = flat and prod(taps) * self.pixels <= ALL_WRITTEN_OUT
 
     def number(self, name: str, value: Dim) -> Dim:
         return value if isinstance(value, int) else self.builder.named(name, value)
-
-    def choose_pixels(self) -> int:
-        """Several a thread share what they read; but a GPU needs many threads to be busy."""
-        count = estimate(self.phase[-1].count)
-        outer = estimate(self.x.shape[0]) * prod(estimate(window.count) for window in self.phase[:-1])
-        many = enough_threads(self.target.rates, MANY_THREADS)
-        pixels = MOST_PIXELS if self.target.sharing_pays else 2 * MOST_PIXELS
-        while pixels > 1:
-            threads = outer * -(-count // pixels) * estimate(self.result.shape[CHANNEL]) // self.run
-            if count * 2 > pixels and (threads >= many or not self.target.sharing_pays):
-                break
-            pixels //= 2
-        return pixels
 
     def launch(self) -> Launch:
         parts = [window.count for window in self.phase]
         parts[-1] = dims.ceildiv(parts[-1], self.pixels)
         sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
-        here = points(sizes, self.builder, self.target.block_threads)
+        here = points(sizes, self.builder, self.lanes)
         self.image, *self.places, feature = here.places
         self.places[-1] = self.places[-1] * self.pixels
         self.feature = feature * self.run
-        self.columns: dict[Dim, tuple[Code | None, list[Statement]]] = {}
+        self.tests: dict[tuple[int, Dim], tuple[Code | None, list[Statement]]] = {}
         self.sums = [self.builder.registers(f"sum{n}_", self.run, self.type) for n in range(self.pixels)]
-        self.outer_taps = self.builder.variables("t", self.last)
+        self.outer_taps: list[Dim] = [*self.builder.variables("t", self.last)]
         self.channel = 0 if self.channels == 1 else self.builder.variable("c")  # of the group
         sums = [define(total, Number(0, self.type)) for pixel in self.sums for total in pixel]
-        products = self.products()
-        masks = [statement for _, made in self.columns.values() for statement in made]
+        products = self.all_products() if self.unrolled else self.products()
+        masks = [statement for _, made in self.tests.values() for statement in made]
         statements = (*masks, *sums, *products, *self.end(here.mask))
-        return self.builder.launch(self.target.block_threads, statements, here.blocks)
+        return self.builder.launch(self.lanes, statements, here.blocks)
 
     def end(self, mask: Code | None) -> list[Statement]:
         """Every pixel's sums finished and written."""
@@ -208,12 +255,17 @@ class _Direct:
             place = self.places[-1] + pixel
             tests = [] if mask is None else [mask]
             if dims.mod(count, self.pixels) != 0:
-                limit = Integer(self.builder.named("count", count))
-                tests.append(Call("less", (Integer(place), limit), DType.bool))
+                limit = self.builder.named("count", count)
+                tests.append(Call("less", (Integer(place), Integer(limit)), DType.bool))
+                place = dims.minimum(place, limit - 1) if self.target.sharing_pays else place
             axes = {0: self.image, CHANNEL: self.feature}
             for axis, (window, at) in enumerate(zip(self.phase, (*self.places[:-1], place))):
                 axes[2 + axis] = window.first + at * window.step
-            statements += self.epilogue_writer.write_run(self.sums[pixel], axes, CHANNEL, all_of(tests))
+            mask = all_of(tests)
+            if self.target.sharing_pays:
+                statements += write_inside(self.epilogue_writer, self.sums[pixel], axes, CHANNEL, mask)
+            else:
+                statements += self.epilogue_writer.write_run(self.sums[pixel], axes, CHANNEL, mask)
         return statements
 
     # -- sums --------------------------------------------------------------------------------------------------------
@@ -224,7 +276,7 @@ class _Direct:
         masks: list[Code] = []
         for axis in range(self.last):
             row: list[Statement] = []
-            test = self.inside(axis, self.outer_taps[axis], row)
+            test = self.inside(axis, self.outer_taps[axis] * self.phase[axis].dilation, row)
             rows.append(row)
             masks += [] if test is None else [test]
         body: tuple[Statement, ...] = tuple(self.line(all_of(masks)))
@@ -233,6 +285,15 @@ class _Direct:
         for tap, count, row in reversed(list(zip(self.outer_taps, self.taps, rows))):
             body = (repeat(tap, 0, count, 1, (*row, *body)),)
         return body
+
+    def all_products(self) -> tuple[Statement, ...]:
+        """The same without loops."""
+        statements: list[Statement] = []
+        for taps in cartesian(*(range(tap) for tap in self.taps[:-1] if isinstance(tap, int))):
+            self.outer_taps = [*taps]
+            tests = [self.known_inside(axis, tap * self.phase[axis].dilation) for axis, tap in enumerate(taps)]
+            statements += self.some_taps(list(range(fixed(self.taps[-1]))), all_of([t for t in tests if t is not None]))
+        return tuple(statements)
 
     def line(self, row: Code | None) -> list[Statement]:
         """The taps of the last axis."""
@@ -258,11 +319,25 @@ class _Direct:
         for column, pairs in met.items():
             inside = self.column(column, statements)
             mask = all_of([test for test in (row, inside) if test is not None])
-            elements = self.builder.registers("x", self.run if self.alone else self.deep, self.x.dtype)
-            statements.append(fetch_run(elements, self.source, self.element_place(column), mask))
+            elements = self.elements(column, mask, statements)
             for pixel, weights in pairs:
                 statements += self.multiply(elements, weights, self.sums[pixel])
         return statements
+
+    def elements(self, column: Dim, mask: Code | None, statements: list[Statement]) -> Sequence[Register]:
+        """What is met at a column, 0 outside of the input."""
+        read = self.builder.registers("x", self.run if self.alone else self.deep, self.x.dtype)
+        place = self.element_place(column)
+        statements.append(fetch_run(read, self.source, place, None if self.clamps else mask))
+        if mask is None or not self.clamps:
+            return read
+        kept: list[Register] = []
+        for element in read:
+            value = Call("select", (mask, element, Number(0, self.x.dtype)), self.x.dtype)
+            defined, register = self.builder.keep("x", widened(value, self.type), varying=True)
+            statements.append(defined)
+            kept.append(register)
+        return kept
 
     def multiply(
         self, elements: Sequence[Register], weights: Sequence[Sequence[Register]], sums: Sequence[Register]
@@ -288,8 +363,8 @@ class _Direct:
 
     def element_place(self, column: Dim) -> Dim:
         """Where the element of x is for the loops' taps, at a column from the first one of the thread on."""
-        positions = [self.position(n, tap * self.phase[n].dilation) for n, tap in enumerate(self.outer_taps)]
-        positions.append(self.position(self.last, column))
+        positions = [self.readable(n, tap * self.phase[n].dilation) for n, tap in enumerate(self.outer_taps)]
+        positions.append(self.readable(self.last, column))
         channel = self.feature
         if not self.alone:
             group = dims.floordiv(self.feature, self.number("features_each", self.groups.features))
@@ -299,34 +374,51 @@ class _Direct:
     def position(self, axis: int, further: Dim) -> Dim:
         return self.bases[axis] + self.places[axis] * self.phase[axis].advance + further
 
+    def readable(self, axis: int, further: Dim) -> Dim:
+        """A position, or where reads do not wait for tests, the nearest one inside."""
+        position = self.position(axis, further)
+        before, behind = self.may_leave(axis, further) if self.clamps else (False, False)
+        position = dims.maximum(position, 0) if before else position
+        return dims.minimum(position, self.sizes[axis] - 1) if behind else position
+
     def column(self, column: Dim, statements: list[Statement]) -> Code | None:
         """Whether a column is inside: found out once where it is known beforehand, else here."""
         if not isinstance(column, int):
-            return self.inside(self.last, column, statements, whole=True)
-        if column not in self.columns:
-            made: list[Statement] = []
-            self.columns[column] = self.inside(self.last, column, made, whole=True), made
-        return self.columns[column][0]
+            return self.inside(self.last, column, statements)
+        return self.known_inside(self.last, column)
 
-    def inside(self, axis: int, step: Dim, statements: list[Statement], *, whole: bool = False) -> Code | None:
-        """Whether a tap (`whole`: a column) meets the input, in a register; None where it certainly does."""
-        window, size = self.phase[axis], self.x.shape[2 + axis]
-        further = step if whole else step * window.dilation
-        count = dims.ceildiv(window.count, self.pixels) * self.pixels if axis == self.last else window.count
-        reach = (window.taps - 1) * window.dilation
-        tests: list[Code] = []
+    def known_inside(self, axis: int, further: int) -> Code | None:
+        """Whether what is met so far from the first tap is inside, found out before all else."""
+        if (axis, further) not in self.tests:
+            made: list[Statement] = []
+            self.tests[axis, further] = self.inside(axis, further, made), made
+        return self.tests[axis, further][0]
+
+    def inside(self, axis: int, further: Dim, statements: list[Statement]) -> Code | None:
+        """Whether what is met so far from the first tap is inside, in a register; None where it certainly is."""
+        before, behind = self.may_leave(axis, further)
         position = Integer(self.position(axis, further))
-        least, most = (further, further) if isinstance(further, int) else (0, reach)
-        if whole and not isinstance(further, int):
-            most = most + (self.pixels - 1) * window.advance
-        if not dims.is_at_least(window.base + least, 0):
+        tests: list[Code] = []
+        if before:
             tests.append(Call("greater_equal", (position, Integer(0)), DType.bool))
-        ahead = self.pixels if axis == self.last else 1
-        if not dims.is_at_least(size - 1, window.base + (count - ahead) * window.advance + most):
+        if behind:
             tests.append(Call("less", (position, Integer(self.sizes[axis])), DType.bool))
         test = all_of(tests)
         if test is None:
             return None
-        defined, inside = self.builder.keep("column" if whole else "row", test, varying=True)
+        defined, inside = self.builder.keep("column" if axis == self.last else "row", test, varying=True)
         statements.append(defined)
         return inside
+
+    def may_leave(self, axis: int, further: Dim) -> tuple[bool, bool]:
+        """Whether positions may be before the input's first, and behind its last."""
+        window, size = self.phase[axis], self.x.shape[2 + axis]
+        innermost = axis == self.last
+        count = dims.ceildiv(window.count, self.pixels) * self.pixels if innermost else window.count
+        ahead = self.pixels if innermost else 1
+        least, most = further, further
+        if not isinstance(further, int):
+            least, most = 0, (window.taps - 1) * window.dilation
+            most = most + (self.pixels - 1) * window.advance if innermost else most
+        end = window.base + (count - ahead) * window.advance + most
+        return not dims.is_at_least(window.base + least, 0), not dims.is_at_least(size - 1, end)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer, block, lane
+from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.target import ThreadTarget
+from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body
-from weft.kernels.lower.kernel_builder import KernelBuilder
+from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.threads.lane_groups import power_of_two
 
 
@@ -50,6 +51,21 @@ def all_of(tests: Sequence[Code]) -> Code | None:
     for test in tests:
         result = test if result is None else Call("logical_and", (result, test), DType.bool)
     return result
+
+
+def write_inside(
+    writer: EpilogueWriter, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None
+) -> tuple[Statement, ...]:
+    """Write what becomes of neighbours along an axis, in lanes where a mask holds.
+
+    Places must be inside for all lanes: what the epilogue reads is read by all, so that no lane waits for the mask.
+    """
+    statements: list[Statement] = []
+    places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
+    ended = tuple(writer.finished(value, at, None, statements) for value, at in zip(values, places))
+    if len(values) > 1 and writer.result.strides[axis] == 1:
+        return (*statements, put_run(writer.out, writer.place(axes), ended, mask))
+    return (*statements, *(put(writer.out, writer.place(at), end, mask=mask) for end, at in zip(ended, places)))
 
 
 def digits(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list[Dim]:
