@@ -341,6 +341,21 @@ def test_memory_stays_flat(loaded: weft.Model, gpu: Gpu) -> None:
     assert len(set(seen[5:])) == 1
 
 
+def test_tensors_that_are_garbage_among_other_things(loaded: weft.Model, gpu: Gpu) -> None:
+    """Python finishes all objects of a circle, in whatever order: memory must come back in use from there."""
+    x = np.ones((6, 8), np.float32)
+    allocated = set()
+    for turn in range(6):
+        circle: list[Any] = [loaded.to_device(x * turn)]
+        circle += [loaded.run({"x": circle[0], "state": circle[0]}, keep=True), circle]
+        close(circle[1]["y"], stepped(x * turn, x * turn)[1])
+        del circle
+        gc.collect()
+        allocated.add(gpu.allocated)
+    assert len(allocated) == 1
+    assert gpu._spares.size >= 3 * x.nbytes
+
+
 def test_spare_memory_is_bounded() -> None:
     spares = SpareMemory(100)
     for size in (40, 40, 40, 101, 10):

@@ -43,7 +43,8 @@ class Memory:
 class SpareMemory:
     """Memory that nobody uses, at most so many bytes; what was freed first is let go first.
 
-    `put` is called where references end, which may be while this very thread holds the lock.
+    `put` is called where references end, which may be while this very thread holds the lock. What is lent is held here
+    too: were it garbage together with who has it, wgpu's part of it would be finished when it comes back.
     """
 
     def __init__(self, most: int) -> None:
@@ -51,9 +52,20 @@ class SpareMemory:
         self._lock = lock()
         self._returned: deque[Memory] = deque()
         self._kept: list[Memory] = []
+        self._lent: dict[int, Memory] = {}  # by serial
+
+    def lend(self, memory: Memory) -> Memory:
+        """Have memory that will be `put` here, or that `forget` is told of."""
+        self._lent[memory.serial] = memory
+        return memory
+
+    def forget(self, memory: Memory) -> None:
+        self._lent.pop(memory.serial, None)
 
     def put(self, memory: Memory) -> None:
+        """Have memory that nobody uses any more."""
         self._returned.append(memory)
+        self.forget(memory)
         if self._lock.acquire(blocking=False):
             try:
                 self._sort_in()
@@ -61,12 +73,12 @@ class SpareMemory:
                 self._lock.release()
 
     def take(self, size: int) -> Memory | None:
-        """What has exactly this size, the last that was freed first."""
+        """What has exactly this size, the last that was freed first; it is lent."""
         with self._lock:
             self._sort_in()
             for number in range(len(self._kept) - 1, -1, -1):
                 if self._kept[number].size == size:
-                    return self._kept.pop(number)
+                    return self.lend(self._kept.pop(number))
         return None
 
     def clear(self) -> bool:

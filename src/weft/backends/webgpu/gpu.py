@@ -244,12 +244,14 @@ class Gpu:
         if spare is not None:
             return GpuBuffer(self, spare, spared=True)
         made = self.buffer(size, "tensor")
+        self._spares.lend(made.live_memory())
         made._spared = True
         return made
 
     def _spare(self, memory: Memory) -> None:
-        if self._lost is None and self._process == os.getpid():
-            self._spares.put(memory)
+        """Take back what nobody uses; in a forked child it stays as it is, for there wgpu must not be asked to free it."""
+        if self._process == os.getpid():
+            (self._spares.put if self._lost is None else self._spares.forget)(memory)
 
     def uniform(self, size: int) -> GpuBuffer:
         """Memory for what shaders see as UNIFORM."""
