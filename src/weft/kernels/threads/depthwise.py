@@ -35,16 +35,14 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
-from weft.kernels.threads.points import all_of, points, write_inside
+from weft.kernels.threads.points import FEW_LANES, MANY_THREADS, all_of, at_least, points, write_inside
 
 Array = np.ndarray[Any, Any]
 RUN = 4  # neighbouring channels that are read and written at once
 MOST_CHANNELS = 16  # of a group, of the input or of the result: beyond, products of tiles are faster
 MOST_PIXELS = 4  # of a thread; twice as many where memory is slow beside arithmetic, as on software adapters
-MANY_THREADS = 128  # for each unit, that keep a GPU busy, as each has many reads under way
-FEW_LANES = 64  # of a block, where there are not many more threads than that
 WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
-ALL_WRITTEN_OUT = 100  # taps of all of a thread's pixels, at most, that are not loops
+ALL_WRITTEN_OUT = 50  # taps of all of a thread's pixels, at most, that are not loops: registers are few
 
 
 def depthwise_applies(convolution: Convolution) -> bool:
@@ -161,11 +159,6 @@ def shares_of_threads(
         return [(few, 1)]
     enough = dims.maximum(dims.minimum(threads(several.pixels) - many + 1, 1), 0)
     return [(few, 1 - enough), (several, enough)]
-
-
-def at_least(size: Dim) -> int:
-    """A size for the least that its symbols may be."""
-    return dims.evaluate(size, {symbol.name: max(symbol.low or 0, 1) for symbol in dims.symbols(size)})
 
 
 def features_of_a_thread(groups: Groups, x: StoredTensor, result: StoredTensor) -> int:

@@ -15,6 +15,9 @@ from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.threads.lane_groups import power_of_two
 
+MANY_THREADS = 128  # for each unit, that keep a GPU busy where each has many reads under way
+FEW_LANES = 64  # of a block, where there are not many more threads than that
+
 
 @dataclass(frozen=True, slots=True)
 class Points:
@@ -51,6 +54,11 @@ def all_of(tests: Sequence[Code]) -> Code | None:
     for test in tests:
         result = test if result is None else Call("logical_and", (result, test), DType.bool)
     return result
+
+
+def at_least(size: Dim) -> int:
+    """A size for the least that its symbols may be."""
+    return dims.evaluate(size, {symbol.name: max(symbol.low or 0, 1) for symbol in dims.symbols(size)})
 
 
 def write_inside(

@@ -1,10 +1,15 @@
-"""Pooling with a thread for each element of the result, or for four neighbouring channels."""
+"""Pooling with a thread for each element of the result, or for four neighbouring channels.
+
+Where lanes share memory, what lies outside of the input is read from inside and left out, so that no read waits for a
+test or another read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product as cartesian
 
+from weft.cost.occupancy import enough_threads
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -17,7 +22,7 @@ from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
-from weft.kernels.threads.points import all_of, points
+from weft.kernels.threads.points import FEW_LANES, MANY_THREADS, all_of, at_least, points, write_inside
 
 RUN = 4  # channels of a thread, where they are neighbours
 WRITTEN_OUT = 16  # elements of a window, at most, that are not a loop
@@ -51,7 +56,8 @@ class _Pooling:
         target: ThreadTarget,
     ) -> None:
         self.primitive, self.operand, self.result = primitive, operand, result
-        self.lanes = target.block_threads
+        self.shares = target.sharing_pays
+        self.clamps = self.shares and all(dims.is_at_least(size, 1) for size in operand.shape[2:])
         self.builder = KernelBuilder("pool")
         self.source = self.builder.input("in0", operand.dtype, Reference("operand", 0))
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 1)
@@ -62,12 +68,19 @@ class _Pooling:
         named = self.builder.named
         self.strides = [s if s in (0, 1) else named(f"in_{axis}", s) for axis, s in enumerate(operand.strides)]
         self.sizes = [named(f"size{axis}", size) for axis, size in enumerate(operand.shape[2:])]
+        self.lanes = self.choose_lanes(target)
         self.window = [self.number(f"window{axis}", size) for axis, size in enumerate(primitive.window)]
         self.best = self.builder.registers("best", self.run, self.type)
         self.place = self.builder.registers("place", self.run, DType.int32)
 
     def number(self, name: str, value: Dim) -> Dim:
         return value if isinstance(value, int) else self.builder.named(name, value)
+
+    def choose_lanes(self, target: ThreadTarget) -> int:
+        """Of a block: few where blocks would be fewer than units."""
+        threads = at_least(dims.product(self.result.shape)) // self.run
+        few = self.shares and threads < 2 * enough_threads(target.rates, MANY_THREADS)
+        return min(FEW_LANES, target.block_threads) if few else target.block_threads
 
     def launch(self) -> Launch:
         order = self.result.layout.order
@@ -94,6 +107,8 @@ class _Pooling:
         values: list[Code] = [*self.best]
         if self.primitive.kind == "argmax":
             values = [Call("cast", (place,), DType.int64) for place in self.place]
+        if self.shares:
+            return write_inside(self.epilogue_writer, values, places, CHANNEL, mask)
         return self.epilogue_writer.write_run(values, places, CHANNEL, mask)
 
     def windows(self, places: Mapping[int, Dim], starts: Sequence[Dim]) -> Body:
@@ -118,15 +133,12 @@ class _Pooling:
 
     def inside(self, axis: int, start: Dim, step: Dim, statements: list[Statement]) -> Code | None:
         """Whether a step of the window lies in the input, in a register; None where that is certain."""
-        pool, size = self.primitive, self.operand.shape[2 + axis]
-        first, extent = -pool.pads[axis][0], self.result.shape[2 + axis]
-        reach = (step, step) if isinstance(step, int) else (0, pool.window[axis] - 1)
-        low, high = (first + end * pool.dilations[axis] for end in reach)
+        before, behind = self.may_leave(axis, step)
         tests: list[Code] = []
-        position = Integer(start + step * pool.dilations[axis])
-        if not dims.is_at_least(low, 0):
+        position = Integer(start + step * self.primitive.dilations[axis])
+        if before:
             tests.append(Call("greater_equal", (position, Integer(0)), DType.bool))
-        if not dims.is_at_least(size - 1, high + (extent - 1) * pool.strides[axis]):
+        if behind:
             tests.append(Call("less", (position, Integer(self.sizes[axis])), DType.bool))
         test = all_of(tests)
         if test is None:
@@ -135,12 +147,28 @@ class _Pooling:
         statements.append(defined)
         return inside
 
+    def may_leave(self, axis: int, step: Dim) -> tuple[bool, bool]:
+        """Whether a step of the window may be before the input's first position, and behind its last."""
+        pool, size = self.primitive, self.operand.shape[2 + axis]
+        first, extent = -pool.pads[axis][0], self.result.shape[2 + axis]
+        reach = (step, step) if isinstance(step, int) else (0, pool.window[axis] - 1)
+        low, high = (first + end * pool.dilations[axis] for end in reach)
+        end = high + (extent - 1) * pool.strides[axis]
+        return not dims.is_at_least(low, 0), not dims.is_at_least(size - 1, end)
+
+    def readable(self, axis: int, position: Dim, step: Dim) -> Dim:
+        """A position, or where reads do not wait for tests, the nearest one inside."""
+        before, behind = self.may_leave(axis, step) if self.clamps else (False, False)
+        position = dims.maximum(position, 0) if before else position
+        return dims.minimum(position, self.sizes[axis] - 1) if behind else position
+
     def take(
         self, places: Mapping[int, Dim], starts: Sequence[Dim], steps: Sequence[Dim], masks: Sequence[Code | None]
     ) -> list[Statement]:
         """One element of the window, of each channel."""
         positions = [start + step * by for start, step, by in zip(starts, steps, self.primitive.dilations)]
-        at = offset(self.strides, [places[0], places[CHANNEL], *positions])
+        read = [self.readable(axis, at, step) for axis, (at, step) in enumerate(zip(positions, steps))]
+        at = offset(self.strides, [places[0], places[CHANNEL], *read])
         known = [mask for mask in masks if mask is not None]
         mask = all_of(known)
         statements: list[Statement] = []
@@ -148,7 +176,7 @@ class _Pooling:
             defined, mask = self.builder.keep("inside", mask, varying=True)
             statements.append(defined)
         elements = self.builder.registers("x", self.run, self.operand.dtype)
-        statements.append(fetch_run(elements, self.source, at, mask))
+        statements.append(fetch_run(elements, self.source, at, None if self.clamps else mask))
         for number, element in enumerate(elements):
             value: Code = element
             if value.dtype is not self.type:
@@ -156,7 +184,7 @@ class _Pooling:
             if self.primitive.kind == "argmax":
                 statements += self.take_place(number, value, positions, mask)
                 continue
-            if mask is not None and self.kind != "sum":
+            if mask is not None and (self.kind != "sum" or self.clamps):
                 value = Call("select", (mask, value, neutral(self.kind, self.type)), self.type)
             best = self.best[number]
             statements.append(assign(best, Call(COMBINE[self.kind], (best, value), self.type)))
