@@ -27,16 +27,14 @@ class Memory:
         self.handle = handle
         self.size = size
         self.serial = next(_serials)  # its own for ever, which an address is not
-        self._groups: WeakSet[BindGroup] | None = None
+        self._groups: WeakSet[BindGroup] = WeakSet()
 
     def tie(self, group: BindGroup) -> None:
         """Let go of what a group binds as soon as this memory is freed."""
-        if self._groups is None:
-            self._groups = WeakSet()
         self._groups.add(group)
 
     def __del__(self) -> None:
-        for group in self._groups or ():
+        for group in self._groups:
             group.handle = None
 
 

@@ -249,7 +249,7 @@ class Gpu:
         return made
 
     def _spare(self, memory: Memory) -> None:
-        """Take back what nobody uses; in a forked child it stays as it is, for there wgpu must not be asked to free it."""
+        """Take back what nobody uses; in a forked child it stays: wgpu must not be asked to free it there."""
         if self._process == os.getpid():
             (self._spares.put if self._lost is None else self._spares.forget)(memory)
 
