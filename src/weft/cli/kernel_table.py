@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli import output
+from weft.cost.roofline import TilePeak
 from weft.report.nodes import labelled
 from weft.runtime.profile import KernelProfile, Profile
 
@@ -26,7 +27,10 @@ def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: 
     console.print(output.table(output.printable(profile.file), COLUMNS, rows, right=COLUMNS[2:7]))
     console.print()
     machine = profile.machine
-    roof = f"{output.format_count(machine.flops, 'FLOP/s')} and {output.format_count(machine.bandwidth, 'B/s')}"
+    arithmetic = [output.format_count(machine.flops, "FLOP/s")]
+    if isinstance(machine, TilePeak):
+        arithmetic += [f"{output.format_count(rate, 'FLOP/s')} of {kind}" for kind, rate in machine.products.items()]
+    roof = f"{', '.join(arithmetic)} and {output.format_count(machine.bandwidth, 'B/s')}"
     threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     console.print(
         Text(
@@ -50,5 +54,5 @@ def _row(kernel: KernelProfile, ops: Mapping[str, str]) -> tuple[object, ...]:
         output.format_count(kernel.flops_per_second) if kernel.flops else NOTHING,
         output.format_count(kernel.bytes_per_second) if kernel.bytes else NOTHING,
         NOTHING if kernel.roofline is None else f"{kernel.roofline:.0%}",
-        kernel.bound,
+        f"{kernel.bound}, {kernel.tiles}" if kernel.tiles and kernel.bound == "arithmetic" else kernel.bound,
     )

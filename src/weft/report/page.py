@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from weft.cost.roofline import TilePeak
 from weft.report.nodes import labelled
 from weft.runtime.profile import Profile
 
@@ -67,6 +68,7 @@ def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any
         "flops": profile.flops,
         "peakFlops": profile.machine.flops,
         "peakBandwidth": profile.machine.bandwidth,
+        "peakProducts": dict(profile.machine.products) if isinstance(profile.machine, TilePeak) else {},
         "occupancy": [round(part, 4) for part in profile.occupancy],
         "kernels": [
             {
@@ -80,6 +82,7 @@ def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any
                 "bytes": kernel.bytes_per_second,
                 "roofline": kernel.roofline,
                 "bound": kernel.bound,
+                "tiles": kernel.tiles,
             }
             for kernel in profile.kernels
         ],

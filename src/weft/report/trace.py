@@ -44,6 +44,7 @@ def _spans(profile: Profile, ops: Mapping[str, str]) -> Iterator[dict[str, Any]]
                 "flops": kernel.flops,
                 "bytes": kernel.bytes,
                 "share of roofline": kernel.roofline,
+                **({"tiles": kernel.tiles} if kernel.tiles else {}),
             },
         }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.cost.roofline import Peak
+from weft.cost.roofline import Peak, TileArithmetic, tile_arithmetic
 from weft.ir.program import ORIGINS
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
 
@@ -42,6 +42,7 @@ class KernelProfile:
     bytes: float
     roofline: float | None  # the shortest time the machine allows, as a part of the time it took; None on the host
     bound: str  # what keeps that from being shorter: "arithmetic" or "memory", "host" for a host step
+    tiles: str = ""  # what tiles are of that are multiplied as wholes: the arithmetic that it is held against
 
     @property
     def flops_per_second(self) -> float:
@@ -163,6 +164,7 @@ class _Entry:
     places: list[tuple[int, int | None]]
     flops: float = 0.0
     bytes: float = 0.0
+    tiles: TileArithmetic | None = None
 
 
 def _key(part: NativeRecord | HostRecord, launch: int | None) -> Key:
@@ -185,6 +187,7 @@ def _entries(record: RunRecord) -> dict[Key, _Entry]:
             entry.places.append((number, index))
             entry.flops += launch.flops
             entry.bytes += launch.bytes
+            entry.tiles = entry.tiles or tile_arithmetic(launch.kernel)
     return entries
 
 
@@ -205,7 +208,7 @@ def _kernels(
     for key in keys:
         entry, taken = entries[key], seconds[key]
         native = entry.places[0][1] is not None
-        least = machine.roofline(entry.flops, entry.bytes)
+        least = machine.roofline(entry.flops, entry.bytes, entry.tiles)
         kernels.append(
             KernelProfile(
                 name=_joined(list(entry.names)),
@@ -217,10 +220,17 @@ def _kernels(
                 flops=entry.flops,
                 bytes=entry.bytes,
                 roofline=(least / taken if taken else 0.0) if native else None,
-                bound=machine.bound(entry.flops, entry.bytes) if native else "host",
+                bound=machine.bound(entry.flops, entry.bytes, entry.tiles) if native else "host",
+                tiles=_tiles_text(entry.tiles),
             )
         )
     return {key: number for number, key in enumerate(keys)}, tuple(kernels)
+
+
+def _tiles_text(tiles: TileArithmetic | None) -> str:
+    if tiles is None:
+        return ""
+    return tiles.kind if tiles.times == 1 else f"{tiles.kind} × {tiles.times:g}"
 
 
 def _part_times(record: RunRecord) -> tuple[list[Array], list[Array]]:

@@ -190,6 +190,9 @@ class RecordingDriver:
     def cuEventRecord(self, event: Any, stream: Any) -> None:
         self._events[event.value] = stream.value or 0
 
+    def cuEventElapsedTime(self, milliseconds: Any, first: Any, second: Any) -> None:
+        milliseconds._obj.value = (second.value - first.value) * 1e-3  # events are numbered in order
+
     def cuStreamWaitEvent(self, stream: Any, event: Any, _: Any) -> None:
         self.waits.append((stream.value or 0, self._events[event.value]))
 

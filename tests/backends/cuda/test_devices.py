@@ -12,6 +12,7 @@ from backends.cuda.test_graphs import ONE
 from test_api import X, affine
 
 import weft
+from weft.backends.cuda import launches
 from weft.backends.cuda.device import DEVICE
 from weft.backends.device import Standing
 from weft.errors import DeviceError
@@ -94,3 +95,21 @@ def test_code_is_told(driver: RecordingDriver) -> None:
     assert [each.title for each in listings] == ["LLVM", "PTX"]
     assert ".target sm_90a" in listings[1].text
     assert not driver.texts
+
+
+_BODILESS = pytest.mark.xfail(
+    strict=True, reason="kept kernels have no body: empty ones are compiled for other indices"
+)
+
+
+@pytest.mark.parametrize("kept", [False, pytest.param(True, marks=_BODILESS)])
+def test_code_for_large_tensors_of_a_model_that_was_kept(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    driver = attach(H200)
+    loaded = weft.load(affine(), device="cuda", cache=kept)
+    monkeypatch.setattr(launches, "_MOST_SHORT", 1)
+    driver.texts.clear()
+    loaded.run({"x": X})
+    assert driver.texts
+    assert all("st.global" in text for text in driver.texts)

@@ -1,6 +1,6 @@
-"""What a GPU can do at most, measured: multiply-adds in registers, and bytes read from memory.
+"""What a GPU can do at most, measured: multiply-adds in registers, products of tiles, and bytes read from memory.
 
-Both are kernels of the usual form, so that what is measured is what kernels can reach.
+All are kernels of the usual form, so that what is measured is what kernels can reach.
 """
 
 from __future__ import annotations
@@ -10,31 +10,41 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.backends.cuda.compile import compile_kernel
-from weft.backends.cuda.gpu import CudaBuffer, Gpu
+from weft.backends.cuda.compile import KernelCode, compile_kernels
+from weft.backends.cuda.gpu import Gpu
 from weft.backends.cuda.launches import BoundLaunch, Recording, bound_launch
-from weft.backends.cuda.processors import processor_of, thread_lanes
-from weft.cost.roofline import Peak
+from weft.backends.cuda.processors import processor_of, target_of, thread_lanes
+from weft.cost.roofline import Peak, TilePeak, tile_kind
+from weft.errors import KernelError
+from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Assign,
+    Barrier,
     Buffer,
     Call,
     Code,
     Define,
+    Fetch,
     FetchRun,
     Integer,
     Kernel,
+    MultiplyTiles,
     Number,
     Put,
+    PutSums,
+    PutTile,
     Register,
     Repeat,
     Statement,
+    Sums,
+    TileForm,
     block,
     lane,
     variable,
 )
+from weft.ir.target import TileProduct
 from weft.threads import lock
 
 ROUNDS = 5  # of which the best counts
@@ -45,6 +55,11 @@ _TURNS = 512
 _BYTES = 512 << 20  # read, beyond any cache
 _RUN = 4
 _FLOAT = DType.float32
+_TILE_ROWS = 128
+_TILE_COLUMNS = {32: 128, 128: 256}  # by the number of lanes that multiply together
+_TILE_TURNS = 256
+_WAVES = 4  # of blocks, as many in each as there are units
+_NEVER = 12345.678
 
 _known: WeakKeyDictionary[Gpu, Peak] = WeakKeyDictionary()
 _measuring = lock()
@@ -63,16 +78,30 @@ def _measured(gpu: Gpu) -> Peak:
     size = min(_BYTES, gpu.described.memory_bytes // 8) // (_LANES * _BLOCKS * _RUN * 4) * (_LANES * _BLOCKS * _RUN * 4)
     small, large = gpu.buffer(_BLOCKS * _LANES * 4), gpu.buffer(size)
     turns = size // (_LANES * _BLOCKS * _RUN * 4)
-    products = _best(gpu, _multiplying(), [small], [])
-    reading = _best(gpu, _reading(), [small, large], [turns])
-    return Peak(2 * _CHAINS * _TURNS * _LANES * _BLOCKS / products, size / reading)
+    tiles = tile_kernels(gpu)
+    kernels = [_multiplying(), _reading(), *tiles.values()]
+    lanes = thread_lanes(processor_of(gpu.described))
+    adding, reading, *multiplying = zip(kernels, compile_kernels([(kernel, lanes) for kernel in kernels], gpu))
+    products = _best(gpu, *adding, _BLOCKS, [small.address])
+    read = _best(gpu, *reading, _BLOCKS, [small.address, large.address, turns])
+    peak = 2 * _CHAINS * _TURNS * _LANES * _BLOCKS / products, size / read
+    if not tiles:
+        return Peak(*peak)
+    blocks = min(gpu.described.units * _WAVES, _BLOCKS)
+    rates: dict[str, float] = {}
+    for kind, (kernel, code) in zip(tiles, multiplying):
+        try:
+            seconds = _best(gpu, kernel, code, blocks, [small.address])
+        except KernelError:
+            continue  # more memory than its blocks have: float32's rate stands for it
+        rates[kind] = blocks * tile_flops(kernel) / seconds
+    return TilePeak(*peak, products=rates)
 
 
-def _best(gpu: Gpu, kernel: Kernel, buffers: Sequence[CudaBuffer], parameters: Sequence[int]) -> float:
+def _best(gpu: Gpu, kernel: Kernel, code: KernelCode, blocks: int, values: Sequence[int]) -> float:
     """The fewest seconds, those of the first time left out."""
-    code = compile_kernel(kernel, thread_lanes(processor_of(gpu.described)), gpu)
     function = gpu.load(kernel.name, kernel.name, code.code, code.shared_bytes)
-    launch = bound_launch(function, _BLOCKS, _LANES, [*(each.address for each in buffers), *parameters])
+    launch = bound_launch(function, blocks, kernel.lanes, values)
     times = _times(gpu, [launch] * (ROUNDS + 1))
     return max(min(times[1:]), 1e-9)
 
@@ -109,12 +138,69 @@ def _reading() -> Kernel:
     return Kernel("weft_bandwidth", buffers, ("turns",), _LANES, (*first, loop, _put(sums)))
 
 
+def tile_kernels(gpu: Gpu) -> dict[str, Kernel]:
+    """By what tiles are of: a kernel that multiplies two of them over and over."""
+    found: dict[str, Kernel] = {}
+    for product in target_of(gpu.described, "").tile_products:
+        kind = tile_kind(product.left)
+        if kind not in found:
+            found[kind] = _multiplying_tiles(f"weft_peak_{kind}", product)
+    return found
+
+
+def tile_flops(kernel: Kernel) -> float:
+    """The operations of a block of it."""
+    left, right = (buffer.tile for buffer in kernel.buffers if buffer.tile is not None)
+    return 2.0 * left.rows * right.rows * left.depth * _TILE_TURNS
+
+
+def _multiplying_tiles(name: str, product: TileProduct) -> Kernel:
+    rows, columns, depth = _TILE_ROWS, _TILE_COLUMNS[product.lanes], 128 * 8 // product.left.bits
+    if product.left.is_float and product.left.bits == 8:
+        columns = min(columns, 128)  # their sums are added up in registers of their own
+    buffers = (
+        Buffer("out", product.sums, True),
+        Buffer("left", product.left, True, rows * depth, TileForm(rows, depth)),
+        Buffer("right", product.right, True, columns * depth, TileForm(columns, depth)),
+        Buffer("held", product.sums, True, rows * columns, late=True),
+    )
+    here = Fetch("held", lane(_LANES), product.sums)
+    never = Call("equal", (here, Number(int(_NEVER) if product.sums.is_integer else _NEVER, product.sums)), DType.bool)
+    body: tuple[Statement, ...] = (
+        *_filled("left", product.left, rows, depth),
+        *_filled("right", product.right, columns, depth),
+        Barrier(),
+        Sums("sums", rows, columns, product.sums),
+        Repeat("turn", 0, _TILE_TURNS, 1, (MultiplyTiles("sums", "left", "right"),)),
+        Barrier(),
+        PutSums("sums", "held", 0, columns),
+        Barrier(),
+        Put("out", block() * _LANES + lane(_LANES), here, mask=never),
+    )
+    return Kernel(name, buffers, (), _LANES, body)
+
+
+def _filled(tile: str, dtype: DType, rows: int, depth: int) -> list[Statement]:
+    """Numbers that are not alike, 16 bytes a lane: how much power products take depends on them."""
+    count = 16 * 8 // dtype.bits
+    number = variable("number", 0, rows * depth // (count * _LANES) - 1)
+    element = (number * _LANES + lane(_LANES)) * count
+    line, first = dims.floordiv(element, depth), dims.mod(element, depth)
+    values = []
+    for part in range(count):
+        mixed: Code = Integer(dims.mod(line * 37 + (first + part) * 101, 113))
+        if dtype.is_float:
+            mixed = Call("multiply", (Call("cast", (mixed,), _FLOAT), Number(1 / 64, _FLOAT)), _FLOAT)
+        values.append(Call("cast", (mixed,), dtype))
+    return [Repeat("number", 0, rows * depth // (count * _LANES), 1, (PutTile(tile, line, first, tuple(values)),))]
+
+
 def _put(registers: Sequence[Register]) -> Put:
     """All of them are needed for what is written, which is next to nothing."""
     total: Code = registers[0]
     for other in registers[1:]:
         total = Call("add", (total, other), _FLOAT)
-    never = Call("equal", (total, Number(12345.678, _FLOAT)), DType.bool)
+    never = Call("equal", (total, Number(_NEVER, _FLOAT)), DType.bool)
     return Put("out", block() * _LANES + lane(_LANES), total, mask=never)
 
 

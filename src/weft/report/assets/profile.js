@@ -241,13 +241,14 @@
     const nodes = facts.nodes.slice(0, 6).join(", ") + (facts.nodes.length > 6 ? `, and ${facts.nodes.length - 6} more` : "");
     const where = thread === HOST ? "host" : `thread ${thread}`;
     const speed = [facts.flops && rate(facts.flops, "FLOP/s"), facts.bytes && rate(facts.bytes, "B/s")].filter(Boolean);
+    const bound = facts.tiles ? `${facts.bound}, ${facts.tiles}` : facts.bound;
     return {
       kernel,
       title: data.names[name],
       lines: [
         nodes,
         `${time(length)} on ${where}, from ${time(start)} on`,
-        facts.roofline === null ? "" : `${speed.join(", ")}: ${percent(facts.roofline)} of the roofline (${facts.bound})`,
+        facts.roofline === null ? "" : `${speed.join(", ")}: ${percent(facts.roofline)} of the roofline (${bound})`,
       ],
     };
   };
@@ -599,7 +600,8 @@
       else header.removeAttribute("aria-sort");
     });
     byId("order").value = String(sorting.column);
-    const roof = `${rate(data.peakFlops, "FLOP/s")} and ${rate(data.peakBandwidth, "B/s")}`;
+    const products = Object.entries(data.peakProducts).map(([kind, speed]) => `, ${rate(speed, "FLOP/s")} of ${kind}`);
+    const roof = `${rate(data.peakFlops, "FLOP/s")}${products.join("")} and ${rate(data.peakBandwidth, "B/s")}`;
     byId("kernels-note").textContent =
       `${order.length} of ${data.kernels.length}. The roofline is ${roof}, measured on as many threads; ` +
       "more than 100 % means data that was in a cache, or an algorithm with less arithmetic.";

@@ -1,0 +1,160 @@
+"""Profiles on a GPU that multiplies tiles: each kernel is held against the arithmetic that it uses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from backends.cuda.conftest import GPUS, Attach
+from backends.cuda.recording_driver import H200, RecordingDriver
+from backends.llvm.ptx import assemble, find_ptxas
+from frontend.samples import model, node, tensor, value
+from rich.console import Console
+
+import weft
+from weft.backends.cuda import peak
+from weft.backends.cuda.compile import ptx_of
+from weft.backends.cuda.gpu import open_gpu
+from weft.backends.cuda.processors import processor_of, thread_lanes
+from weft.cli.kernel_table import print_kernels
+from weft.cost.calibration import from_record, to_record
+from weft.cost.roofline import Peak, TileArithmetic, TilePeak, tile_arithmetic, tile_kind
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Kernel, TileForm
+from weft.ir.kernel_verify import verify_kernel
+from weft.kernels.lower.kernel_builder import KernelBuilder
+from weft.report.page import profile_page
+from weft.report.trace import trace_json
+from weft.runtime.calibrate import calibrated
+
+MACHINE = TilePeak(1e12, 1e11, products={"float16": 16e12, "bfloat16": 12e12})
+
+
+def product(dtype: Any) -> onnx.ModelProto:
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", [1024, 1024], kind)],
+        [value("y", [1024, 1024], kind)],
+        [tensor("w", np.ones((1024, 1024), dtype))],
+    )
+
+
+# -- what a kernel multiplies ----------------------------------------------------------------------------------------
+
+
+def built(hints: list[str], parts: int) -> Kernel:
+    builder = KernelBuilder("tiled")
+    tiles = [[builder.tile(hint, DType.bfloat16, TileForm(64, 64)) for _ in range(parts)] for hint in hints]
+    return Kernel("tiled", tuple(tile for several in tiles for tile in several), (), 128, ())
+
+
+@pytest.mark.parametrize("hints", [["left_tile", "right_tile"], ["queries0_", "queries1_", "keys0_", "weights0_"]])
+def test_parts_of_numbers_are_products_of_their_own(hints: list[str]) -> None:
+    assert [tile_arithmetic(built(hints, parts)) for parts in (1, 2, 3)] == [
+        TileArithmetic("bfloat16", times) for times in (1, 3, 6)
+    ]
+
+
+def test_what_tiles_are_of() -> None:
+    kinds = [DType.float32, DType.float16, DType.bfloat16, DType.uint8, DType.int8, DType.float8e5m2]
+    assert [tile_kind(kind) for kind in kinds] == ["tf32", "float16", "bfloat16", "int8", "int8", "float8"]
+    assert tile_arithmetic(Kernel("none", (), (), 1, ())) is None
+
+
+def test_the_roofline_of_tiles() -> None:
+    flops, bytes = 16e12, 1e10
+    assert MACHINE.roofline(flops, bytes) == 16
+    assert MACHINE.roofline(flops, bytes, TileArithmetic("float16")) == 1
+    assert MACHINE.roofline(flops, bytes, TileArithmetic("bfloat16", 6)) == 8
+    assert MACHINE.roofline(flops, bytes, TileArithmetic("int8")) == 16  # which was not measured
+    assert MACHINE.bound(flops, 2e11, TileArithmetic("float16")) == "memory"
+    assert MACHINE.bound(flops, 2e11) == "arithmetic"
+    plain = Peak(1e12, 1e11)
+    assert plain.roofline(flops, bytes, TileArithmetic("float16")) == 16
+
+
+# -- profiles --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "precision", "tiles"),
+    [
+        ("h200", np.float16, "float32", "float16"),
+        ("h200", np.float32, "float32", "bfloat16 × 6"),
+        ("h200", np.float32, "tf32", "tf32"),
+        ("h200", np.float32, "fast", "float16"),
+        ("h200", np.float32, "strict", ""),
+        ("a100", np.float16, "float32", "float16"),
+        ("t4", np.float16, "float32", ""),
+    ],
+)
+def test_kernels_are_held_against_their_tiles(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, gpu: str, dtype: Any, precision: str, tiles: str
+) -> None:
+    attach(GPUS[gpu])
+    monkeypatch.setattr("weft.backends.cuda.driver.known_peak", lambda _: MACHINE)
+    loaded = weft.load(product(dtype), device="cuda", precision=precision)
+    profile = loaded.profile({"x": np.ones((1024, 1024), dtype)}, repeat=1)
+    (kernel,) = (kernel for kernel in profile.kernels if kernel.flops)
+    assert kernel.tiles == tiles
+    times = 6 if "×" in tiles else 1
+    rate = MACHINE.products.get(tiles.partition(" ")[0], MACHINE.flops) / times
+    assert kernel.roofline == pytest.approx(max(kernel.flops / rate, kernel.bytes / MACHINE.bandwidth) / kernel.seconds)
+    stream = StringIO()
+    print_kernels(profile, {}, 10, Console(file=stream, width=400))
+    assert "1 TFLOP/s, 16 TFLOP/s of float16, 12 TFLOP/s of bfloat16 and 100 GB/s" in stream.getvalue()
+    assert not tiles or kernel.bound == "memory" or f"arithmetic, {tiles}" in stream.getvalue()
+    assert '"peakProducts":{"float16":16000000000000.0' in profile_page(profile)
+    assert json.loads(trace_json(profile, {}))
+    assert json.loads(json.dumps(asdict(profile.machine)))["products"] == MACHINE.products
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_is_measured_once(driver: RecordingDriver) -> None:
+    found = peak.known_peak(open_gpu())
+    assert isinstance(found, TilePeak)
+    assert list(found.products) == ["float16", "bfloat16", "tf32", "int8", "float8"]
+    assert all(rate > 0 for rate in (*found.products.values(), found.flops, found.bandwidth))
+    texts = len(driver.texts)
+    assert peak.known_peak(open_gpu()) is found
+    assert len(driver.texts) == texts == 7
+
+
+def test_a_gpu_without_tiles(attach: Attach) -> None:
+    attach(GPUS["t4"])
+    assert type(peak.known_peak(open_gpu())) is Peak
+
+
+def test_calibrations_are_kept(driver: RecordingDriver) -> None:
+    assert driver is not None
+    found = calibrated("cuda")
+    again = from_record(json.loads(json.dumps(to_record(found))))
+    assert (again.peak.flops, again.peak.bandwidth) == (found.peak.flops, found.peak.bandwidth)
+    assert again.products == found.products
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: WEFT_PTXAS and PATH name none")
+@pytest.mark.parametrize("gpu", ["h200", "a100"])
+def test_kernels_that_measure_assemble(attach: Attach, gpu: str) -> None:
+    """With as many products as are counted, and all registers at hand."""
+    attach(GPUS[gpu])
+    processor = processor_of(GPUS[gpu])
+    ptxas = find_ptxas()
+    assert ptxas is not None
+    for kernel in peak.tile_kernels(open_gpu()).values():
+        verify_kernel(kernel)
+        text, shared = ptx_of(kernel, thread_lanes(processor), processor)
+        assert shared <= GPUS[gpu].shared_bytes
+        said = assemble(ptxas, text, processor.processor)
+        assert " 0 bytes spill stores" in said, said
+        assert "wgmma" not in said, said
+        assert ("wgmma.mma_async" in text) is (GPUS[gpu] is H200)
+        assert ("mma.sync" in text) is (GPUS[gpu] is not H200)
