@@ -16,6 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.target import Float32Products, Rates, ThreadTarget, TileProduct
 
 _HOPPER = (9, 0)
+_PTX_84 = 12040  # the first CUDA with PTX 8.4, in which tiles of different types are multiplied
 _AMPERE = (8, 0)
 _FLOAT32_PRODUCTS = {
     "strict": Float32Products.EXACT,
@@ -30,7 +31,7 @@ _LANES_MOST = 1024
 def processor_of(gpu: NvidiaGpu) -> NvidiaProcessor:
     """What LLVM compiles for."""
     if gpu.capability == _HOPPER:
-        return NvidiaProcessor("sm_90a", "+ptx80")
+        return NvidiaProcessor("sm_90a", "+ptx84" if gpu.driver >= _PTX_84 else "+ptx80")
     if gpu.capability >= _AMPERE:
         return NvidiaProcessor("sm_80", "+ptx80")
     major, minor = gpu.capability
@@ -76,6 +77,8 @@ def _tile_products(gpu: NvidiaGpu) -> tuple[TileProduct, ...]:
         return ()
     half, bfloat, single, sums = DType.float16, DType.bfloat16, DType.float32, DType.int32
     bytes_ = [(left, right) for left in (DType.uint8, DType.int8) for right in (DType.uint8, DType.int8)]
+    if gpu.capability == _HOPPER and gpu.driver < _PTX_84:
+        bytes_ = [(left, right) for left, right in bytes_ if left is right]
     if gpu.capability == _HOPPER:
         products = [TileProduct(kind, kind, single, 6.4e12, 64, 128) for kind in (half, bfloat)]
         products.append(TileProduct(single, single, single, 3.2e12, 64, 128))

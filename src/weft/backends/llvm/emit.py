@@ -7,7 +7,7 @@ and i8 in memory; bfloat16 and floats of 8 bits and fewer are computed as float3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,6 +85,7 @@ class Emitter:
         self.sums: dict[str, Sums] = {}  # of tile products; their registers are named by the lanes
         self.unsettled: set[str] = set()  # sums of products that are still computed
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
+        self.hoisted: dict[Any, Value] = {}  # addresses computed before the pipeline that is being written
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -267,24 +268,29 @@ class Emitter:
 
     def address(self, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
         """A place in a buffer, in two steps: first what stays the same in the innermost loop, so that it leaves it."""
-        still, moving = self.split_moving(offset)
-        address = self.buffers[buffer]
-        if still != 0:
-            address = self.builder.gep(address, [self.integer(still)], source_etype=memory_type(dtype))
+        still, moving = self.split_moving(offset, self.moving)
+        found = self.hoisted.get((buffer, still))
+        address = self.still_address(buffer, still, dtype) if found is None else found
         place = self.integer(moving)
         if indirect is not None:
             place = self.builder.add(place, self.lanes.position(self, indirect))
         return self.builder.gep(address, [place], source_etype=memory_type(dtype))
 
-    def split_moving(self, offset: Dim) -> tuple[Dim, Dim]:
-        """An offset as the sum of what stays the same in the innermost loop and what changes."""
+    def still_address(self, buffer: str, still: Dim, dtype: DType) -> Value:
+        address = self.buffers[buffer]
+        if still == 0:
+            return address
+        return self.builder.gep(address, [self.integer(still)], source_etype=memory_type(dtype))
+
+    def split_moving(self, offset: Dim, changing: Collection[str]) -> tuple[Dim, Dim]:
+        """An offset as the sum of what stays the same in the innermost loop and what changes with its variables."""
         if not isinstance(offset, Expr):
             return 0, offset
         still: list[tuple[Monomial, int]] = []
         moving: list[tuple[Monomial, int]] = []
         for term in offset.terms:
             part = Expr((term,)) if term[0] else term[1]
-            changes = any(symbol.name in self.moving for symbol in dims.symbols(part))
+            changes = any(symbol.name in changing for symbol in dims.symbols(part))
             (moving if changes else still).append(term)
         return sum_of(still), sum_of(moving)
 

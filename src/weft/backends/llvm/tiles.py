@@ -6,7 +6,7 @@ knows sums that are not there yet (`unsettled`), and whoever reads them waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, cast
 
 from weft.backends.llvm import assembly as ir
@@ -36,11 +36,13 @@ from weft.ir.kernel import (
     AddSums,
     Buffer,
     Fetch,
+    FetchRun,
     MoveRun,
     MultiplyTiles,
     PutSums,
     PutTile,
     ScaleSums,
+    Statement,
     Sums,
     TileStatement,
 )
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
     from weft.backends.llvm.thread_lanes import ThreadLanes
 
+_REGISTERS = 208  # of a thread, for sums, fragments and what is hoisted
+_FRAGMENTS = 64  # registers that operands of products by warps take
+_HOISTED = 3  # registers for the addresses of a move
 BY_WARPS, BY_GROUPS = "mma.sync", "wgmma"  # how tiles are multiplied
 _BYTE = ir.IntType(8)
 
@@ -230,6 +235,13 @@ def buffer_of(emitter: Emitter, name: str) -> Buffer:
 
 def _place(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
     """The address of an element of a line."""
+    found = emitter.hoisted.get((tile, line, first))
+    offset = _offset(emitter, tile, line, first) if found is None else found
+    return emitter.builder.gep(emitter.buffers[tile], [offset], source_etype=_BYTE)
+
+
+def _offset(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
+    """Bytes from the start of a tile to an element."""
     buffer, builder = buffer_of(emitter, tile), emitter.builder
     if buffer.tile is None:
         raise InternalError(f"{tile} is no tile")
@@ -239,8 +251,35 @@ def _place(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
     column = emitter.integer(dims.floordiv(byte, layout.width) * layout.column_bytes)
     kind = plain.type
     mix = builder.shl(builder.and_(builder.lshr(plain, kind(7)), kind(layout.mixed)), kind(4))
-    offset = builder.add(builder.xor(plain, mix), column)
-    return builder.gep(emitter.buffers[tile], [offset], source_etype=_BYTE)
+    return builder.add(builder.xor(plain, mix), column)
+
+
+def hoist(emitter: Emitter, statements: Iterable[Statement], changing: Set[str]) -> None:
+    """Compute now what moves and fetches of a pipeline need of addresses that its turns do not change.
+
+    As far as there are registers for it: those that do not fit are computed anew in each turn.
+    """
+    held = sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
+    by_warps = _lanes(emitter).tile_products == BY_WARPS
+    room = _REGISTERS - held - (_FRAGMENTS if by_warps else 0)
+    for statement in statements:
+        room -= _HOISTED
+        if room < 0:
+            return
+        match statement:
+            case MoveRun(tile, line, first) | PutTile(tile, line, first):
+                symbols = {symbol.name for value in (line, first) for symbol in dims.symbols(value)}
+                if not symbols & changing:
+                    emitter.hoisted[tile, line, first] = _offset(emitter, tile, line, first)
+            case _:
+                pass
+        match statement:
+            case MoveRun(buffer=buffer, offset=offset) | FetchRun(buffer=buffer, offset=offset):
+                still, _ = emitter.split_moving(offset, changing)
+                if buffer in emitter.buffers and still != 0:
+                    emitter.hoisted[buffer, still] = emitter.still_address(buffer, still, emitter.dtypes[buffer])
+            case _:
+                pass
 
 
 def _move(emitter: Emitter, move: MoveRun) -> None:

@@ -7,6 +7,7 @@ the same turn: the assembler lets nobody read sums while products of another tur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.backends.llvm import assembly as ir
@@ -15,16 +16,23 @@ from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import await_copies, await_products, commit_copies
 from weft.backends.llvm.tile_layout import layout_of
 from weft.backends.llvm.types import element_bytes
+from weft.ir import dims
 from weft.ir.kernel import (
     Barrier,
+    Call,
+    Code,
+    FetchRun,
+    Integer,
     Let,
     MoveRun,
     MultiplyTiles,
     Pipeline,
     PutTile,
+    Repeat,
     Statement,
     Sums,
     View,
+    dims_vary,
     inner_bodies,
 )
 
@@ -60,6 +68,15 @@ class Turns:
         emitter, pipeline = self.emitter, self.pipeline
         tiles.settle(emitter)
         emitter.lanes.barrier(emitter)
+        hoisted = dict(emitter.hoisted)
+        brought = (*pipeline.moves, *pipeline.fetches, *pipeline.puts)
+        changing = {pipeline.variable, *_introduced(brought)}
+        tiles.hoist(emitter, brought, changing)
+        pipeline = self.pipeline = replace(
+            pipeline,
+            moves=self.with_still_masks(pipeline.moves, changing),
+            fetches=self.with_still_masks(pipeline.fetches, changing),
+        )
         for number in range(self.ahead):
             self.move(self.further(self.start, number), emitter.index(number))
         if self.ahead and pipeline.puts:
@@ -67,9 +84,34 @@ class Turns:
         emitter.count(pipeline.variable, self.start, self.stop, 1, self.turn, pipeline.body)
         if self.overlaps:
             emitter.unsettled |= {s.sums for s in pipeline.body if isinstance(s, MultiplyTiles)}
+        emitter.hoisted = hoisted
         tiles.settle(emitter)
         if self.ahead:
             emitter.lanes.barrier(emitter)
+
+    def with_still_masks(self, statements: tuple[Statement, ...], changing: set[str]) -> tuple[Statement, ...]:
+        """Statements in whose masks a variable stands for what of indices no turn changes, computed now."""
+        emitter = self.emitter
+
+        def still_code(code: Code) -> Code:
+            match code:
+                case Call(function, arguments, dtype):
+                    return Call(function, tuple(map(still_code, arguments)), dtype)
+                case Integer(value):
+                    still, moving = emitter.split_moving(value, changing)
+                    if not dims_vary(still):
+                        return code
+                    name = f".still {still}"
+                    emitter.variables.setdefault(name, emitter.integer(still))
+                    return Integer(moving + dims.symbol(name, None, None))
+            return code
+
+        return tuple(
+            replace(statement, mask=still_code(statement.mask))
+            if isinstance(statement, (MoveRun, FetchRun)) and statement.mask is not None
+            else statement
+            for statement in statements
+        )
 
     def turn(self) -> None:
         emitter, builder = self.emitter, self.emitter.builder
@@ -196,6 +238,20 @@ class Turns:
                 tiles.settle(emitter)
 
         self.at(now, stage, write, body)
+
+
+def _introduced(statements: Iterable[Statement]) -> set[str]:
+    """The variables of statements and of those inside of them."""
+    found: set[str] = set()
+    for statement in statements:
+        match statement:
+            case Let(name) | Repeat(name) | Pipeline(name):
+                found.add(name)
+            case _:
+                pass
+        for inner in inner_bodies(statement):
+            found |= _introduced(inner)
+    return found
 
 
 def _brought(statements: Iterable[Statement]) -> set[str]:
