@@ -134,3 +134,30 @@ def test_transposed_in_a_model(kernel: tuple[int, int], strides: tuple[int, int]
     (wanted,) = onnxruntime_run(built, {"x": x})
     found = weft.load(built, device="webgpu:llvmpipe", cache=False).run({"x": x})["y"]
     assert_close(found, wanted.astype(np.float64), F32)
+
+
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_few_and_many_images(kernel: int, stride: int) -> None:
+    """One work serves both, with a kernel for each; results have the same bits."""
+    random = np.random.default_rng(9)
+    channels, size, pads = 24, 19, ((kernel // 2, kernel // 2),) * 2
+    primitive = Convolve((stride, stride), (1, 1), pads, channels)
+    w = random.normal(size=(channels, 1, kernel, kernel)).astype(np.float16)
+    images = random.normal(size=(100, channels, size, size)).astype(np.float16)
+    batch, out = dims.symbol("n", 1), (size - 1) // stride + 1
+    x = tensor_of(images, channels_last(4), (batch, channels, size, size))
+    result = StoredTensor(DType.float16, (batch, channels, out, out), channels_last(4))
+    work = convolved(depthwise_work, primitive, x, tensor_of(w), result, None, targets()["sharing"], constant_w=w)
+    assert len(work.launches) == 2
+    bits = []
+    for count in (1, 3, 100):
+        given = images[:count]
+        bound = {"n": count}
+        assert sorted(dims.evaluate(launch.blocks, bound) > 0 for launch in work.launches) == [False, True]
+        (found,), _ = run_work(work, [(given, channels_last(4)), (w, row_major(4))], [result], bound)
+        wide = [array.astype(np.float64) for array in (given, w)]
+        wanted = convolve(primitive, *wide, channels, pads, (count, channels, out, out))
+        assert_close(found, wanted, DType.float16)
+        bits.append(found[0].tobytes())
+    assert len(set(bits)) == 1

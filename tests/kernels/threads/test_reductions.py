@@ -175,3 +175,23 @@ def test_an_expression_of_two_tensors() -> None:
             work = reduce_work(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
             (found,), _ = run_work(work, [(first, layout), (second, layout)], [result])
             np.testing.assert_allclose(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [F32, DType.float16])
+@pytest.mark.parametrize("sizes", [(32, 61, 59), (40, 31, 31), (33, 50, 3), (3, 40, 90), (130, 7, 7)], ids=str)
+def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType) -> None:
+    """Channels are innermost. What an image gives has the same bits however many there are, known or not."""
+    rng = np.random.default_rng(11)
+    arrays = rng.normal(1, 3, (5, *sizes)).astype(dtype.numpy)
+    layout = Layout((0, 2, 3, 1))
+    bits = []
+    for batch, count in ((1, 1), (5, 5), (dims.symbol("n", 1), 1), (dims.symbol("n", 1), 5)):
+        domain: tuple[Dim, ...] = (batch, *sizes)
+        array = arrays[:count]
+        result = StoredTensor(dtype, domain[:2], row_major(2))
+        given = [tensor_of(array, layout, domain)]
+        work = reduce_work(Reduce("sum", (2, 3)), plain(domain, dtype), domain, given, result, given_target("sharing"))
+        (found,), _ = run_work(work, [(array, layout)], [result], {"n": count})
+        check(found, array, "sum", (2, 3), dtype, f"seed 11: {dtype}{sizes} of {count}")
+        bits.append(found[0].tobytes())
+    assert len(set(bits)) == 1

@@ -309,7 +309,11 @@ class _Direct:
             for pixel in range(self.pixels):
                 window = self.phase[-1]
                 met.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, weights))
-        for column, pairs in met.items():
+        columns = list(met)
+        if self.target.sharing_pays:  # taps in their order for each pixel, however many pixels a thread has
+            columns.sort(key=lambda column: column if isinstance(column, int) else 0)
+        for column in columns:
+            pairs = met[column]
             inside = self.column(column, statements)
             mask = all_of([test for test in (row, inside) if test is not None])
             elements = self.elements(column, mask, statements)
