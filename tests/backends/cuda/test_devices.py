@@ -98,7 +98,7 @@ def test_code_is_told(driver: RecordingDriver) -> None:
 
 
 _BODILESS = pytest.mark.xfail(
-    strict=True, reason="kept kernels have no body: empty ones are compiled for other indices"
+    strict=True, reason="kept kernels have no body; empty ones are compiled for large tensors"
 )
 
 

@@ -1,0 +1,175 @@
+"""What becomes of small models is taken by NVIDIA's assembler, for GPUs of several generations and all precisions.
+
+Kernels that multiply tiles keep all their numbers in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from backends.cuda.conftest import GPUS, Attach
+from backends.cuda.recording_driver import H200
+from backends.llvm.ptx import assemble, find_ptxas
+from frontend.samples import model, node, tensor, value
+from onnx import TensorProto, helper
+
+import weft
+from weft.backends.cuda.processors import processor_of
+
+PTXAS = find_ptxas()
+pytestmark = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS and PATH name none")
+F32, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+def zeros(name: str, *shape: int, dtype: Any = np.float32) -> onnx.TensorProto:
+    return tensor(name, np.zeros(shape, dtype))
+
+
+def layer(kind: int = F32, rows: Any = 512) -> onnx.ModelProto:
+    """A product with what a layer of a network does around it."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    return model(
+        [
+            node("MatMul", ["x", "w"], ["p"]),
+            node("Add", ["p", "b"], ["q"]),
+            node("Gelu", ["q"], ["g"], approximate="tanh"),
+            node("MatMul", ["g", "v"], ["r"]),
+            node("Add", ["r", "x"], ["s"]),
+            node("LayerNormalization", ["s", "scale"], ["y"]),
+        ],
+        [value("x", [rows, 512], kind)],
+        [value("y", [rows, 512], kind)],
+        [
+            zeros("w", 512, 1024, dtype=dtype),
+            zeros("v", 1024, 512, dtype=dtype),
+            zeros("b", 1024, dtype=dtype),
+            zeros("scale", 512, dtype=dtype),
+        ],
+    )
+
+
+def attention(kind: int = F32) -> onnx.ModelProto:
+    names = ("q", "k", "v")
+    return model(
+        [node("Attention", list(names), ["y"], is_causal=1)],
+        [value(name, [2, 4, 256, 64], kind) for name in names],
+        [value("y", [2, 4, 256, 64], kind)],
+        opsets={"": 23},
+    )
+
+
+def images(kind: int = F32) -> onnx.ModelProto:
+    """A dense, a depthwise and a pointwise convolution, and a pool."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    return model(
+        [
+            node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+            node("Relu", ["a"], ["b"]),
+            node("Conv", ["b", "d"], ["c"], pads=[1] * 4, group=64, strides=[2, 2]),
+            node("Conv", ["c", "u"], ["e"]),
+            node("MaxPool", ["e"], ["f"], kernel_shape=[3, 3], strides=[2, 2]),
+            node("GlobalAveragePool", ["f"], ["y"]),
+        ],
+        [value("x", [2, 32, 56, 56], kind)],
+        [value("y", None, kind)],
+        [
+            zeros("w", 64, 32, 3, 3, dtype=dtype),
+            zeros("d", 64, 1, 3, 3, dtype=dtype),
+            zeros("u", 128, 64, 1, 1, dtype=dtype),
+        ],
+    )
+
+
+def bytes_() -> onnx.ModelProto:
+    return model(
+        [node("MatMulInteger", ["x", "w", "p"], ["y"])],
+        [value("x", [1024, 1024], TensorProto.UINT8)],
+        [value("y", [1024, 1024], TensorProto.INT32)],
+        [zeros("w", 1024, 1024, dtype=np.int8), tensor("p", np.uint8(3))],
+    )
+
+
+def odds() -> onnx.ModelProto:
+    """What is neither a product nor a map: sorting, gathering, scattering, sums along rows, in other types too."""
+    results = {"top": F32, "places": TensorProto.INT64, "e": TensorProto.DOUBLE, "m": F32}
+    return model(
+        [
+            node("Gather", ["x", "at"], ["g"]),
+            node("TopK", ["g", "count"], ["top", "places"]),
+            node("CumSum", ["g", "one"], ["c"]),
+            node("ScatterElements", ["g", "at2", "updates"], ["s"], axis=1, reduction="add"),
+            node("Softmax", ["s"], ["t"]),
+            node("Cast", ["t"], ["wide"], to=TensorProto.DOUBLE),
+            node("Erf", ["wide"], ["e"]),
+            node("ReduceMax", ["c"], ["m"], keepdims=0),
+        ],
+        [value("x", [100, 300])],
+        [value(name, None, kind) for name, kind in results.items()],
+        [
+            tensor("at", np.arange(50) % 7),
+            tensor("count", np.int64([5])),
+            tensor("one", np.int64(1)),
+            tensor("at2", np.zeros((50, 3), np.int64)),
+            zeros("updates", 50, 3),
+        ],
+    )
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "layer": layer,
+    "layer_half": lambda: layer(F16),
+    "layer_any_rows": lambda: layer(F32, "rows"),
+    "attention": attention,
+    "attention_half": lambda: attention(F16),
+    "images": images,
+    "images_half": lambda: images(F16),
+    "bytes": bytes_,
+    "odds": odds,
+}
+SINGLE = ("layer", "layer_any_rows", "attention", "images")  # what a precision makes a difference for
+_OLD_PTX = pytest.mark.xfail(strict=True, reason="uint8 times int8 by groups of warps is of PTX 8.4, asked for is 8.0")
+CASES = [
+    *(("h200", precision, name) for precision in ("float32", "tf32", "fast", "strict") for name in SINGLE),
+    *(("h200", "float32", name) for name in MODELS if name not in (*SINGLE, "bytes")),
+    pytest.param("h200", "float32", "bytes", marks=_OLD_PTX),
+    *(("a100", precision, name) for precision in ("float32", "tf32", "fast") for name in ("layer", "attention")),
+    *(("a100", "float32", name) for name in ("layer_half", "attention_half", "images", "bytes")),
+    *(("t4", "float32", name) for name in ("layer", "layer_half", "attention", "odds")),
+]
+TILES = {"h200": "wgmma.mma_async", "a100": "mma.sync"}
+
+
+@pytest.fixture(scope="session")
+def assembled() -> set[tuple[str, str]]:
+    """Kernels that were assembled already, by processor and name."""
+    return set()
+
+
+@pytest.mark.parametrize(("gpu", "precision", "name"), CASES)
+def test_models_assemble(attach: Attach, assembled: set[tuple[str, str]], gpu: str, precision: str, name: str) -> None:
+    assert PTXAS is not None
+    driver = attach(GPUS[gpu])
+    processor = processor_of(GPUS[gpu]).processor
+    kernels: dict[str, str] = {}
+    driver.check = kernels.__setitem__
+    weft.load(MODELS[name](), device="cuda", precision=precision, cache=False)
+    assert kernels
+    new = {kernel: text for kernel, text in kernels.items() if (processor, kernel) not in assembled}
+    with ThreadPoolExecutor(2) as workers:
+        said = list(workers.map(lambda text: assemble(PTXAS, text, processor), new.values()))
+    for (kernel, text), words in zip(new.items(), said):
+        if any(instruction in text for instruction in TILES.values()):
+            assert " 0 bytes spill stores, 0 bytes spill loads" in words, f"{kernel}: {words}"
+            assert "wgmma" not in words, f"{kernel}: {words}"
+        assembled.add((processor, kernel))
+    found = {instruction for instruction in TILES.values() for text in kernels.values() if instruction in text}
+    if gpu == "t4" or name == "odds" or (precision == "strict" and name in SINGLE):
+        assert not found
+    elif name.endswith("half") or name == "bytes" or precision in ("tf32", "fast"):  # others decide by what it costs
+        assert TILES[gpu] in found
+    assert GPUS[gpu] is H200 or "wgmma.mma_async" not in found
