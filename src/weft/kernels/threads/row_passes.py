@@ -16,7 +16,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Register, Statement, When, block, dims_vary
-from weft.ir.scalar import walk
+from weft.ir.scalar import FlatLoad, flat_loads, walk
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.loop_nest import Body, Span, loops, masked
@@ -32,6 +32,7 @@ from weft.kernels.threads.points import digits, divisor
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them
 UNROLLED = 4  # elements that a lane loads before it waits for the first
+MOST_AHEAD = 32  # elements that a lane reads before the first pass
 UNROLLED_SHARING = 8  # the same, where lanes share rows
 SIDE_BY_SIDE = 32  # rows of a block, where neighbours in memory belong to neighbouring rows
 MANY_THREADS = 256  # for each unit, that keep a device busy
@@ -272,11 +273,23 @@ class _Builder:
             places = self.merged.places(self.groups(row, self.flat(row, position)))
             lowerings.append(Lowering(self.views, places, self.builder, row.known, reads, statements))
             lowerings[-1].expect(elements)
+        for load in self.read_ahead(slots):
+            for lowering in lowerings:
+                lowering.expect([load])  # a second use, so that it stays in a register
+                lowering.code(load)
         for part in self.sweep.passes:
             if part.elements:
                 statements += self.pass_in_registers(part, row, lowerings, masks, statements)
             statements += self.once(part.then, row)
         return tuple(statements)
+
+    def read_ahead(self, slots: int) -> list[FlatLoad]:
+        """What only later passes read, and is read before the first one, as nobody should wait for it in between."""
+        first, *later = [part for part in self.sweep.passes if part.elements]
+        known = [load for element in first.elements for load in flat_loads(self.moved[id(element)])]
+        found = [load for part in later for element in part.elements for load in flat_loads(self.moved[id(element)])]
+        all_of_them = list(dict.fromkeys([*known, *found]))
+        return all_of_them if found and self.shares and slots * len(all_of_them) <= MOST_AHEAD else []
 
     def readable(self, position: Dim, inside: Code | None, row: _Row) -> tuple[Dim, Code | None]:
         """A position that may be behind the end of a row, as one to read at, and the mask for that."""
