@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from backends.cuda.conftest import Attach
 from backends.cuda.recording_driver import A100, H200, T4, RecordingDriver
 from backends.cuda.test_graphs import ONE
+from frontend.samples import model, node, tensor, value
 from test_api import X, affine
 
 import weft
@@ -97,15 +99,12 @@ def test_code_is_told(driver: RecordingDriver) -> None:
     assert not driver.texts
 
 
-_BODILESS = pytest.mark.xfail(
-    strict=True, reason="kept kernels have no body; empty ones are compiled for large tensors"
-)
+_BODILESS = pytest.mark.xfail(strict=True, reason="kept kernels have no body, from which other code would be compiled")
 
 
 @pytest.mark.parametrize("kept", [False, pytest.param(True, marks=_BODILESS)])
-def test_code_for_large_tensors_of_a_model_that_was_kept(
-    attach: Attach, monkeypatch: pytest.MonkeyPatch, kept: bool
-) -> None:
+def test_code_for_large_tensors(attach: Attach, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """Of models that were kept, too."""
     driver = attach(H200)
     loaded = weft.load(affine(), device="cuda", cache=kept)
     monkeypatch.setattr(launches, "_MOST_SHORT", 1)
@@ -113,3 +112,25 @@ def test_code_for_large_tensors_of_a_model_that_was_kept(
     loaded.run({"x": X})
     assert driver.texts
     assert all("st.global" in text for text in driver.texts)
+
+
+@pytest.mark.parametrize("kept", [False, pytest.param(True, marks=_BODILESS)])
+def test_code_for_results_that_start_anywhere(attach: Attach, kept: bool) -> None:
+    """The second part of a concatenation, 40 bytes from its start, is not written by 16 bytes at once."""
+    driver = attach(H200)
+    joined = model(
+        [
+            node("Sin", ["a"], ["c"]),
+            node("MatMul", ["b", "w"], ["d"]),
+            node("Reshape", ["d", "flat"], ["e"]),
+            node("Concat", ["c", "e"], ["y"], axis=0),
+        ],
+        [value("a", [10]), value("b", [64, 256])],
+        [value("y", None)],
+        [tensor("w", np.ones((256, 128), np.float32)), tensor("flat", np.int64([-1]))],
+    )
+    loaded = weft.load(joined, device="cuda", cache=kept)
+    driver.texts.clear()
+    loaded.run({"a": np.ones(10, np.float32), "b": np.ones((64, 256), np.float32)})
+    assert driver.texts
+    assert not any("st.global.v4" in text for text in driver.texts)
