@@ -22,6 +22,7 @@ _MOST_MEGABYTES = 64.0  # of all parts
 _ROW_START = 1.0  # microseconds in which lanes that share sums add them up
 _LEAST_ROWS = 3  # for tiles that lanes multiply together
 _AHEAD_SECONDS = 1e-6  # until bytes that were asked for are there
+_NOT_HIDDEN = 0.5  # part of a block's waiting that others of its unit do not hide
 _ROW_SPEED = 0.25  # part of a unit's speed that lanes reach which read everything for themselves
 
 
@@ -69,7 +70,8 @@ def tile_time(rates: Rates, tile: TileShape, speed: TileSpeed, parts: int, exten
 class TensorWork:
     """What tile products do for a product: at which speed of a unit, how many for each of it, and bytes of an element
     as tiles have it. Elements that are made so beforehand take `formed` bytes, of the left and the right operand.
-    `share` is which part of a tile's speed is reached, `ahead` the bytes that a block has on their way.
+    `share` is which part of a tile's speed is reached, `ahead` the bytes that a block has on their way, `written` those
+    of an element of the result.
     """
 
     unit_flops: float
@@ -78,6 +80,7 @@ class TensorWork:
     formed: tuple[float, float] = (0.0, 0.0)
     share: float = 1.0
     ahead: float = 1e9
+    written: float = 4.0
 
 
 def tensor_time(
@@ -88,15 +91,18 @@ def tensor_time(
     blocks = grid * parts * -(-rows // height) * -(-columns // width)
     depth = -(-sums // (parts * deep)) * deep
     each = -(-blocks // rates.compute_units)
-    share = (np.minimum(each, speed.resident) - 1) / max(speed.resident - 1, 1)
-    reached = speed.alone + (speed.full - speed.alone) * share
-    speed_reached = work.unit_flops * work.share * reached
-    multiplied = 2 * work.products * each * height * width * depth / speed_reached * _MICRO
+    rest = each % speed.resident  # blocks of a unit that are left for its last turn
+    share = (rest - 1) / max(speed.resident - 1, 1)
+    block = 2 * work.products * height * width * depth / (work.unit_flops * work.share) * _MICRO
+    reached = speed.alone + (speed.full - speed.alone) * np.maximum(share, 0)
+    last = rest / reached
+    multiplied = block * ((each - rest) / speed.full + last)
     ahead = np.minimum(each, speed.resident) * work.ahead / _AHEAD_SECONDS
     reading = each * (height + width) * depth * work.element / np.minimum(rates.unit_bandwidth, ahead) * _MICRO
     once = grid * (rows + columns) * sums * work.element / rates.memory_bandwidth * _MICRO
-    writing = 4 * grid * rows * columns / rates.workspace_bandwidth * _MICRO
+    writing = work.written * grid * rows * columns / rates.workspace_bandwidth * _MICRO
     waiting = rates.latency_seconds * _MICRO * np.minimum(depth / deep, 4) + speed.start
+    waiting = waiting * (1 + _NOT_HIDDEN * (-(-each // speed.resident) - 1))
     found = rates.launch_seconds * _MICRO + waiting + np.maximum(np.maximum(multiplied, reading), once + writing)
     for bytes, across in zip(work.formed, (rows, columns)):
         if bytes:

@@ -125,21 +125,21 @@ class RatedTensorTile:
 
 # groups of warps multiply 64 rows at a time
 _GROUPED = (
-    RatedTensorTile(128, 256, 256, TileSpeed(0.9, 0.9, 1, 3.0)),
-    RatedTensorTile(256, 128, 256, TileSpeed(0.85, 0.85, 1, 3.0)),
-    RatedTensorTile(128, 128, 256, TileSpeed(0.7, 0.85, 2, 2.5)),
-    RatedTensorTile(128, 64, 256, TileSpeed(0.5, 0.75, 2, 2.0)),
-    RatedTensorTile(64, 128, 128, TileSpeed(0.5, 0.75, 2, 2.0)),
-    RatedTensorTile(64, 64, 128, TileSpeed(0.3, 0.65, 3, 1.5)),
+    RatedTensorTile(128, 256, 256, TileSpeed(0.92, 0.92, 1, 3.0)),
+    RatedTensorTile(256, 128, 256, TileSpeed(0.88, 0.88, 1, 3.0)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.74, 0.95, 2, 2.5)),
+    RatedTensorTile(128, 64, 256, TileSpeed(0.57, 0.95, 2, 2.0)),
+    RatedTensorTile(64, 128, 128, TileSpeed(0.57, 0.85, 2, 2.0)),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.33, 0.7, 3, 1.5)),
     RatedTensorTile(64, 32, 128, TileSpeed(0.18, 0.45, 3, 1.5)),
 )
 _GROUPED_PARTS = (
-    RatedTensorTile(128, 128, 256, TileSpeed(0.72, 0.72, 1, 2.5)),
-    RatedTensorTile(128, 128, 256, TileSpeed(0.7, 0.7, 1, 2.5), line_part=2),
-    RatedTensorTile(128, 64, 256, TileSpeed(0.55, 0.55, 1, 2.0)),
-    RatedTensorTile(64, 128, 128, TileSpeed(0.5, 0.6, 2, 2.0), line_part=2),
-    RatedTensorTile(64, 64, 128, TileSpeed(0.4, 0.55, 2, 1.5)),
-    RatedTensorTile(64, 32, 128, TileSpeed(0.25, 0.4, 2, 1.5)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.79, 0.79, 1, 2.5)),
+    RatedTensorTile(128, 128, 256, TileSpeed(0.87, 0.87, 1, 2.5), line_part=2),
+    RatedTensorTile(128, 64, 256, TileSpeed(0.77, 0.77, 1, 2.0)),
+    RatedTensorTile(64, 128, 128, TileSpeed(0.5, 0.82, 2, 2.0), line_part=2),
+    RatedTensorTile(64, 64, 128, TileSpeed(0.5, 0.72, 2, 1.5)),
+    RatedTensorTile(64, 32, 128, TileSpeed(0.27, 0.5, 2, 1.5)),
 )
 # warps multiply 16 rows at a time
 _SINGLE = (
