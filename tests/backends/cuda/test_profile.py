@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from typing import Any
 
@@ -12,6 +12,7 @@ import onnx
 import pytest
 from backends.cuda.conftest import GPUS, Attach
 from backends.cuda.recording_driver import H200, RecordingDriver
+from backends.llvm.emulated import run_kernel
 from backends.llvm.ptx import assemble, find_ptxas
 from frontend.samples import model, node, tensor, value
 from rich.console import Console
@@ -25,7 +26,7 @@ from weft.cli.kernel_table import print_kernels
 from weft.cost.calibration import from_record, to_record
 from weft.cost.roofline import Peak, TileArithmetic, TilePeak, tile_arithmetic, tile_kind
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Kernel, TileForm
+from weft.ir.kernel import Kernel, Put, TileForm
 from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.report.page import profile_page
@@ -158,3 +159,22 @@ def test_kernels_that_measure_assemble(attach: Attach, gpu: str) -> None:
         assert "wgmma" not in said, said
         assert ("wgmma.mma_async" in text) is (GPUS[gpu] is H200)
         assert ("mma.sync" in text) is (GPUS[gpu] is not H200)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_kernels_that_measure_multiply(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What they would write, emulated, are the products of what is in their tiles."""
+    assert driver is not None
+    monkeypatch.setattr(peak, "_TILE_TURNS", 2)
+    kernel = peak.tile_kernels(open_gpu())[kind]
+    put = kernel.body[-1]
+    assert isinstance(put, Put)
+    kernel = replace(kernel, body=(*kernel.body[:-1], replace(put, mask=None)))
+    empty = np.zeros(kernel.lanes, kernel.buffers[0].dtype.numpy)
+    found = run_kernel(kernel, [empty], 1, lanes=thread_lanes(processor_of(H200)))[-1]
+    left, right = (
+        (np.arange(form.rows)[:, None] * 37 + np.arange(form.depth) * 101) % 113 / (1 if kind == "int8" else 64)
+        for form in (buffer.tile for buffer in kernel.buffers)
+        if form is not None
+    )
+    np.testing.assert_array_equal(found, 2 * (left @ right.T).reshape(-1)[: kernel.lanes])
