@@ -80,3 +80,28 @@ def test_rows_with_infinities_and_nan() -> None:
         with np.errstate(invalid="ignore"):
             wide = np.exp(x - x.max(axis=1, keepdims=True))
             np.testing.assert_allclose(found, wide / wide.sum(axis=1, keepdims=True), 1e-5)
+
+
+LONG_CASES = ("softmax", "softmax_of_middle", "log_softmax", "costly_before", "norm", "instance", "mean_variance")
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+@pytest.mark.parametrize("shape", [(1, 4, 70001), (2, 2500, 5), (1, 3001, 36), (40, 5, 2100)], ids=str)
+def test_few_long_rows(case: str, shape: tuple[int, int, int]) -> None:
+    """Reductions of a group that are kernels of their own, in any layout, of a known and an unknown batch."""
+    nodes, _ = CASES[case]
+    used = {value for each in nodes for value in each.input}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        weights = {"w": rng.normal(size=shape[-1]), "b": rng.normal(size=shape[-1]), "s": rng.normal(size=shape[1])}
+        constants = {key: value.astype(np.float32) for key, value in weights.items() if key in used}
+        named = [shape[0] if seed % 2 else "n", *shape[1:]]
+        program = program_of(nodes, {key: named for key in ("x", "r") if key in used}, constants)
+        inputs = [rng.normal(0, 2, shape).astype(np.float32) for _ in program.inputs]
+        sizes = {"n": shape[0]}
+        (found,), _ = run_groups(program, inputs, sizes, rng, target=given_target("sharing"), run=run_work)
+        expected = onnx_in_float64(nodes, dict(zip([v.name for v in program.inputs], inputs)), constants)
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(
+            found, expected, 1e-4, 1e-5 * scale + 1e-9, err_msg=f"{case} of {shape}, seed {seed}"
+        )
