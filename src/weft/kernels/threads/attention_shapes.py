@@ -18,6 +18,7 @@ from weft.kernels.threads.lane_groups import power_of_two
 ROWS = 64  # of a block
 KEYS, FEW_KEYS = 64, 32  # of a piece; and where numbers take several elements
 STAGES = 2
+LANE_SHARES = 2  # times the lanes that products need: they take up the scores of a row sooner
 LEAST_LINE = 16
 ELSEWHERE = 2048  # bytes of shared memory that are left to others
 _MOVED_BYTES = 16
@@ -29,7 +30,7 @@ _HALF_WORD, _UPPER = Number(16, DType.uint32), Number(0xFFFF0000, DType.uint32)
 FEWEST_KEYS = 512  # that are split: below, joining the parts takes longer than it saves
 LEAST_PART = 128  # keys of a part
 MOST_PARTS = 32
-BLOCKS_A_UNIT = 2
+BLOCKS_A_UNIT = 4  # that hide each other's waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def product_shape(attention: Attention, target: ThreadTarget) -> ProductShape | 
     product = target.tile_product(element, element)
     if product is None or product.sums is not FLOAT or ROWS % product.rows:
         return None
-    lanes = ROWS // product.rows * product.lanes
+    lanes = LANE_SHARES * ROWS // product.rows * product.lanes
     line = target.tile_line_bytes // element.numpy.itemsize
     deep_line = min(line, max(power_of_two(attention.depth), LEAST_LINE))
     columns = min(line if element is not FLOAT else 2 * line, max(power_of_two(attention.width), LEAST_LINE))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.kernel import Code, MoveRun, PutTile, Register, Statement, TileForm, lane
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Call, Code, Integer, MoveRun, PutTile, Register, Statement, TileForm, lane
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, fetch_run
 from weft.kernels.threads.depth import Depth, DepthPiece
 from weft.kernels.threads.number_parts import formed
@@ -94,12 +95,21 @@ class _Piece:
                 place, mask = self.element(along.places(first, operand.chunk), line)
             else:
                 place, mask = self.element(along.places(line), first)
+            mask = self.there(along, first if operand.turned else line, mask)
             source = operand.side.buffer.name
             found += [
                 MoveRun(tile.name, line, first, operand.chunk, source, place + plane * operand.plane, mask)
                 for plane, tile in enumerate(operand.tiles)
             ]
         return found
+
+    def there(self, along: TileAxis, within: Dim, mask: Code | None) -> Code | None:
+        """A mask for what lies across, too: all blocks would read the last row over and over in place of others."""
+        if dims.mod(along.count, along.extent) == 0:
+            return mask
+        count = Integer(self.operand.builder.named(f"{along.name}s", along.count))
+        test = Call("less", (Integer(along.first + within), count), DType.bool)
+        return test if mask is None else Call("logical_and", (test, mask), DType.bool)
 
     def fetched(self, along: TileAxis) -> tuple[list[Statement], list[Statement]]:
         """What fetches, and what puts."""
