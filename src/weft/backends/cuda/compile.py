@@ -1,22 +1,27 @@
 """Kernels -> code for a GPU: PTX by LLVM, assembled by the driver, each under a name of its own.
 
-An object is a `KernelCode` as bytes. Kernels are compiled side by side, and what the cache has is neither written nor
+An object is a `KernelCode` as bytes, with the kernel itself: programs that were kept have but the names of theirs, and
+a launch may need other code of one. Kernels are compiled side by side, and what the cache has is neither written nor
 assembled. Code depends on the driver, which assembles it, so its version is part of the name.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
 import struct
 import sys
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, create_string_buffer, string_at
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import llvmlite
 
 from weft.backends.cuda.gpu import Gpu
 from weft.backends.cuda.library import DriverError
 from weft.backends.cuda.processors import processor_of, thread_lanes
+from weft.backends.cuda.runs import runs_of
 from weft.backends.llvm import assembly
 from weft.backends.llvm.compilation import PIPELINE, assembly_text
 from weft.backends.llvm.emit import emit
@@ -35,7 +40,7 @@ from weft.threads import Team, usable_cores
 Progress = Callable[[float], None]
 _PTX_INPUT = 1  # CU_JIT_INPUT_PTX
 _ERROR_LOG, _ERROR_LOG_SIZE = 5, 6  # options of the assembler
-_HEAD = struct.Struct("<I")
+_HEAD = struct.Struct("<III")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,25 @@ class KernelCode:
 
     shared_bytes: int
     code: bytes
+    runs: Mapping[str, int] = field(default_factory=dict)  # see `runs_of`
+    packed: bytes = b""  # the kernel, to be compiled otherwise
+
+    @property
+    def kernel(self) -> Kernel:
+        found = pickle.loads(zlib.decompress(self.packed))
+        assert isinstance(found, Kernel)
+        return found
 
     def encode(self) -> bytes:
-        return _HEAD.pack(self.shared_bytes) + self.code
+        runs = json.dumps(dict(self.runs)).encode()
+        return _HEAD.pack(self.shared_bytes, len(runs), len(self.packed)) + runs + self.packed + self.code
 
     @classmethod
     def decode(cls, content: bytes) -> KernelCode:
-        return cls(_HEAD.unpack_from(content)[0], content[_HEAD.size :])
+        shared, runs, packed = _HEAD.unpack_from(content)
+        start = _HEAD.size + runs
+        known = json.loads(content[_HEAD.size : start])
+        return cls(shared, content[start + packed :], known, content[start : start + packed])
 
 
 def compile_program(
@@ -96,7 +113,8 @@ def compile_kernels(
 def compile_kernel(kernel: Kernel, lanes: ThreadLanes, gpu: Gpu) -> KernelCode:
     """One kernel, from its form to what the GPU runs."""
     text, shared_bytes = ptx_of(kernel, lanes, processor_of(gpu.described))
-    return KernelCode(shared_bytes, assembled(kernel.name, text, gpu))
+    packed = zlib.compress(pickle.dumps(kernel, protocol=5), 1)
+    return KernelCode(shared_bytes, assembled(kernel.name, text, gpu), runs_of(kernel), packed)
 
 
 def ptx_of(kernel: Kernel, lanes: ThreadLanes, processor: NvidiaProcessor) -> tuple[str, int]:

@@ -20,7 +20,6 @@ from weft.backends.cuda.compile import KernelCode, compile_kernels
 from weft.backends.cuda.gpu import Function, Gpu, elapsed_nanoseconds
 from weft.backends.cuda.library import DriverError, Library, is_own_process
 from weft.backends.cuda.processors import processor_of, thread_lanes
-from weft.backends.cuda.runs import runs_of
 from weft.backends.llvm.thread_lanes import LARGEST_ACCESS, ThreadLanes
 from weft.backends.naming import kernel_names
 from weft.backends.resident.device import BufferSlice, Find
@@ -255,7 +254,6 @@ class CudaLaunches:
         self.codes = codes
         self._usual = thread_lanes(processor_of(gpu.described))
         self._functions: dict[tuple[str, ThreadLanes], Function] = {}
-        self._runs: dict[str, dict[str, int]] = {}  # by the kernel's name
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:  # noqa: ARG002
         """Bring the code of these launches onto the GPU."""
@@ -308,9 +306,7 @@ class CudaLaunches:
         shared = [buffer for buffer in launch.kernel.buffers if buffer.local_size is None]
         sizes = [part.size // buffer.dtype.numpy.itemsize for buffer, part in zip(shared, slices)]
         large = max((*sizes, *map(abs, launch.parameters), launch.blocks), default=0) > _MOST_SHORT
-        runs = self._runs.get(launch.kernel.name)
-        if runs is None:
-            runs = self._runs[launch.kernel.name] = runs_of(launch.kernel)
+        runs = self.codes[launch.kernel.name].runs
         unaligned = [
             buffer.name
             for buffer, part in zip(shared, slices)
@@ -326,7 +322,9 @@ class CudaLaunches:
         key = kernel.name, lanes
         found = self._functions.get(key)
         if found is None:
-            code = self.codes[kernel.name] if lanes == self._usual else compile_kernels([(kernel, lanes)], self.gpu)[0]
+            code = self.codes[kernel.name]
+            if lanes != self._usual:
+                (code,) = compile_kernels([(code.kernel, lanes)], self.gpu)
             found = self.gpu.load(key, kernel.name, code.code, code.shared_bytes)
             self._functions[key] = found
         return found
