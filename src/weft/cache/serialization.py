@@ -61,9 +61,24 @@ def restore(structure: bytes, arrays: memoryview) -> Any:
     return _Reader(inner, shared, arrays).load()
 
 
+def kernel_bytes(whole: Kernel) -> bytes:
+    """A kernel with its body, for those who may have to compile it again."""
+    stream = io.BytesIO()
+    _Writer(stream, share=False, bodies=True).dump(whole)
+    return stream.getvalue()
+
+
+def kernel_of(content: bytes) -> Kernel:
+    """The kernel again; an exception of any kind where the content is not of this making."""
+    found = _Reader(content, (), memoryview(b"")).load()
+    assert isinstance(found, Kernel)
+    return found
+
+
 class _Writer(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, share: bool = True) -> None:
+    def __init__(self, stream: io.BytesIO, share: bool = True, bodies: bool = False) -> None:
         super().__init__(stream, protocol=5)
+        self._bodies = bodies  # whether kernels keep theirs
         self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
         self._share = share
         self.arrays: list[Constant] = []
@@ -84,7 +99,7 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         match value:
-            case Kernel():  # known by its name: its body is the code's business
+            case Kernel() if not self._bodies:  # known by its name: its body is the code's business
                 return Kernel, (value.name, value.buffers, value.parameters, value.lanes, ())
             case np.ndarray():
                 return _objects, (value.shape, value.ravel().tolist())

@@ -8,7 +8,6 @@ assembled. Code depends on the driver, which assembles it, so its version is par
 from __future__ import annotations
 
 import json
-import pickle
 import struct
 import sys
 import zlib
@@ -30,6 +29,7 @@ from weft.backends.llvm.thread_lanes import ThreadLanes, launched_shared_bytes
 from weft.backends.naming import named_kernels, named_sections
 from weft.cache.code import CodeCache, shared_cache
 from weft.cache.digests import key_of, package_digest
+from weft.cache.serialization import kernel_bytes, kernel_of
 from weft.errors import KernelError
 from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
@@ -54,9 +54,7 @@ class KernelCode:
 
     @property
     def kernel(self) -> Kernel:
-        found = pickle.loads(zlib.decompress(self.packed))
-        assert isinstance(found, Kernel)
-        return found
+        return kernel_of(zlib.decompress(self.packed))
 
     def encode(self) -> bytes:
         runs = json.dumps(dict(self.runs)).encode()
@@ -113,7 +111,7 @@ def compile_kernels(
 def compile_kernel(kernel: Kernel, lanes: ThreadLanes, gpu: Gpu) -> KernelCode:
     """One kernel, from its form to what the GPU runs."""
     text, shared_bytes = ptx_of(kernel, lanes, processor_of(gpu.described))
-    packed = zlib.compress(pickle.dumps(kernel, protocol=5), 1)
+    packed = zlib.compress(kernel_bytes(kernel), 1)
     return KernelCode(shared_bytes, assembled(kernel.name, text, gpu), runs_of(kernel), packed)
 
 

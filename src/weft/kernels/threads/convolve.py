@@ -31,9 +31,10 @@ from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import Given, product_work
-from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
+from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form, multiplying
 
 Array = np.ndarray[Any, Any]
+_LARGE_IMAGE = 1 << 12  # positions from which on it pays to give an input more channels
 
 
 def convolve_work(convolution: Convolution, target: ThreadTarget) -> Work:
@@ -67,11 +68,15 @@ class _Builder:
         self.channels, self.features = convolution.channels, convolution.features
         self.phases, self.distances = convolution.phases, convolution.distances
         self.order, self.first_channel = _simplified(convolution.order)
+        self.own_channels, self.room = self.channels, self.channel_room()
 
     def work(self) -> Work:
         source, work = Reference("operand", 0), Work(())
         if any(distance != 1 for distance in self.distances):
             self.x, source, work = self.spread()
+        elif self.room != self.channels:
+            self.x, source, work = self.padded()
+            self.channels = self.room
         for phase in self.phases:
             work = product_work("convolve", partial(self.given, phase, source), self.target, work)
         return work
@@ -163,19 +168,43 @@ class _Builder:
         [groups, features, taps, channels], with zeros after the last sum.
         """
         assert self.constant is not None
-        groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
+        groups, channels, features = (fixed(size) for size in (self.groups, self.own_channels, self.features))
         lines, width = self.packed_shape(phase, arranged)
         given = (groups, channels, features) if self.transposed else (groups, features, channels)
-        pack = partial(_pack, phase=phase, given=given, transposed=self.transposed, width=width, arranged=arranged)
+        more = fixed(self.channels) - channels
+        pack = partial(
+            _pack, phase=phase, given=given, more=more, transposed=self.transposed, width=width, arranged=arranged
+        )
         return Packing(self.constant, pack, (arranged.planes * lines, width), arranged.element.numpy)
 
     # -- the input ---------------------------------------------------------------------------------------------------
+
+    def channel_room(self) -> Dim:
+        """Channels that the input is given: so many more, for few of them, that tiles are moved and not fetched."""
+        how = multiplying(self.x.dtype, self.w.dtype, self.target)
+        positions = dims.product(self.x.shape[2:])
+        is_plain = self.constant is not None and self.groups == 1 and self.order is None and self.first_channel == 0
+        if how is None or not is_plain or not isinstance(self.channels, int):
+            return self.channels
+        chunk = CHUNK * 8 // how.left.bits
+        few = 2 <= self.channels < chunk and len(self.phases) == 1
+        return chunk if few and dims.is_at_least(positions, _LARGE_IMAGE) else self.channels
+
+    def padded(self) -> tuple[StoredTensor, Reference, Work]:
+        """The input with zeros after its last channel."""
+        assert isinstance(self.channels, int)
+        shape = (self.x.shape[0], self.room, *self.x.shape[2:])
+        axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
+        places = [Index(axis) for axis in axes]
+        places[CHANNEL] = Index(dims.minimum(axes[CHANNEL], self.channels - 1))
+        test = Apply("less", (Index(axes[CHANNEL]), Index(self.channels)), DType.bool)
+        load = Load(0, tuple(places), self.x.dtype)
+        return self.made(Apply("select", (test, load, Literal(0, self.x.dtype)), self.x.dtype), shape)
 
     def spread(self) -> tuple[StoredTensor, Reference, Work]:
         """The input with its elements apart, and zeros between them."""
         apart = [1, 1, *self.distances]
         shape = tuple((size - 1) * distance + 1 for size, distance in zip(self.x.shape, apart))
-        made = StoredTensor(self.x.dtype, shape, channels_last(len(shape)))
         axes = [dims.axis(axis, size) for axis, size in enumerate(shape)]
         places = tuple(Index(dims.floordiv(axis, distance)) for axis, distance in zip(axes, apart))
         value: Scalar = Load(0, places, self.x.dtype)
@@ -183,6 +212,11 @@ class _Builder:
             if distance != 1:
                 test = Apply("equal", (Index(dims.mod(axis, distance)), Index(0)), DType.bool)
                 value = Apply("select", (test, value, Literal(0, self.x.dtype)), self.x.dtype)
+        return self.made(value, shape)
+
+    def made(self, value: Scalar, shape: tuple[Dim, ...]) -> tuple[StoredTensor, Reference, Work]:
+        """What a map makes of the input."""
+        made = StoredTensor(self.x.dtype, shape, channels_last(len(shape)))
         space = Reference("workspace", 0)
         launches = map_work(value, [self.x], made, self.target).launches
         moved = tuple(launch.rebound({Reference("result", 0): space}) for launch in launches)
@@ -198,14 +232,22 @@ def _simplified(order: Dim | None) -> tuple[Dim | None, Dim]:
 
 
 def _pack(
-    array: Array, *, phase: Phase, given: Sequence[int], transposed: bool, width: int, arranged: _Arranged
+    array: Array,
+    *,
+    phase: Phase,
+    given: Sequence[int],
+    more: int,
+    transposed: bool,
+    width: int,
+    arranged: _Arranged,
 ) -> Iterator[Array]:
-    """Group by group, so that little is in memory at once."""
+    """Group by group, so that little is in memory at once; with `more` channels that are 0."""
     found = array.reshape(*given, *array.shape[2:])
     found = found if transposed else found.swapaxes(1, 2)
     found = found[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
     for plane in range(arranged.planes):
         for group in found:
+            group = np.pad(group, ((0, more), *((0, 0) for _ in group.shape[1:]))) if more else group
             lines = np.moveaxis(group, (0, 1), (-2, -1))
             lines = lines.reshape(-1, lines.shape[-1])
             formed = formed_array(lines, arranged.element, arranged.planes)

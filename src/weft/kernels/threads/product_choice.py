@@ -35,6 +35,7 @@ _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal
 _LARGEST_LONG = 64  # and where much is to be done with each
 _MOST_VARIANTS, _MOST_SOFTWARE_VARIANTS = 4, 2  # of a product whose sizes are not known
+_MOST_TENSOR_VARIANTS = 6  # where tiles of very different sizes are best for few rows and for many
 _ROW_LANES = 256
 _MOST_REGISTERS = 200  # of a lane, for sums and what is fetched for tiles
 _FETCHED_SPEED = 0.6  # of tiles into which an operand comes by registers
@@ -165,6 +166,7 @@ def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
     ways = _ways(product, samples, target)
     times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
     most = _MOST_VARIANTS if target.sharing_pays else _MOST_SOFTWARE_VARIANTS
+    most = _MOST_TENSOR_VARIANTS if target.tile_products else most
     found = ranges(extents, samples, times, most)
     return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
 
