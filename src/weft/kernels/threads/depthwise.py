@@ -254,11 +254,11 @@ class _Direct:
             axes = {0: self.image, CHANNEL: self.feature}
             for axis, (window, at) in enumerate(zip(self.phase, (*self.places[:-1], place))):
                 axes[2 + axis] = window.first + at * window.step
-            mask = all_of(tests)
+            inside = all_of(tests)
             if self.target.sharing_pays:
-                statements += write_inside(self.epilogue_writer, self.sums[pixel], axes, CHANNEL, mask)
+                statements += write_inside(self.epilogue_writer, self.sums[pixel], axes, CHANNEL, inside)
             else:
-                statements += self.epilogue_writer.write_run(self.sums[pixel], axes, CHANNEL, mask)
+                statements += self.epilogue_writer.write_run(self.sums[pixel], axes, CHANNEL, inside)
         return statements
 
     # -- sums --------------------------------------------------------------------------------------------------------
