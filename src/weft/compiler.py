@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder
+from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder, TunableDriver
 from weft.backends.mixed.driver import MixedDriver
 from weft.backends.naming import named_kernels, named_sections
 from weft.backends.reference.interpret import Interpreter
@@ -51,6 +51,7 @@ from weft.runtime.picking import shapes_of
 from weft.runtime.progress import Stages
 from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
+from weft.runtime.tuning import choosing_driver, tuned_driver
 from weft.threads import lock
 
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
@@ -67,7 +68,7 @@ class Pipeline:
         self.file = files.file
         self.options = options
         self.precision = precision or options.precision
-        self.driver = driver(device)
+        self.driver = choosing_driver(driver(device), options.tune, options.cache)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self._decided: MixedProgram | None = None  # what runs on which of several devices
@@ -170,6 +171,7 @@ class Pipeline:
             self.driver.check_precision(self.precision)
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
+        self._tune()
         if isinstance(self.driver, KeepingDriver):
             specs, program = self._compiled(self.driver)
         else:
@@ -183,6 +185,19 @@ class Pipeline:
         session = Session(specs, whole, self)
         self._dump_plan(session)
         return session
+
+    def _tune(self) -> None:
+        """Measure the products of the model, for a sample's sizes where there is one, if that was asked for."""
+        seconds = self.options.tune
+        if not isinstance(seconds, (int, float)) or not isinstance(self.driver, TunableDriver):
+            return
+        sample = self.options.sample
+        program = self.program() if sample is None else self.specialise(shapes_of(sample), ())
+        fused = self.fuse(program)
+        self.driver = tuned_driver(self.driver, fused, self.precision, seconds, self.options.cache, self._tell_tuning)
+
+    def _tell_tuning(self, product: str, fraction: float) -> None:
+        self.progress.stage(f"tuning {product}", fraction)
 
     def renew(self, session: Session) -> Session:
         """The model on the device of a session with other weights; where it can be, with what was compiled for that.

@@ -23,7 +23,7 @@ from weft.ir.kernel import Kernel
 from weft.ir.mixed import MixedProgram
 from weft.ir.program import TensorProgram
 from weft.ir.record import RunRecord
-from weft.ir.target import Target
+from weft.ir.target import Choices, Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 from weft.plan.program import ProgramPlan
@@ -183,6 +183,21 @@ class CompilingDriver(KeepingDriver):
     def listings(self, kernel: Kernel) -> Sequence[Listing]:  # noqa: ARG002
         """The code of a kernel in each language on its way to the device."""
         return ()
+
+
+class TunableDriver(CompilingDriver):
+    """One whose kernels can be chosen by measurement: its target has choices, those that are kept unless others are
+    given.
+    """
+
+    @property
+    @abstractmethod
+    def hardware(self) -> str:
+        """The kind of hardware that choices hold for, as a text."""
+
+    @abstractmethod
+    def with_choices(self, choices: Choices) -> TunableDriver:
+        """The driver with these choices, and no others."""
 
 
 class Backend(ABC):

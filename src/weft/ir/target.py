@@ -4,7 +4,8 @@ Lanes are the elements of vectors (`VectorTarget`) or threads of their own (`Thr
 say what work costs. A target's rates are a static profile of a class of devices: which kernels are chosen follows from
 them, and with that the bits of results and the names of cache entries, so they never come from a measurement that
 another run would not repeat. What was measured is a `Peak` (cost/roofline.py): it decides when and where work runs,
-not what is computed.
+not what is computed. The exception is `tuned`, which somebody asked for and which is kept: being a part of the target
+it is a part of those names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weft.ir.dtypes import DType
+
+Choices = tuple[tuple[str, str], ...]
+"""Products and the ways to compute them that were measured to be best: names, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class ThreadTarget(Target):
     tile_products: tuple[TileProduct, ...] = ()
     tile_line_bytes: int = 128  # of a line of a tile in the product of tiles
     float32_products: Float32Products = Float32Products.EXACT
+    tuned: Choices = ()
 
     def tile_product(self, left: DType, right: DType) -> TileProduct | None:
         """The fastest for tiles of these types."""

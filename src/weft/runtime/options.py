@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ class LoadOptions:
         will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
     dump: a folder into which each stage is written as a numbered text file.
+    tune: how tiles of products are chosen on devices where that can be measured (docs/TUNING.md): the path of a file
+        that `weft tune -o` wrote, or so many seconds to measure the model's products before it is compiled. None takes
+        what was measured here before, and without a cache only the cost model. Other devices leave it aside.
     """
 
     device: DeviceOption = "auto"
@@ -65,6 +69,7 @@ class LoadOptions:
     outputs: Sequence[str] | None = None
     cache: bool = True
     dump: str | Path | None = None
+    tune: str | Path | float | None = None
 
     def __post_init__(self) -> None:
         in_force(self.device)
@@ -83,6 +88,10 @@ class LoadOptions:
             folder = None if self.dump is None else Path(self.dump)
         except Exception as error:  # whatever a class of someone else's raises
             raise InputError(f"dump must be the path of a folder, not a {type(self.dump).__name__}") from error
+        if isinstance(self.tune, bool) or not isinstance(self.tune, (str, Path, int, float, type(None))):
+            raise InputError(f"tune must be a file's path or a number of seconds, not a {type(self.tune).__name__}")
+        if isinstance(self.tune, (int, float)) and not 0 < self.tune < inf:
+            raise InputError(f"tune must be more than 0 seconds, not {shown(self.tune)}")
         try:
             threads = None if self.threads is None else whole_number(self.threads, "threads")
         except InputError as error:

@@ -11,27 +11,43 @@ from weft.backends.cuda.interop import adopt
 from weft.backends.cuda.launches import cuda_launches
 from weft.backends.cuda.peak import known_peak
 from weft.backends.cuda.processors import processor_of, target_of, thread_lanes
-from weft.backends.device import Array, Compiled, CompilingDriver, Listing, Progress, Recorder, Runner, RunOptions
+from weft.backends.device import Array, Compiled, Listing, Progress, Recorder, Runner, RunOptions, TunableDriver
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import recorder
 from weft.backends.resident.tensor import upload
+from weft.cache.tuning import kept_choices
 from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.target import Target
+from weft.ir.target import Choices, Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 
 
-class CudaDriver(CompilingDriver):
+class CudaDriver(TunableDriver):
     """Compiles for a GPU, and runs programs as graphs there."""
 
     has_memory = True
 
+    def __init__(self, name: str, choices: Choices | None = None) -> None:
+        """`choices`: None for those that are kept."""
+        super().__init__(name)
+        self._choices = choices
+
+    @property
+    def hardware(self) -> str:
+        described = self._described()
+        return f"{described.name}, {described.units} units"
+
+    def with_choices(self, choices: Choices) -> CudaDriver:
+        return CudaDriver(self.name, choices)
+
     def target(self, precision: str) -> Target:
-        return target_of(self._described(), precision)
+        if self._choices is None:
+            self._choices = kept_choices(self.hardware)
+        return target_of(self._described(), precision, self._choices)
 
     def identity(self) -> str:
         described = self._described()

@@ -13,7 +13,7 @@ from weft.backends.llvm.nvptx import NvidiaProcessor
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.cost.profiles import LARGE_GPU
 from weft.ir.dtypes import DType
-from weft.ir.target import Float32Products, Rates, ThreadTarget, TileProduct
+from weft.ir.target import Choices, Float32Products, Rates, ThreadTarget, TileProduct
 
 _HOPPER = (9, 0)
 _PTX_84 = 12040  # the first CUDA with PTX 8.4, in which tiles of different types are multiplied
@@ -44,8 +44,8 @@ def thread_lanes(processor: NvidiaProcessor) -> ThreadLanes:
     return ThreadLanes(tile_products=tiles)
 
 
-def target_of(gpu: NvidiaGpu, precision: str) -> ThreadTarget:
-    """The target that kernels are built for."""
+def target_of(gpu: NvidiaGpu, precision: str, tuned: Choices = ()) -> ThreadTarget:
+    """The target that kernels are built for; `tuned` are choices that were measured."""
     return ThreadTarget(
         rates=_rates(gpu),
         fused_multiply_add=True,
@@ -56,6 +56,7 @@ def target_of(gpu: NvidiaGpu, precision: str) -> ThreadTarget:
         sharing_pays=True,
         tile_products=_tile_products(gpu),
         float32_products=_FLOAT32_PRODUCTS.get(precision, Float32Products.EXACT),
+        tuned=tuned,
     )
 
 

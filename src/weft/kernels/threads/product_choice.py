@@ -1,10 +1,13 @@
 """Which tiles a product is computed in, and in how many parts its sums are added up: one way where all sizes are known,
-else some, each for a range of sizes.
+else some, each for a range of sizes. Where sizes are known, what the target was tuned to comes first, then the cost
+model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,8 +23,8 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.epilogue import LONG
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Launch, Reference, Work, Workspace
-from weft.kernels.threads.product import Product
-from weft.kernels.threads.product_operands import RUN
+from weft.kernels.threads.product import Product, merged
+from weft.kernels.threads.product_operands import RUN, run_direction
 from weft.kernels.threads.size_ranges import ranges, sample
 from weft.kernels.threads.split_k import adding_launch
 from weft.kernels.threads.tensor_forming import Bringing, bringing, formed_operands
@@ -157,6 +160,61 @@ class _Way:
     parts: int
     times: Callable[[Array], Array]  # of extents
 
+    @property
+    def name(self) -> str:
+        """The same for the same tile and parts, whatever run of weft they are named in."""
+        match self.tile:
+            case TensorTile(height, width, depth, lanes, stages, swapped):
+                text = f"tiles {height}x{width}x{depth} lanes {lanes} stages {stages}{' swapped' if swapped else ''}"
+            case Tile(high, wide, rows, columns, depth, shared, near, slices, interleaved):
+                marks = f"{' shared' if shared else ''}{' interleaved' if interleaved else ''}"
+                text = f"lanes {high}x{wide} of {rows}x{columns}x{depth} near {near} slices {slices}{marks}"
+        return f"{text} parts {self.parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A product of known sizes that a way was chosen for, and all that could be: names and predicted seconds, the
+    least first.
+    """
+
+    product: str
+    chosen: str
+    ways: tuple[tuple[str, float], ...]
+
+
+_asked: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def asked_products() -> Iterator[list[Asked]]:
+    """A list that is filled with the products of known sizes that ways are chosen for in the meantime."""
+    found: list[Asked] = []
+    token = _asked.set(found)
+    try:
+        yield found
+    finally:
+        _asked.reset(token)
+
+
+def product_name(product: Product, target: ThreadTarget) -> str:
+    """What decides how fast the ways of a product of known sizes are, as a text: types, sizes, how operands come."""
+    how = multiplying(product.left, product.right, target)
+    grid, rows, columns, sums = product.extents()
+    text = f"{product.left}*{product.right}={product.result.dtype} {grid}x{rows}x{columns}x{sums}"
+    if how is not None:
+        text += f" by {how.left}*{how.right}" + (f" in {how.planes}" if how.planes > 1 else "")
+    for side, name in enumerate(("left", "right")):
+        if product.elements[side] == 0:
+            text += f" {name} constant"
+        elif how is not None:
+            text += f" {name} {bringing(product, how, side).value}"
+        text += f" {run_direction(merged(product), side == 0, RUN) or 'apart'}"
+    text += f" axes {len(product.rows)},{len(product.columns)},{len(product.sums)}"
+    text += f" tests {len(product.inside)}" if product.inside else ""
+    text += " ordered" if product.order is not None else ""
+    return text if product.epilogue is None else f"{text} then {cost(product.epilogue.expression):g}"
+
 
 @memoized
 def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
@@ -165,10 +223,28 @@ def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
     samples = sample(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
     ways = _ways(product, samples, target)
     times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
+    if target.sharing_pays and all(isinstance(extent, int) for extent in extents):
+        way = _known_way(product, ways, times[0], target)
+        return (Variant(way.tile, way.parts),)
     most = _MOST_VARIANTS if target.sharing_pays else _MOST_SOFTWARE_VARIANTS
     most = _MOST_TENSOR_VARIANTS if target.tile_products else most
     found = ranges(extents, samples, times, most)
     return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
+
+
+def _known_way(product: Product, ways: Sequence[_Way], times: Array, target: ThreadTarget) -> _Way:
+    """What the target was tuned to, if that is one of the ways, else what is quickest by its predicted times."""
+    best = ways[int(np.argmin(times))]
+    asked = _asked.get()
+    if not target.tuned and asked is None:
+        return best
+    name = product_name(product, target)
+    tuned = dict(target.tuned).get(name)
+    chosen = best if tuned is None else next((way for way in ways if way.name == tuned), best)
+    if asked is not None:
+        ordered = sorted(zip((way.name for way in ways), map(float, times)), key=lambda entry: entry[1])
+        asked.append(Asked(name, chosen.name, tuple(ordered)))
+    return chosen
 
 
 def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarget) -> list[_Way]:

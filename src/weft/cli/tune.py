@@ -1,0 +1,135 @@
+"""`weft tune`: choose the tiles of a model's products by measuring them on a GPU, and keep what was best."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from weft.backends.device import TunableDriver
+from weft.cache.tuning import joined, keep_choices, to_text
+from weft.cli import inputs, output, values
+from weft.cli.output import format_seconds
+from weft.compiler import Pipeline
+from weft.errors import DeviceError, InputError
+from weft.ir.groups import FusedProgram
+from weft.ir.specs import signature
+from weft.ir.target import Choices
+from weft.loading import open_pipeline
+from weft.plan.usual_sizes import usual_sizes
+from weft.runtime.options import LoadOptions
+from weft.runtime.progress import stages
+from weft.runtime.tuning import Tuning, fixed_shapes, tunable_target, tune
+
+SECONDS = 60.0
+COLUMNS = ("product", "uses", "ways", "before", "best", "gain", "chosen")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "tune",
+        help="choose the tiles of a model's products by measuring them on a GPU",
+        description="Time the products of a model in several ways on a GPU, those that take most of the time first, "
+        "and keep the best: later loads take them. Dynamic dims that are not given get usual sizes, which are said.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("--device", default="auto", metavar="D", help="device to measure (default: the best one here)")
+    values.add_precision(parser)
+    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    parser.add_argument(
+        "--seconds", type=values.seconds, default=SECONDS, metavar="S", help=f"time to take (default {SECONDS:g})"
+    )
+    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument(
+        "-o", dest="output", type=Path, metavar="FILE", help="also write the choices here, for weft.load(tune=FILE)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    given = inputs.parse_sizes(args.shape)
+    pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision))
+    driver = pipeline.driver
+    tunable_target(driver, args.precision)
+    if not isinstance(driver, TunableDriver):
+        raise DeviceError(f"device {driver.name!r} takes no tuned choices", hint="tuning is for GPUs; see weft devices")
+    driver.check_precision(args.precision)
+    fused, sizes = _fused(pipeline, given)
+    with stages("tuning") as progress:
+        tuning = tune(fused, driver, args.precision, args.seconds, again=args.again, tell=progress.stage)
+    choices = joined(tunable_target(driver, args.precision).tuned, tuning.choices)
+    kept = keep_choices(driver.hardware, tuning.choices) if tuning.timed else None
+    if args.output is not None:
+        _write(args.output, driver.hardware, choices)
+    if args.json:
+        output.print_json(_record(tuning, driver, sizes, kept, args.output))
+        return 0
+    _print(tuning, driver, sizes, kept, args.output)
+    return 0
+
+
+def _fused(pipeline: Pipeline, given: Mapping[str, int]) -> tuple[FusedProgram, Mapping[str, int]]:
+    """The groups of the model for fixed sizes, and these."""
+    program = pipeline.program()
+    inputs.check_sizes(signature(pipeline.read().graph, program).inputs, given)
+    sizes = next(iter(usual_sizes(program.inputs, program.guards, given)), dict(given))
+    if sizes:
+        program = pipeline.specialise(fixed_shapes(program.inputs, sizes), ())
+    return pipeline.fuse(program), sizes
+
+
+def _write(path: Path, hardware: str, choices: Choices) -> None:
+    try:
+        path.write_text(to_text(hardware, choices), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-o {path}: cannot be written: {error.strerror}") from error
+
+
+def _record(
+    tuning: Tuning, driver: TunableDriver, sizes: Mapping[str, int], kept: Path | None, written: Path | None
+) -> dict[str, Any]:
+    return {
+        "device": driver.name,
+        "hardware": driver.hardware,
+        "sizes": dict(sizes),
+        "products": [asdict(one) for one in tuning.timed],
+        "known": tuning.known,
+        "left": tuning.left,
+        "kept": kept,
+        "written": written,
+    }
+
+
+def _print(
+    tuning: Tuning, driver: TunableDriver, sizes: Mapping[str, int], kept: Path | None, written: Path | None
+) -> None:
+    console = output.console()
+    rows = [
+        (
+            one.product,
+            one.uses,
+            one.ways,
+            format_seconds(one.before_seconds),
+            format_seconds(one.best_seconds),
+            f"{one.before_seconds / one.best_seconds:.2f} ×" if one.best_seconds else "",
+            Text("as before", "dim") if one.best == one.before else Text(one.best, "green"),
+        )
+        for one in tuning.timed
+    ]
+    if rows:
+        console.print(output.table(f"on {driver.hardware}", COLUMNS, rows, COLUMNS[1:6]))
+        before = sum(one.uses * one.before_seconds for one in tuning.timed)
+        best = sum(one.uses * one.best_seconds for one in tuning.timed)
+        console.print(f"\nall of them: {format_seconds(before)} before, {format_seconds(best)} now")
+    said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    notes = [f"{len(rows)} products measured, {tuning.known} known before, {tuning.left} left"]
+    notes += [f"for {said}; choices hold for these sizes"] if said else []
+    notes += [f"kept in {kept}"] if kept is not None else []
+    notes += [f"written to {written}"] if written is not None else []
+    notes += ["more --seconds would measure those that are left"] if tuning.left else []
+    for note in notes:
+        console.print(Text(output.printable(note), "dim"))
