@@ -18,13 +18,11 @@ class CudaBackend(Backend):
     name = "cuda"
 
     def devices(self) -> list[Device]:
-        if _cannot_be():
-            return [Device(self.name, False, "NVIDIA GPUs: none is here")]
         try:
             found = [_described(gpu) for gpu in gpus.gpus()]
         except WeftError as error:
-            return [Device(self.name, False, f"NVIDIA GPUs: {error.problem}")]
-        return found or [Device(self.name, False, "NVIDIA GPUs: the driver shows none")]
+            return [Device(self.name, False, error.problem)]
+        return found or [Device(self.name, False, gpus.NONE)]
 
     def standing(self, device: Device) -> Standing:  # noqa: ARG002
         return Standing.ACCELERATOR

@@ -13,6 +13,7 @@ from weft.errors import DeviceError
 from weft.threads import once
 
 LEAST_CAPABILITY = (7, 0)
+NONE = "NVIDIA's driver shows no GPU"
 _ATTRIBUTES = {  # by the driver's numbers
     "clock": 13,
     "units": 16,
@@ -98,7 +99,7 @@ def find_gpu(wanted: str) -> NvidiaGpu:
     found = gpus()
     if not found:
         hint = "is one allowed by CUDA_VISIBLE_DEVICES, and given to this container?"
-        raise DeviceError("NVIDIA's driver shows no GPU", hint=hint)
+        raise DeviceError(NONE, hint=hint)
     if not wanted:
         gpu: NvidiaGpu | None = next((gpu for gpu in found if gpu.capability >= LEAST_CAPABILITY), found[0])
     elif wanted.isdecimal():
