@@ -32,6 +32,7 @@ from weft.threads import lock
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 256
 _NOT_READY = 600
+LEGACY_STREAM = 1  # the one without a name, on which most libraries work
 _NON_BLOCKING = 1  # a stream that does not wait for the one without a name
 _NO_TIMES = 2  # an event that is not asked when it was
 _SHARED_ATTRIBUTE = 8  # of a function: bytes of shared memory that launches may bring
@@ -75,7 +76,8 @@ class CudaBuffer:
         """Free it, once all that was submitted before is done."""
         address, self.address = self.address, 0
         if self._owner is not None:
-            self._owner = None
+            owner, self._owner = self._owner, None
+            self._gpu.retire(owner)
         elif address:
             self._gpu.free(address, self.size)
 
@@ -152,6 +154,7 @@ class Gpu:
         self.allocated = 0
         self.peak = 0
         self.lost: str | None = None
+        self._is_own = is_own_process
         self.alignment = ALIGNMENT
         self.binds_in_place = True
         self.largest_buffer = described.memory_bytes
@@ -162,6 +165,8 @@ class Gpu:
         self.pop = driver.function("cuCtxPopCurrent_v2")
         self._spare: dict[int, list[int]] = {}  # addresses of freed memory, by size
         self._spare_bytes = 0
+        self._retired: list[tuple[c_void_p, Any]] = []  # what others own, each with the event of its last use here
+        self._has_foreign = False  # whether the next run may read memory of others
         self._pool = c_void_p()
         self._stream = c_void_p()
         try:
@@ -203,6 +208,10 @@ class Gpu:
             problem = f"{what} cannot be had: {self.name} is out of memory, with {self.allocated:,} bytes of weft's"
             return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
         return otherwise(f"{what}, on {self.name}: {fault}", hint=fault.hint)
+
+    def is_usable(self) -> bool:
+        """Whether the driver may be told of what is let go of."""
+        return self.lost is None and self._is_own()
 
     def refuse_if_lost(self) -> None:
         """Raise DeviceLostError if it is known to be lost, DeviceError in a forked process."""
@@ -270,7 +279,7 @@ class Gpu:
     def free(self, address: int, size: int) -> None:
         """Give memory back; nothing is raised where the driver is gone."""
         self.count(-size)
-        if not is_own_process() or self.lost is not None:
+        if not self.is_usable():
             return
         with self._lock:
             if self._spare_bytes + size <= _MOST_SPARE:
@@ -337,7 +346,7 @@ class Gpu:
             return self.functions.setdefault(key, made)
 
     def unload(self, module: int) -> None:
-        if module and is_own_process() and self.lost is None:
+        if module and self.is_usable():
             with suppress(DriverError), self.current() as driver:
                 driver("cuModuleUnload", c_void_p(module))
 
@@ -354,6 +363,9 @@ class Gpu:
             self._copy(driver, commands.before)
             commands.recording.launch(driver, self._stream)
             self._copy(driver, commands.after)
+            if self._has_foreign:  # whoever writes to it next, on the usual stream, has to wait
+                self._has_foreign = False
+                self._order(driver, self._stream, c_void_p(LEGACY_STREAM))
             return self._read(driver, reads, long) if reads else []
 
     def _copy(self, driver: Library, copies: Sequence[Copy]) -> None:
@@ -385,26 +397,58 @@ class Gpu:
     # ---- what other libraries have on the same GPU
 
     def foreign(self, address: int, size: int, owner: Any) -> CudaBuffer:
-        """Memory of someone else's as a buffer; `owner` is held as long as that is."""
+        """Memory of someone else's as a buffer; `owner` is held as long as that is, and until runs are done with it."""
+        self._drop_retired()
+        self._has_foreign = True
         return CudaBuffer(self, address, size, owner)
+
+    def retire(self, owner: Any) -> None:
+        """Hold someone else's memory until all that was submitted is done."""
+        if not self.is_usable():
+            return
+        event = c_void_p()
+        with suppress(DriverError), self.current() as driver:
+            driver("cuEventCreate", byref(event), _NO_TIMES)
+            driver("cuEventRecord", event, self._stream)
+            if driver.function("cuEventQuery")(event) == _NOT_READY:
+                with self._lock:
+                    self._retired.append((event, owner))
+            else:
+                driver("cuEventDestroy_v2", event)
+
+    def _drop_retired(self) -> None:
+        with self._lock:
+            retired, self._retired = self._retired, []
+        if not retired:
+            return
+        kept = []
+        with self.at_work("looking after memory of others") as driver:
+            for event, owner in retired:
+                if driver.function("cuEventQuery")(event) == _NOT_READY:
+                    kept.append((event, owner))
+                else:
+                    driver.function("cuEventDestroy_v2")(event)
+        with self._lock:
+            self._retired += kept
 
     def after_stream(self, stream: int) -> None:
         """What is submitted from now on runs after all that another stream has been given."""
-        self._order(c_void_p(stream), self._stream)
+        with self.at_work("ordering streams") as driver:
+            self._order(driver, c_void_p(stream), self._stream)
 
     def before_stream(self, stream: int) -> None:
         """What another stream is given from now on runs after all that was submitted here."""
-        self._order(self._stream, c_void_p(stream))
-
-    def _order(self, first: c_void_p, second: c_void_p) -> None:
-        event = c_void_p()
         with self.at_work("ordering streams") as driver:
-            driver("cuEventCreate", byref(event), _NO_TIMES)
-            try:
-                driver("cuEventRecord", event, first)
-                driver("cuStreamWaitEvent", second, event, c_uint(0))
-            finally:
-                driver("cuEventDestroy_v2", event)
+            self._order(driver, self._stream, c_void_p(stream))
+
+    def _order(self, driver: Library, first: c_void_p, second: c_void_p) -> None:
+        event = c_void_p()
+        driver("cuEventCreate", byref(event), _NO_TIMES)
+        try:
+            driver("cuEventRecord", event, first)
+            driver("cuStreamWaitEvent", second, event, c_uint(0))
+        finally:
+            driver("cuEventDestroy_v2", event)
 
 
 def elapsed_nanoseconds(driver: Library, first: c_void_p, second: c_void_p) -> float:

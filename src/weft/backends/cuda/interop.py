@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.backends.resident.tensor import ResidentTensor
-from weft.errors import DeviceError, InputError
+from weft.errors import DeviceError, InputError, WeftError
 
 if TYPE_CHECKING:
     from weft.backends.cuda.gpu import Gpu
@@ -92,16 +93,24 @@ class CudaTensor(ResidentTensor):
         """A capsule that holds on to this tensor; what `stream` is given next sees what was computed."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"{self!r} can only be seen where it is")
+        stream = _LEGACY_STREAM if stream is None else stream
         if stream != _NOT_ORDERED:
-            self.home.before_stream(_LEGACY_STREAM if stream is None else stream)
-        return _exported(self)
+            self.home.before_stream(stream)
+        return _exported(self, stream)
 
 
 _held: dict[int, Any] = {}  # what exported capsules need, by the address of their structure
 
 
 def _let_go(address: int) -> None:
-    _held.pop(address, None)
+    """The taker is done: what it still does on its stream comes before what is done here with the memory."""
+    held = _held.pop(address, None)
+    if held is None:
+        return
+    *_, tensor, stream = held
+    if stream != _NOT_ORDERED:
+        with suppress(WeftError):  # the stream, or the device, may be gone
+            tensor.home.after_stream(stream)
 
 
 def _let_go_of_capsule(capsule: int) -> None:
@@ -114,7 +123,7 @@ def _let_go_of_capsule(capsule: int) -> None:
 _LET_GO, _LET_GO_OF_CAPSULE = _Deleter(_let_go), _Deleter(_let_go_of_capsule)
 
 
-def _exported(tensor: CudaTensor) -> Any:
+def _exported(tensor: CudaTensor, stream: int) -> Any:
     place = tensor.place_on(tensor.home)
     code, bits = (
         (_BFLOAT16, 16)
@@ -139,7 +148,7 @@ def _exported(tensor: CudaTensor) -> Any:
     )
     made.deleter = ctypes.cast(_LET_GO, c_void_p).value
     address = ctypes.addressof(made)
-    _held[address] = made, shape, tensor.shared()
+    _held[address] = made, shape, tensor.shared(), stream
     return _python.PyCapsule_New(address, _NAME, ctypes.cast(_LET_GO_OF_CAPSULE, c_void_p))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.backends.cuda.compile import KernelCode, compile_kernels
 from weft.backends.cuda.gpu import Function, Gpu, elapsed_nanoseconds
-from weft.backends.cuda.library import DriverError, Library, is_own_process
+from weft.backends.cuda.library import DriverError, Library
 from weft.backends.cuda.processors import processor_of, thread_lanes
 from weft.backends.llvm.thread_lanes import LARGEST_ACCESS, ThreadLanes
 from weft.backends.naming import kernel_names
@@ -230,7 +230,7 @@ class Graph:
             driver("cuGraphLaunch", self._executable, stream)
 
     def __del__(self) -> None:
-        if not is_own_process() or self._gpu.lost is not None:
+        if not self._gpu.is_usable():
             return
         try:
             with self._gpu.current() as driver:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int
 from typing import Any
 
@@ -100,9 +101,12 @@ def check_process() -> None:
         raise DeviceError("a GPU cannot be used in a process that was forked from one that uses it", hint=hint)
 
 
-def is_own_process() -> bool:
-    """Whether calls of the driver are allowed here: what is let go of in a forked child must not reach it."""
-    return _owner == os.getpid()
+def is_own_process(own: Callable[[], int] = os.getpid) -> bool:
+    """Whether calls of the driver are allowed here: what is let go of in a forked child must not reach it.
+
+    Asked at the very end of a process too, when modules have lost their names: then they are not.
+    """
+    return _owner == own()
 
 
 @once
