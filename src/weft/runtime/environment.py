@@ -26,7 +26,9 @@ CACHE = Variable(
 )
 VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while compiling, as weft's own tests do")
 
-CUDA_LIBRARY = Variable("WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name")
+CUDA_LIBRARY = Variable(
+    "WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name"
+)
 VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, VERIFY, CUDA_LIBRARY)
 
 
