@@ -42,8 +42,10 @@ from weft.opset.tensor import OnlyAtRunError
 from weft.passes import PIPELINE
 from weft.plan.texts import plan_text
 from weft.runtime.available_memory import check_memory_to_compile
+from weft.runtime.choice import likely_sizes
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
+from weft.runtime.memory import bind_shapes
 from weft.runtime.mixing import Mixer, MixOptions, check_strict
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.options import LoadOptions
@@ -191,10 +193,12 @@ class Pipeline:
         seconds = self.options.tune
         if not isinstance(seconds, (int, float)) or not isinstance(self.driver, TunableDriver):
             return
-        sample = self.options.sample
-        program = self.program() if sample is None else self.specialise(shapes_of(sample), ())
-        fused = self.fuse(program)
-        self.driver = tuned_driver(self.driver, fused, self.precision, seconds, self.options.cache, self._tell_tuning)
+        program = self.program()
+        names = {value.name for value in program.inputs}
+        shapes = {name: shape for name, shape in shapes_of(self.options.sample or {}).items() if name in names}
+        sizes = likely_sizes(program, bind_shapes(program.inputs, shapes, self.file)[0])
+        terms = (self.precision, seconds, sizes, self.options.cache, self._tell_tuning)
+        self.driver = tuned_driver(self.driver, self.fuse(program), *terms)
 
     def _tell_tuning(self, product: str, fraction: float) -> None:
         self.progress.stage(f"tuning {product}", fraction)

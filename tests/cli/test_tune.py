@@ -55,7 +55,9 @@ def test_a_model_is_tuned(path: Path, tmp_path: Path, capsys: Capture) -> None:
     choices = json.loads(written.read_text())["choices"]
     assert choices == {product["product"]: product["best"]}
     assert json.loads(Path(said["kept"]).read_text())["choices"] == choices
-    weft.load(path, device="cuda", tune=written)
+    taken = weft.load(path, device="cuda", tune=written, cache=False).session().whole.program
+    before = weft.load(path, device="cuda", cache=False).session().whole.program
+    assert str(taken) != str(before)  # for any batch, with a kernel for this one
 
     assert main([*arguments, "-o", str(written)]) == 0
     assert "0 products measured, 1 known before, 0 left" in capsys.readouterr().out

@@ -20,10 +20,10 @@ from weft.ir.groups import FusedProgram
 from weft.ir.specs import signature
 from weft.ir.target import Choices
 from weft.loading import open_pipeline
-from weft.plan.usual_sizes import usual_sizes
+from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
-from weft.runtime.tuning import Tuning, fixed_shapes, tunable_target, tune
+from weft.runtime.tuning import Tuning, tunable_target, tune
 
 SECONDS = 60.0
 COLUMNS = ("product", "uses", "ways", "before", "best", "gain", "chosen")
@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     driver.check_precision(args.precision)
     fused, sizes = _fused(pipeline, given)
     with stages("tuning") as progress:
-        tuning = tune(fused, driver, args.precision, args.seconds, again=args.again, tell=progress.stage)
+        terms = (fused, driver, args.precision, args.seconds)
+        tuning = tune(*terms, sizes=sizes, again=args.again, tell=progress.stage)
     choices = joined(tunable_target(driver, args.precision).tuned, tuning.choices)
     kept = keep_choices(driver.hardware, tuning.choices) if tuning.timed else None
     if args.output is not None:
@@ -73,13 +74,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fused(pipeline: Pipeline, given: Mapping[str, int]) -> tuple[FusedProgram, Mapping[str, int]]:
-    """The groups of the model for fixed sizes, and these."""
+    """The groups of the model, and the sizes that they are measured for."""
     program = pipeline.program()
     inputs.check_sizes(signature(pipeline.read().graph, program).inputs, given)
-    sizes = next(iter(usual_sizes(program.inputs, program.guards, given)), dict(given))
-    if sizes:
-        program = pipeline.specialise(fixed_shapes(program.inputs, sizes), ())
-    return pipeline.fuse(program), sizes
+    return pipeline.fuse(program), likely_sizes(program, given)
 
 
 def _write(path: Path, hardware: str, choices: Choices) -> None:

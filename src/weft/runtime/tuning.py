@@ -17,9 +17,10 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.backends.device import CompilingDriver, Driver, TunableDriver
+from weft.backends.device import NO_SIZES, CompilingDriver, Driver, TunableDriver
 from weft.cache.tuning import joined, keep_choices, kept_choices, read_choices
 from weft.errors import DeviceError, DeviceLostError, WeftError
+from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.groups import FusedProgram, HeavyGroup, ScanGroup
 from weft.ir.program import TensorProgram, Value
@@ -93,6 +94,7 @@ def tune(
     precision: str,
     seconds: float,
     *,
+    sizes: Mapping[str, int] = NO_SIZES,
     again: bool = False,
     timer: Timer | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -100,6 +102,7 @@ def tune(
 ) -> Tuning:
     """Time the products of a program until so many seconds are over; DeviceError where a device has no choice.
 
+    `sizes` are those of its dynamic dims; products whose sizes these do not tell are left out.
     `again`: also those that the device's target has choices for.
     """
     target = tunable_target(opened, precision)
@@ -108,7 +111,7 @@ def tune(
     tell("products", 0.0)
     plain = replace(target, tuned=())
     known = dict(target.tuned)
-    found = _candidates(fused, plain)
+    found = _candidates(fused, plain, sizes)
     wanted = [one for one in found if again or one.asked.product not in known]
     timed: list[Timed] = []
     left = 0
@@ -121,7 +124,7 @@ def tune(
             left += 1
             continue
         tell(one.asked.product, min((clock() - began) / seconds, 1.0))
-        measured = _best(one, opened, plain, timer, is_over)
+        measured = _best(one, opened, plain, sizes, timer, is_over)
         left += measured is None
         timed += [] if measured is None else [measured]
     return Tuning(tuple(timed), len(found) - len(wanted), left)
@@ -152,13 +155,13 @@ def recorded_seconds(opened: CompilingDriver, program: CompiledProgram, inputs: 
 # -- what is timed ---------------------------------------------------------------------------------------------------
 
 
-def _candidates(fused: FusedProgram, target: ThreadTarget) -> list[_Candidate]:
-    """The distinct products of known sizes for which there is more than one way, the largest share first."""
+def _candidates(fused: FusedProgram, target: ThreadTarget, sizes: Mapping[str, int]) -> list[_Candidate]:
+    """The distinct products for which there is more than one way, the largest share first."""
     found: dict[str, _Candidate] = {}
     for group, around in _heavy_groups(fused):
-        if not _is_fixed(group):
+        if not _has_sizes(group, sizes):
             continue
-        with asked_products() as asked:
+        with asked_products(sizes) as asked:
             group_works(group, around, target)
         for one in {each.product: each for each in asked}.values():
             before = found.get(one.product)
@@ -178,9 +181,12 @@ def _heavy_groups(fused: FusedProgram) -> Iterator[tuple[HeavyGroup, FusedProgra
                 yield from _heavy_groups(body)
 
 
-def _is_fixed(group: HeavyGroup) -> bool:
+def _has_sizes(group: HeavyGroup, sizes: Mapping[str, int]) -> bool:
+    """Whether a group's shapes are known with these sizes, which its operands show."""
     shapes = [_tensor(value).shape for value in (*group.operands, *group.results)]
-    return all(shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes)
+    named = {symbol.name for shape in shapes for dim in shape or () for symbol in dims.symbols(dim)}
+    alone = [dims.as_symbol(dim) for value in group.operands for dim in _tensor(value).shape or ()]
+    return None not in shapes and named <= sizes.keys() & {symbol.name for symbol in alone if symbol is not None}
 
 
 def _promising(asked: Asked) -> list[str]:
@@ -189,12 +195,17 @@ def _promising(asked: Asked) -> list[str]:
 
 
 def _best(
-    one: _Candidate, opened: CompilingDriver, target: ThreadTarget, timer: Timer, is_over: Callable[[], bool]
+    one: _Candidate,
+    opened: CompilingDriver,
+    target: ThreadTarget,
+    sizes: Mapping[str, int],
+    timer: Timer,
+    is_over: Callable[[], bool],
 ) -> Timed | None:
     """The ways of a product, timed; None where the time is over before two were, or the device takes none of them."""
     fused = _alone(one.group, one.fused)
     random = np.random.default_rng(0)
-    inputs = [made_up(_spec(value), {}, random) for value in fused.program.inputs]
+    inputs = [made_up(_spec(value, sizes), {}, random) for value in fused.program.inputs]
     before = one.asked.chosen
     found: dict[str, float] = {}
     for way in dict.fromkeys((before, *_promising(one.asked))):
@@ -226,9 +237,9 @@ def _alone(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
     return replace(fused, program=program, groups=(group,))
 
 
-def _spec(value: Value) -> TensorSpec:
+def _spec(value: Value, sizes: Mapping[str, int]) -> TensorSpec:
     kind = _tensor(value)
-    return TensorSpec(value.name, kind.dtype, tuple(dim for dim in kind.shape or () if isinstance(dim, int)), kind)
+    return TensorSpec(value.name, kind.dtype, tuple(dims.evaluate(dim, sizes) for dim in kind.shape or ()), kind)
 
 
 def _tensor(value: Value) -> TensorType:
@@ -251,21 +262,17 @@ def choosing_driver(opened: Driver, option: TuneOption, cache: bool) -> Driver:
 
 
 def tuned_driver(
-    opened: TunableDriver, fused: FusedProgram, precision: str, seconds: float, cache: bool, tell: Tell
+    opened: TunableDriver,
+    fused: FusedProgram,
+    precision: str,
+    seconds: float,
+    sizes: Mapping[str, int],
+    cache: bool,
+    tell: Tell,
 ) -> TunableDriver:
     """A device with what is kept and what it was now tuned to for a program, which is kept where it may be."""
     before = kept_choices(opened.hardware) if cache else ()
-    tuning = tune(fused, opened.with_choices(before), precision, seconds, tell=tell)
+    tuning = tune(fused, opened.with_choices(before), precision, seconds, sizes=sizes, tell=tell)
     if cache and tuning.choices:
         keep_choices(opened.hardware, tuning.choices)
     return opened.with_choices(joined(before, tuning.choices))
-
-
-def fixed_shapes(inputs: Sequence[Value], sizes: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:
-    """The shapes of a program's inputs with sizes for their dynamic dims."""
-    found: dict[str, tuple[int | None, ...]] = {}
-    for value in inputs:
-        shape = value.type.shape if isinstance(value.type, TensorType) else None
-        if shape is not None:
-            found[value.name] = tuple(dim if isinstance(dim, int) else sizes.get(str(dim)) for dim in shape)
-    return found

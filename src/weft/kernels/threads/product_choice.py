@@ -1,11 +1,11 @@
 """Which tiles a product is computed in, and in how many parts its sums are added up: one way where all sizes are known,
-else some, each for a range of sizes. Where sizes are known, what the target was tuned to comes first, then the cost
-model.
+else some, each for a range of sizes. What the target was tuned to for some sizes comes before what the cost model says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ import numpy as np
 from weft.cost.expressions import cost
 from weft.cost.sizes import estimate
 from weft.cost.tile_times import FEW, Array, TensorWork, direct_time, row_time, tensor_time, tile_time
+from weft.ir import dims
 from weft.ir.dims import LARGEST_POSITION, Dim
 from weft.ir.dtypes import DType
 from weft.ir.packing import Packing
@@ -25,7 +26,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Launch, Reference, Work, Workspace
 from weft.kernels.threads.product import Product, merged
 from weft.kernels.threads.product_operands import RUN, run_direction
-from weft.kernels.threads.size_ranges import ranges, sample
+from weft.kernels.threads.size_ranges import equal, ranges, sample
 from weft.kernels.threads.split_k import adding_launch
 from weft.kernels.threads.tensor_forming import Bringing, bringing, formed_operands
 from weft.kernels.threads.tensor_product import tensor_product
@@ -39,6 +40,8 @@ _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is writte
 _LARGEST_LONG = 64  # and where much is to be done with each
 _MOST_VARIANTS, _MOST_SOFTWARE_VARIANTS = 4, 2  # of a product whose sizes are not known
 _MOST_TENSOR_VARIANTS = 6  # where tiles of very different sizes are best for few rows and for many
+_MOST_TUNED = 4  # ways beside them that such a one was tuned to
+_SIZES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18}){3}")
 _ROW_LANES = 256
 _MOST_REGISTERS = 200  # of a lane, for sums and what is fetched for tiles
 _FETCHED_SPEED = 0.6  # of tiles into which an operand comes by registers
@@ -174,34 +177,35 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A product of known sizes that a way was chosen for, and all that could be: names and predicted seconds, the
-    least first.
-    """
+    """A product that a way was chosen for, and all that could be: names and predicted seconds, the least first."""
 
     product: str
     chosen: str
     ways: tuple[tuple[str, float], ...]
 
 
-_asked: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
+_asked: ContextVar[tuple[Mapping[str, int], list[Asked]] | None] = ContextVar("asked", default=None)
 
 
 @contextmanager
-def asked_products() -> Iterator[list[Asked]]:
-    """A list that is filled with the products of known sizes that ways are chosen for in the meantime."""
+def asked_products(sizes: Mapping[str, int]) -> Iterator[list[Asked]]:
+    """A list that is filled with the products that ways are chosen for in the meantime, as they are with these sizes;
+    without those whose sizes are then unknown.
+    """
     found: list[Asked] = []
-    token = _asked.set(found)
+    token = _asked.set((sizes, found))
     try:
         yield found
     finally:
         _asked.reset(token)
 
 
-def product_name(product: Product, target: ThreadTarget) -> str:
-    """What decides how fast the ways of a product of known sizes are, as a text: types, sizes, how operands come."""
+def _name_around_sizes(product: Product, target: ThreadTarget) -> tuple[str, str]:
+    """What decides how fast the ways of a product are, as a text before its sizes and one behind them: types, how its
+    operands come, what is done with its results.
+    """
     how = multiplying(product.left, product.right, target)
-    grid, rows, columns, sums = product.extents()
-    text = f"{product.left}*{product.right}={product.result.dtype} {grid}x{rows}x{columns}x{sums}"
+    text = f"axes {len(product.rows)},{len(product.columns)},{len(product.sums)}"
     if how is not None:
         text += f" by {how.left}*{how.right}" + (f" in {how.planes}" if how.planes > 1 else "")
     for side, name in enumerate(("left", "right")):
@@ -210,10 +214,10 @@ def product_name(product: Product, target: ThreadTarget) -> str:
         elif how is not None:
             text += f" {name} {bringing(product, how, side).value}"
         text += f" {run_direction(merged(product), side == 0, RUN) or 'apart'}"
-    text += f" axes {len(product.rows)},{len(product.columns)},{len(product.sums)}"
     text += f" tests {len(product.inside)}" if product.inside else ""
     text += " ordered" if product.order is not None else ""
-    return text if product.epilogue is None else f"{text} then {cost(product.epilogue.expression):g}"
+    text += f" then {cost(product.epilogue.expression):g}" if product.epilogue is not None else ""
+    return f"{product.left}*{product.right}={product.result.dtype} ", f" {text}"
 
 
 @memoized
@@ -223,28 +227,62 @@ def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
     samples = sample(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
     ways = _ways(product, samples, target)
     times = np.stack([way.times(np.array(samples, np.float64).T) for way in ways], axis=1)
-    if target.sharing_pays and all(isinstance(extent, int) for extent in extents):
-        way = _known_way(product, ways, times[0], target)
-        return (Variant(way.tile, way.parts),)
     most = _MOST_VARIANTS if target.sharing_pays else _MOST_SOFTWARE_VARIANTS
-    most = _MOST_TENSOR_VARIANTS if target.tile_products else most
     found = ranges(extents, samples, times, most)
-    return tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
-
-
-def _known_way(product: Product, ways: Sequence[_Way], times: Array, target: ThreadTarget) -> _Way:
-    """What the target was tuned to, if that is one of the ways, else what is quickest by its predicted times."""
-    best = ways[int(np.argmin(times))]
+    variants = tuple(Variant(ways[one.way].tile, ways[one.way].parts, one.active) for one in found)
     asked = _asked.get()
-    if not target.tuned and asked is None:
-        return best
-    name = product_name(product, target)
-    tuned = dict(target.tuned).get(name)
-    chosen = best if tuned is None else next((way for way in ways if way.name == tuned), best)
+    if not target.sharing_pays or (asked is None and not target.tuned):
+        return variants
+    around = _name_around_sizes(product, target)
+    variants = _with_tuned(variants, ways, extents, around, target)
     if asked is not None:
-        ordered = sorted(zip((way.name for way in ways), map(float, times)), key=lambda entry: entry[1])
-        asked.append(Asked(name, chosen.name, tuple(ordered)))
-    return chosen
+        _note(variants, ways, extents, around, *asked)
+    return variants
+
+
+def _with_tuned(
+    variants: Sequence[Variant],
+    ways: Sequence[_Way],
+    extents: Sequence[Dim],
+    around: tuple[str, str],
+    target: ThreadTarget,
+) -> tuple[Variant, ...]:
+    """The variants, and before them what the target was tuned to for some sizes, as far as it is one of the ways."""
+    before, behind = around
+    by_name = {way.name: way for way in ways}
+    tuned: dict[str, Dim] = {}
+    for name, way in target.tuned:
+        sizes = name.removeprefix(before).removesuffix(behind)
+        if way in by_name and name == f"{before}{sizes}{behind}" and _SIZES.fullmatch(sizes):
+            active = dims.product(equal(extent, int(size)) for extent, size in zip(extents, sizes.split("x")))
+            if active != 0 and (way in tuned or len(tuned) < _MOST_TUNED):
+                tuned[way] = tuned.get(way, 0) + active
+    rest: Dim = 1
+    for active in tuned.values():
+        rest = rest - active
+    own = [Variant(by_name[way].tile, by_name[way].parts, active) for way, active in tuned.items()]
+    others = [replace(variant, active=rest * variant.active) for variant in variants]
+    return (*own, *(variant for variant in others if variant.active != 0))
+
+
+def _note(
+    variants: Sequence[Variant],
+    ways: Sequence[_Way],
+    extents: Sequence[Dim],
+    around: tuple[str, str],
+    sizes: Mapping[str, int],
+    asked: list[Asked],
+) -> None:
+    if not {symbol.name for extent in extents for symbol in dims.symbols(extent)} <= sizes.keys():
+        return
+    numbers = [dims.evaluate(extent, sizes) for extent in extents]
+    if 0 in numbers:
+        return
+    times = [(way.name, float(way.times(np.array([numbers], np.float64).T)[0])) for way in ways]
+    (chosen,) = (variant for variant in variants if dims.evaluate(variant.active, sizes) == 1)
+    (name,) = {way.name for way in ways if (way.tile, way.parts) == (chosen.tile, chosen.parts)}
+    product = "x".join(map(str, numbers)).join(around)
+    asked.append(Asked(product, name, tuple(sorted(times, key=lambda entry: entry[1]))))
 
 
 def _ways(product: Product, samples: Sequence[Sequence[int]], target: ThreadTarget) -> list[_Way]:

@@ -147,6 +147,11 @@ def _start(levels: Array, first: int) -> int:
     return max(isqrt(last * level), last + 1)
 
 
+def equal(extent: Dim, number: int) -> Dim:
+    """1 where an extent is this number, 0 for others."""
+    return int(extent == number) if isinstance(extent, int) else _indicator(extent, number, number + 1)
+
+
 def _indicator(measure: Dim, low: int | None, high: int | None) -> Dim:
     """1 from `low` to before `high`, 0 for others."""
     inside: Dim = 1

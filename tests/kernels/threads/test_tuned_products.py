@@ -1,0 +1,83 @@
+"""Products in ways that a target was tuned to, run on this CPU, against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernels.epilogues import assert_close, random_array
+from kernels.threads.test_tensor_products import F16, F32, expanded, product, target_with
+from kernels.threads.works import run_on_cpu
+
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.layout import row_major
+from weft.ir.target import Float32Products, ThreadTarget
+from weft.kernels.threads.product_choice import Asked, asked_products
+
+PARTS = Float32Products.PARTS
+
+
+def small_target(way: Float32Products) -> ThreadTarget:
+    """One whose blocks this CPU plays in no time."""
+    return replace(target_with(way, 16, 32), most_block_threads=256)
+
+
+def asked(shape: tuple[object, int, int], sizes: dict[str, int], target: ThreadTarget, dtype: DType = F32) -> Asked:
+    with asked_products(sizes) as found:
+        product(shape, target, (dtype, dtype))
+    (one,) = found
+    return one
+
+
+@pytest.mark.parametrize(("dtype", "start"), [(F16, "tiles 16x64x"), (F32, "lanes 4x8 of")])
+def test_a_way_that_is_not_the_best_computes_the_product(dtype: DType, start: str) -> None:
+    """One of those that this CPU plays soon."""
+    m, n, k = shape = (19, 21, 40)
+    target = small_target(Float32Products.EXACT)
+    one = asked(shape, {}, target, dtype)
+    assert one.chosen == one.ways[0][0]
+    seed = 3
+    print(f"seed {seed}")
+    name = str(np.random.default_rng(seed).choice([name for name, _ in one.ways[1:] if name.startswith(start)]))
+    tuned = replace(target, tuned=((one.product, name),))
+    assert asked(shape, {}, tuned, dtype).chosen == name
+    work, result = product(shape, tuned, (dtype, dtype))
+    a, b = random_array(1, (m, k), dtype), random_array(2, (k, n), dtype)
+    (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
+
+
+def test_a_way_for_some_of_many_sizes() -> None:
+    """For any size one variant is active, for that of the choice the one that it says."""
+    target = small_target(PARTS)
+    shape = (dims.symbol("m"), 24, 40)
+    one, other = asked(shape, {"m": 33}, target), asked(shape, {"m": 12}, target)
+    assert " 1x33x24x40 " in one.product
+    last = one.ways[-1][0]
+    target = replace(target, tuned=tuple(sorted([(one.product, last), (other.product, other.ways[1][0])])))
+    assert asked(shape, {"m": 33}, target).chosen == last
+    assert asked(shape, {"m": 12}, target).chosen == other.ways[1][0]
+    assert asked(shape, {"m": 34}, target).chosen == asked(shape, {"m": 34}, replace(target, tuned=())).chosen
+    work, _ = product(shape, target, (F32, F32))
+    for size in (1, 11, 12, 13, 32, 33, 34, 100):
+        writers = [
+            launch
+            for launch in work.launches
+            if any(reference.kind == "result" for reference in launch.references)
+            and dims.evaluate(launch.blocks, {"m": size})
+        ]
+        assert len(writers) == 1
+
+
+def test_choices_that_are_none_change_nothing() -> None:
+    target, shape = target_with(PARTS), (256, 512, 512)
+    one = asked(shape, {}, target)
+    before, _ = product(shape, target, (F32, F32))
+    for name, way in ((one.product, "tiles 7x7x7"), (one.product.replace("256", "257"), one.ways[1][0]), ("x", "y")):
+        after, _ = product(shape, replace(target, tuned=((name, way),)), (F32, F32))
+        assert [launch.kernel for launch in after.launches] == [launch.kernel for launch in before.launches]
+    half, _ = product(shape, replace(target, tuned=((one.product, one.ways[1][0]),)), (F16, F16))
+    plain, _ = product(shape, target, (F16, F16))
+    assert half.launches == plain.launches
