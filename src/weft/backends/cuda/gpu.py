@@ -37,7 +37,7 @@ _NON_BLOCKING = 1  # a stream that does not wait for the one without a name
 _NO_TIMES = 2  # an event that is not asked when it was
 _SHARED_ATTRIBUTE = 8  # of a function: bytes of shared memory that launches may bring
 _SHARED_WITHOUT_ASKING = 48 << 10
-_KEPT_FREE = 256 << 20  # bytes of memory that was freed, kept for what is asked for next
+_KEPT_FREE = 16  # a part of all memory: so much that was freed stays with the pool, for what is asked for next
 _MOST_SPARE = 64 << 20  # bytes of freed memory that are not even given back to the pool
 _LEAST_BUFFER = 16
 _POLL = 2e-3  # seconds between looks at a run that Ctrl-C may end
@@ -186,7 +186,7 @@ class Gpu:
     def _make_pool(self, device: int) -> None:
         properties = _PoolProperties(kind=1, place_kind=1, place=device)
         self.driver("cuMemPoolCreate", byref(self._pool), byref(properties))
-        threshold = c_uint64(_KEPT_FREE)
+        threshold = c_uint64(self.described.memory_bytes // _KEPT_FREE)
         self.driver("cuMemPoolSetAttribute", self._pool, 4, byref(threshold))  # RELEASE_THRESHOLD
 
     # ---- the driver
