@@ -227,8 +227,8 @@ class TileForm:
     """What a local buffer is that holds a matrix: so many rows (of the left operand; columns of the right one), and so
     many sums deep. A line of it is a row; where it is `turned`, all rows at one place along the depth.
 
-    Only `MoveRun`, `PutTile` and `MultiplyTiles` reach it: the order of its elements is the device's own. A `Pipeline`
-    that writes it works on so many copies of it in turn.
+    Only `MoveRun`, `PutTile` and `MultiplyTiles` reach it: the order of its elements is the device's own. A
+    `TilePipeline` that writes it works on so many copies of it in turn.
     """
 
     rows: int
@@ -326,7 +326,7 @@ class PutTile:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class TilePipeline:
     """A loop over variable = start, ..., stop - 1 whose tiles are brought while earlier ones are worked on.
 
     In each turn `moves` move, and `puts` put what `fetches` brought into registers; then all lanes meet, and `body`
@@ -344,7 +344,7 @@ class Pipeline:
     body: tuple[Statement, ...]
 
 
-TileStatement = Union[Sums, MultiplyTiles, AddSums, ScaleSums, PutSums, MoveRun, PutTile, Pipeline]
+TileStatement = Union[Sums, MultiplyTiles, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline]
 Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier, TileStatement]
 
 
@@ -444,7 +444,7 @@ def inner_bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
             return (body,)
         case When(_, then, otherwise):
             return (then, otherwise)
-        case Pipeline():
+        case TilePipeline():
             return (statement.moves, (*statement.fetches, *statement.puts), statement.body)
         case _:
             return ()
@@ -483,7 +483,7 @@ def indices(statement: Statement) -> list[Dim]:
             return [line, first, offset]
         case PutTile(line=line, first=first):
             return [line, first]
-        case Repeat(_, start, stop) | Pipeline(_, start, stop):
+        case Repeat(_, start, stop) | TilePipeline(_, start, stop):
             return [start, stop]
         case Let(_, value) | View(_, _, value):
             return [value]
@@ -587,7 +587,7 @@ def _tile_lines(statement: TileStatement, indent: str) -> Iterator[str]:
             yield f"{indent}move {tile}[{line}, {first}..] = {count} of {buffer}[{offset}..]{_mask_text(mask)}"
         case PutTile(tile, line, first, values, mask):
             yield f"{indent}{tile}[{line}, {first}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
-        case Pipeline(name, start, stop):
+        case TilePipeline(name, start, stop):
             yield f"{indent}pipeline {name} in {start}..{stop}:"
             parts = ("move", statement.moves), ("fetch", statement.fetches), ("put", statement.puts)
             for title, body in (*parts, ("work", statement.body)):

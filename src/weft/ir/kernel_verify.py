@@ -22,7 +22,6 @@ from weft.ir.kernel import (
     Let,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     Put,
     PutRun,
     PutSums,
@@ -32,6 +31,7 @@ from weft.ir.kernel import (
     ScaleSums,
     Statement,
     Sums,
+    TilePipeline,
     Transpose,
     View,
     When,
@@ -124,7 +124,7 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 scope.sums[name] = statement
             case MultiplyTiles() | AddSums() | ScaleSums() | PutSums() | MoveRun() | PutTile():
                 _verify_tile_statement(kernel, statement, scope)
-            case Pipeline(name, start, stop):
+            case TilePipeline(name, start, stop):
                 if dims_vary(start) or dims_vary(stop):
                     raise InternalError(f"kernel {kernel.name}: a pipeline whose turns vary")
                 _verify_body(kernel, statement.moves, replace(scope.inner(name), moving=True))

@@ -40,7 +40,7 @@ class Node:
 
 @dataclass
 class RecordingDriver:
-    """Stands in for `weft.backends.cuda.library.Library`."""
+    """Stands in for `weft.backends.cuda.library.DriverLibrary`."""
 
     parameters: dict[int, int] = field(default_factory=dict)  # how many words a function takes
     check: Callable[[str, str], None] | None = None  # sees each kernel's name and PTX

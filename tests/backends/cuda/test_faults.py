@@ -30,7 +30,7 @@ def starting(monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver) -> None:
     """Let this be the driver that is started when one is first asked for."""
     monkeypatch.setattr(library, "_owner", None)
     monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=lambda _: None))
-    monkeypatch.setattr(library, "Library", lambda _: driver)
+    monkeypatch.setattr(library, "DriverLibrary", lambda _: driver)
     fresh = library.once(library.library._make), gpus.once(gpus.gpus._make)
     for module in (library, gpus, gpu):
         monkeypatch.setattr(module, "library", fresh[0])

@@ -15,8 +15,8 @@ from onnx import helper
 import weft
 from weft.backends.cuda import launches
 from weft.backends.cuda.compile import KernelCode
-from weft.backends.cuda.gpu import Gpu, open_gpu
-from weft.backends.cuda.launches import CudaLaunches, Recording, direct_waits
+from weft.backends.cuda.gpu import CudaGpu, open_gpu
+from weft.backends.cuda.launches import CudaLaunches, GraphRecording, direct_waits
 from weft.backends.resident.device import BufferSlice
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
@@ -73,12 +73,12 @@ def scanning() -> onnx.ModelProto:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Recording]]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, GraphRecording]]:
     """The plans that were recorded, and what became of them."""
-    found: list[tuple[Plan, Recording]] = []
+    found: list[tuple[Plan, GraphRecording]] = []
     real = CudaLaunches.record
 
-    def record(self: CudaLaunches, plan: Plan, *arguments: Any) -> Recording:
+    def record(self: CudaLaunches, plan: Plan, *arguments: Any) -> GraphRecording:
         found.append((plan, real(self, plan, *arguments)))
         return found[-1][1]
 
@@ -128,7 +128,9 @@ def check_graph(nodes: Sequence[Node], plan: Plan) -> None:
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_graph_has_the_order_of_its_plan(any_driver: RecordingDriver, recorded: list[tuple[Plan, Recording]]) -> None:
+def test_a_graph_has_the_order_of_its_plan(
+    any_driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]
+) -> None:
     loaded = weft.load(branching(), device="cuda")
     loaded.run({"x": np.ones((300, 64), np.float32)})
     ((plan, _),) = recorded
@@ -142,7 +144,7 @@ def test_a_graph_has_the_order_of_its_plan(any_driver: RecordingDriver, recorded
 
 
 def test_addresses_are_inside_of_the_right_buffers(
-    any_driver: RecordingDriver, recorded: list[tuple[Plan, Recording]]
+    any_driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]
 ) -> None:
     loaded = weft.load(branching(), device="cuda")
     kept = loaded.to_device(np.ones((300, 64), np.float32))
@@ -163,7 +165,7 @@ def test_addresses_are_inside_of_the_right_buffers(
     assert writers
 
 
-def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[tuple[Plan, Recording]]) -> None:
+def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]) -> None:
     loaded = weft.load(branching(), device="cuda")
     array = np.ones((300, 64), np.float32)
     first, second = loaded.to_device(array), loaded.to_device(array)
@@ -183,7 +185,7 @@ def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[
     assert driver.calls["cuGraphCreate"] == 1
 
 
-def test_a_scan(driver: RecordingDriver, recorded: list[tuple[Plan, Recording]]) -> None:
+def test_a_scan(driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]) -> None:
     loaded = weft.load(scanning(), device="cuda")
     for steps in (5, 40):
         loaded.run({"s": np.ones((1, 8), np.float32), "x": np.ones((steps, 1, 8), np.float32)})
@@ -208,7 +210,7 @@ def test_very_many_launches_go_one_by_one(driver: RecordingDriver, monkeypatch: 
 # -- plans that are made up ------------------------------------------------------------------------------------------
 
 
-def opened() -> tuple[Gpu, CudaLaunches, BufferSlice]:
+def opened() -> tuple[CudaGpu, CudaLaunches, BufferSlice]:
     gpu = open_gpu()
     return gpu, CudaLaunches(gpu, {"one": KernelCode(0, b"one 3")}), BufferSlice(gpu.buffer(1 << 16), 0, 1 << 16)
 

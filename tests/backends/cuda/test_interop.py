@@ -13,7 +13,7 @@ from test_api import X, affine
 
 import weft
 from weft.backends.cuda import interop
-from weft.backends.cuda.gpu import Gpu, open_gpu
+from weft.backends.cuda.gpu import CudaGpu, open_gpu
 from weft.backends.cuda.interop import CUDA, CudaTensor, adopt
 from weft.backends.resident.tensor import upload
 from weft.errors import DeviceError, InputError
@@ -24,7 +24,7 @@ DTYPES = [np.float32, np.float16, np.int64, np.uint8, np.bool_, ml_dtypes.bfloat
 class Foreign:
     """A tensor of another library, with an interface's dictionary."""
 
-    def __init__(self, gpu: Gpu, array: np.ndarray[Any, Any], **changes: Any) -> None:
+    def __init__(self, gpu: CudaGpu, array: np.ndarray[Any, Any], **changes: Any) -> None:
         self.tensor = upload(gpu, array)
         place = self.tensor.place_on(gpu)
         self.address = place.buffer.address
@@ -57,7 +57,7 @@ class Exporting:
         return capsule
 
 
-def tensor_of(gpu: Gpu, array: np.ndarray[Any, Any]) -> CudaTensor:
+def tensor_of(gpu: CudaGpu, array: np.ndarray[Any, Any]) -> CudaTensor:
     made = upload(gpu, array)
     assert isinstance(made, CudaTensor)
     return made

@@ -22,7 +22,6 @@ from weft.ir.kernel import (
     Kernel,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     PutRun,
     PutSums,
     PutTile,
@@ -32,6 +31,7 @@ from weft.ir.kernel import (
     Statement,
     Sums,
     TileForm,
+    TilePipeline,
 )
 
 Array = np.ndarray[Any, Any]
@@ -132,7 +132,7 @@ class Product:
         if self.bring == "whole":
             found.append(Repeat("turn", 0, self.turns, 1, (*fetches, *puts, *body)))
         else:
-            found.append(Pipeline("turn", 0, self.turns, tuple(moves), tuple(fetches), tuple(puts), tuple(body)))
+            found.append(TilePipeline("turn", 0, self.turns, tuple(moves), tuple(fetches), tuple(puts), tuple(body)))
         if self.scaled:
             found.append(ScaleSums("total", "factors", self.turns * self.shape[0] + row))
         found.append(PutSums("total", "held", 0, self.tiles[1] + PAD))

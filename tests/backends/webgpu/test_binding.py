@@ -18,7 +18,7 @@ import weft
 from weft.backends.resident.section import ResidentSection
 from weft.backends.resident.tensor import ResidentTensor
 from weft.backends.webgpu import native
-from weft.backends.webgpu.allocations import Memory, SpareMemory
+from weft.backends.webgpu.allocations import GpuMemory, SpareMemory
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 
 GPU = "webgpu:llvmpipe"
@@ -359,7 +359,7 @@ def test_tensors_that_are_garbage_among_other_things(loaded: weft.Model, gpu: Gp
 def test_spare_memory_is_bounded() -> None:
     spares = SpareMemory(100)
     for size in (40, 40, 40, 101, 10):
-        spares.put(Memory(object(), size))
+        spares.put(GpuMemory(object(), size))
     assert spares.size == 90
     assert spares.take(39) is None
     assert spares.take(10) is not None
@@ -367,7 +367,7 @@ def test_spare_memory_is_bounded() -> None:
     assert spares.clear()
     assert not spares.clear()
     for _ in range(1000):
-        spares.put(Memory(object(), 0))
+        spares.put(GpuMemory(object(), 0))
     assert len(spares._kept) == 64
 
 

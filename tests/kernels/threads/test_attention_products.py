@@ -20,7 +20,7 @@ from weft.fuse import fuse
 from weft.fuse.attention import sought_by
 from weft.ir.dtypes import DType
 from weft.ir.groups import AttentionGroup, MapGroup
-from weft.ir.kernel import MoveRun, Pipeline, Statement, inner_bodies
+from weft.ir.kernel import MoveRun, Statement, TilePipeline, inner_bodies
 from weft.ir.layout import row_major
 from weft.ir.target import Float32Products, ThreadTarget
 from weft.ir.types import TensorType
@@ -68,7 +68,7 @@ def test_sizes(products: Float32Products, sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
     alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
     target = with_products(products)
-    assert any(isinstance(found, Pipeline) for found in statements_of(launches_of(alone, target)[0].kernel.body))
+    assert any(isinstance(found, TilePipeline) for found in statements_of(launches_of(alone, target)[0].kernel.body))
     close(emulated(alone, target), exact(inputs), WITHIN[products])
 
 

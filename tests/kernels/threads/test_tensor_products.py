@@ -25,7 +25,7 @@ from weft.backends.llvm.nvptx import NvidiaProcessor
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Kernel, MoveRun, Pipeline, PutTile, Statement, inner_bodies
+from weft.ir.kernel import Kernel, MoveRun, PutTile, Statement, TilePipeline, inner_bodies
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout, row_major
 from weft.ir.packing import array_of
@@ -314,7 +314,7 @@ def test_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_on_tiles(kernel: Kernel) -> bool:
-    return any(isinstance(s, Pipeline) for s in statements(kernel))
+    return any(isinstance(s, TilePipeline) for s in statements(kernel))
 
 
 def test_choice() -> None:

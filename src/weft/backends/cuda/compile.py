@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import llvmlite
 
-from weft.backends.cuda.gpu import Gpu
+from weft.backends.cuda.gpu import CudaGpu
 from weft.backends.cuda.library import DriverError
 from weft.backends.cuda.processors import processor_of, thread_lanes
 from weft.backends.cuda.runs import runs_of
@@ -69,7 +69,11 @@ class KernelCode:
 
 
 def compile_program(
-    program: TensorProgram, sections: Sequence[Section], gpu: Gpu, cache: bool = True, progress: Progress | None = None
+    program: TensorProgram,
+    sections: Sequence[Section],
+    gpu: CudaGpu,
+    cache: bool = True,
+    progress: Progress | None = None,
 ) -> CompiledProgram:
     """The program with the code of all its kernels."""
     kernels = named_kernels(sections)
@@ -80,7 +84,7 @@ def compile_program(
 
 
 def compile_kernels(
-    kernels: Sequence[tuple[Kernel, ThreadLanes]], gpu: Gpu, cache: bool = True, progress: Progress | None = None
+    kernels: Sequence[tuple[Kernel, ThreadLanes]], gpu: CudaGpu, cache: bool = True, progress: Progress | None = None
 ) -> list[KernelCode]:
     """The code of named kernels, each with how its lanes are written."""
     kept: CodeCache | None = shared_cache() if cache else None
@@ -108,7 +112,7 @@ def compile_kernels(
     return [KernelCode.decode(code) for code in found if code is not None]
 
 
-def compile_kernel(kernel: Kernel, lanes: ThreadLanes, gpu: Gpu) -> KernelCode:
+def compile_kernel(kernel: Kernel, lanes: ThreadLanes, gpu: CudaGpu) -> KernelCode:
     """One kernel, from its form to what the GPU runs."""
     text, shared_bytes = ptx_of(kernel, lanes, processor_of(gpu.described))
     packed = zlib.compress(kernel_bytes(kernel), 1)
@@ -122,7 +126,7 @@ def ptx_of(kernel: Kernel, lanes: ThreadLanes, processor: NvidiaProcessor) -> tu
     return assembly_text(str(module), processor), launched_shared_bytes(kernel, module)
 
 
-def assembled(name: str, ptx: str, gpu: Gpu) -> bytes:
+def assembled(name: str, ptx: str, gpu: CudaGpu) -> bytes:
     """What the driver makes of PTX; KernelError with its words where it refuses it."""
     log = create_string_buffer(8192)
     options = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE)
@@ -145,7 +149,7 @@ def assembled(name: str, ptx: str, gpu: Gpu) -> bytes:
             driver.function("cuLinkDestroy")(state)
 
 
-def code_identity(gpu: Gpu) -> str:
+def code_identity(gpu: CudaGpu) -> str:
     """What all code for a GPU depends on."""
     return identity_of(processor_of(gpu.described), gpu.described.capability, gpu.described.driver)
 

@@ -99,5 +99,5 @@ class CudaDriver(TunableDriver):
     def _described(self) -> gpus.NvidiaGpu:
         return gpus.find_gpu(self._wanted)
 
-    def _gpu(self) -> gpu.Gpu:
+    def _gpu(self) -> gpu.CudaGpu:
         return gpu.open_gpu(self._wanted)

@@ -20,7 +20,7 @@ from weft.backends.cuda.interop import CudaTensor
 from weft.backends.cuda.library import (
     OUT_OF_MEMORY,
     DriverError,
-    Library,
+    DriverLibrary,
     check_process,
     is_own_process,
     library,
@@ -63,7 +63,7 @@ class CudaBuffer:
 
     __slots__ = ("__weakref__", "_gpu", "_owner", "address", "size")
 
-    def __init__(self, gpu: Gpu, address: int, size: int, owner: Any = None) -> None:
+    def __init__(self, gpu: CudaGpu, address: int, size: int, owner: Any = None) -> None:
         """`owner`: whose memory it is, if not ours; it is held, and nothing is freed."""
         self._gpu = gpu
         self._owner = owner
@@ -84,12 +84,12 @@ class CudaBuffer:
     __del__ = release
 
 
-class Function:
+class CudaFunction:
     """A kernel's code on a GPU."""
 
     __slots__ = ("__weakref__", "_gpu", "_module", "handle", "shared_bytes")
 
-    def __init__(self, gpu: Gpu, module: int, handle: int, shared_bytes: int) -> None:
+    def __init__(self, gpu: CudaGpu, module: int, handle: int, shared_bytes: int) -> None:
         self._gpu = gpu
         self._module = module
         self.handle = handle
@@ -100,14 +100,14 @@ class Function:
 
 
 class _Current:
-    """See `Gpu.current`; a class of its own since a generator would cost as much as a call of the driver."""
+    """See `CudaGpu.current`; a class of its own since a generator would cost as much as a call of the driver."""
 
     __slots__ = ("_gpu",)
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: CudaGpu) -> None:
         self._gpu = gpu
 
-    def __enter__(self) -> Library:
+    def __enter__(self) -> DriverLibrary:
         gpu = self._gpu
         code = gpu.push(gpu.context)
         if code:
@@ -119,16 +119,16 @@ class _Current:
 
 
 class _AtWork(_Current):
-    """See `Gpu.at_work`."""
+    """See `CudaGpu.at_work`."""
 
     __slots__ = ("_kind", "_what")
 
-    def __init__(self, gpu: Gpu, what: str, kind: type[DeviceError]) -> None:
+    def __init__(self, gpu: CudaGpu, what: str, kind: type[DeviceError]) -> None:
         super().__init__(gpu)
         self._what = what
         self._kind = kind
 
-    def __enter__(self) -> Library:
+    def __enter__(self) -> DriverLibrary:
         self._gpu.refuse_if_lost()
         try:
             return super().__enter__()
@@ -141,12 +141,12 @@ class _AtWork(_Current):
             raise self._gpu.failure(self._what, error, self._kind) from error
 
 
-class Gpu:
+class CudaGpu:
     """An opened GPU. `allocated` are the bytes of its buffers now, `peak` the most there have been."""
 
     tensor_kind = CudaTensor
 
-    def __init__(self, described: NvidiaGpu, driver: Library) -> None:
+    def __init__(self, described: NvidiaGpu, driver: DriverLibrary) -> None:
         self.described = described
         self.name = described.name
         self.device = described.device
@@ -158,7 +158,7 @@ class Gpu:
         self.alignment = ALIGNMENT
         self.binds_in_place = True
         self.largest_buffer = described.memory_bytes
-        self.functions: WeakValueDictionary[Any, Function] = WeakValueDictionary()
+        self.functions: WeakValueDictionary[Any, CudaFunction] = WeakValueDictionary()
         self._lock = lock()
         self.context = c_void_p()
         self.push = driver.function("cuCtxPushCurrent_v2")
@@ -181,7 +181,7 @@ class Gpu:
             raise self.failure("opening it", fault) from fault
 
     def __repr__(self) -> str:
-        return f"<Gpu {self.described}>"
+        return f"<CudaGpu {self.described}>"
 
     def _make_pool(self, device: int) -> None:
         properties = _PoolProperties(kind=1, place_kind=1, place=device)
@@ -259,7 +259,7 @@ class Gpu:
             self._allocate(driver, address, size)
         return CudaBuffer(self, address.value, size)
 
-    def _allocate(self, driver: Library, address: c_uint64, size: int) -> None:
+    def _allocate(self, driver: DriverLibrary, address: c_uint64, size: int) -> None:
         if not self._pool:
             driver("cuMemAlloc_v2", byref(address), c_size_t(size))
             return
@@ -315,7 +315,7 @@ class Gpu:
         with self.at_work("reading a buffer") as driver:
             return self._read(driver, reads, long=False)
 
-    def _read(self, driver: Library, reads: Sequence[tuple[CudaBuffer, int, int]], long: bool) -> list[Array]:
+    def _read(self, driver: DriverLibrary, reads: Sequence[tuple[CudaBuffer, int, int]], long: bool) -> list[Array]:
         results = [np.empty(size, np.uint8) for _, _, size in reads]
         if long:
             self._wait_patiently(driver)
@@ -328,7 +328,7 @@ class Gpu:
 
     # ---- code
 
-    def load(self, key: Any, name: str, code: bytes, shared_bytes: int) -> Function:
+    def load(self, key: Any, name: str, code: bytes, shared_bytes: int) -> CudaFunction:
         """A kernel's assembled code as a function; that of an equal key is shared."""
         with self._lock:
             known = self.functions.get(key)
@@ -337,7 +337,7 @@ class Gpu:
         module, handle = c_void_p(), c_void_p()
         with self.at_work(f"kernel {name!r}", KernelError) as driver:
             driver("cuModuleLoadData", byref(module), code)
-            made = Function(self, module.value or 0, 0, shared_bytes)
+            made = CudaFunction(self, module.value or 0, 0, shared_bytes)
             driver("cuModuleGetFunction", byref(handle), module, name.encode())
             made.handle = handle.value or 0
             if shared_bytes > _SHARED_WITHOUT_ASKING:
@@ -368,7 +368,7 @@ class Gpu:
                 self._order(driver, self._stream, c_void_p(LEGACY_STREAM))
             return self._read(driver, reads, long) if reads else []
 
-    def _copy(self, driver: Library, copies: Sequence[Copy]) -> None:
+    def _copy(self, driver: DriverLibrary, copies: Sequence[Copy]) -> None:
         for source, start, target, place, size in copies:
             if size:
                 ends = c_uint64(target.address + place), c_uint64(source.address + start)
@@ -379,7 +379,7 @@ class Gpu:
         with self.at_work("waiting for kernels") as driver:
             driver("cuStreamSynchronize", self._stream)
 
-    def _wait_patiently(self, driver: Library) -> None:
+    def _wait_patiently(self, driver: DriverLibrary) -> None:
         """The same so that Ctrl-C can end the wait; the device goes on."""
         query = driver.function("cuStreamQuery")
         while (code := query(self._stream)) == _NOT_READY:
@@ -441,7 +441,7 @@ class Gpu:
         with self.at_work("ordering streams") as driver:
             self._order(driver, self._stream, c_void_p(stream))
 
-    def _order(self, driver: Library, first: c_void_p, second: c_void_p) -> None:
+    def _order(self, driver: DriverLibrary, first: c_void_p, second: c_void_p) -> None:
         event = c_void_p()
         driver("cuEventCreate", byref(event), _NO_TIMES)
         try:
@@ -451,23 +451,23 @@ class Gpu:
             driver("cuEventDestroy_v2", event)
 
 
-def elapsed_nanoseconds(driver: Library, first: c_void_p, second: c_void_p) -> float:
+def elapsed_nanoseconds(driver: DriverLibrary, first: c_void_p, second: c_void_p) -> float:
     """Between two events that have both happened."""
     milliseconds = c_float()
     driver("cuEventElapsedTime", byref(milliseconds), first, second)
     return milliseconds.value * 1e6
 
 
-_open: dict[int, Gpu] = {}
+_open: dict[int, CudaGpu] = {}
 _opening = lock()
 
 
-def open_gpu(wanted: str = "") -> Gpu:
+def open_gpu(wanted: str = "") -> CudaGpu:
     """The GPU that a number or name means, opened if it is not."""
     check_process()
     described = find_gpu(wanted)
     with _opening:
         gpu = _open.get(described.number)
         if gpu is None:
-            gpu = _open[described.number] = Gpu(described, library())
+            gpu = _open[described.number] = CudaGpu(described, library())
         return gpu

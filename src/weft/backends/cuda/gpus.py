@@ -8,7 +8,7 @@ from __future__ import annotations
 from ctypes import byref, c_char, c_int, c_size_t
 from dataclasses import dataclass
 
-from weft.backends.cuda.library import Library, library
+from weft.backends.cuda.library import DriverLibrary, library
 from weft.errors import DeviceError
 from weft.threads import once
 
@@ -68,7 +68,7 @@ def gpus() -> tuple[NvidiaGpu, ...]:
     return tuple(_described(driver, number, version.value) for number in range(count.value))
 
 
-def _described(driver: Library, number: int, version: int) -> NvidiaGpu:
+def _described(driver: DriverLibrary, number: int, version: int) -> NvidiaGpu:
     device, size, text = c_int(), c_size_t(), (c_char * 256)()
     driver("cuDeviceGet", byref(device), number)
     driver("cuDeviceGetName", text, len(text), device)

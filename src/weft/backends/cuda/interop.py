@@ -20,7 +20,7 @@ from weft.backends.resident.tensor import ResidentTensor
 from weft.errors import DeviceError, InputError, WeftError
 
 if TYPE_CHECKING:
-    from weft.backends.cuda.gpu import Gpu
+    from weft.backends.cuda.gpu import CudaGpu
 
 CUDA, CUDA_MANAGED = 2, 13  # kinds of devices, as DLPack numbers them
 _LEGACY_STREAM = 1
@@ -63,7 +63,7 @@ _NAME, _USED = b"dltensor", b"used_dltensor"
 class CudaTensor(ResidentTensor):
     """One on an NVIDIA GPU, which other libraries can use in place."""
 
-    home: Gpu
+    home: CudaGpu
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _exported(tensor: CudaTensor, stream: int) -> Any:
     return _python.PyCapsule_New(address, _NAME, ctypes.cast(_LET_GO_OF_CAPSULE, c_void_p))
 
 
-def adopt(gpu: Gpu, content: Any) -> CudaTensor | None:
+def adopt(gpu: CudaGpu, content: Any) -> CudaTensor | None:
     """A tensor that another library has on the GPU; None for what is none, InputError for what cannot be used there."""
     if hasattr(content, "__dlpack_device__"):
         kind, number = content.__dlpack_device__()
@@ -181,7 +181,7 @@ class _Borrowed:
             _Deleter(self._managed.deleter)(self._address)
 
 
-def _from_dlpack(gpu: Gpu, content: Any) -> CudaTensor:
+def _from_dlpack(gpu: CudaGpu, content: Any) -> CudaTensor:
     capsule = content.__dlpack__(stream=gpu.stream.value)
     address = _python.PyCapsule_GetPointer(capsule, _NAME)
     managed = _DLManagedTensor.from_address(address)
@@ -195,7 +195,7 @@ def _from_dlpack(gpu: Gpu, content: Any) -> CudaTensor:
     return _tensor(gpu, (given.data or 0) + given.byte_offset, shape, dtype, (owner, content))
 
 
-def _from_interface(gpu: Gpu, content: Any) -> CudaTensor:
+def _from_interface(gpu: CudaGpu, content: Any) -> CudaTensor:
     given = content.__cuda_array_interface__
     dtype, shape, strides = np.dtype(given["typestr"]), tuple(given["shape"]), given.get("strides")
     _check_order(shape, None if strides is None else tuple(step // dtype.itemsize for step in strides))
@@ -220,7 +220,7 @@ def _check_order(shape: tuple[int, ...], strides: Sequence[int] | None) -> None:
         step *= size
 
 
-def _tensor(gpu: Gpu, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> CudaTensor:
+def _tensor(gpu: CudaGpu, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> CudaTensor:
     base = address // 256 * 256
     size = prod(shape) * dtype.itemsize
     return CudaTensor(gpu, gpu.foreign(base, size + address - base, owner), shape, dtype, address - base)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cuda.compile import KernelCode, compile_kernels
-from weft.backends.cuda.gpu import Function, Gpu, elapsed_nanoseconds
-from weft.backends.cuda.library import DriverError, Library
+from weft.backends.cuda.gpu import CudaFunction, CudaGpu, elapsed_nanoseconds
+from weft.backends.cuda.library import DriverError, DriverLibrary
 from weft.backends.cuda.processors import processor_of, thread_lanes
 from weft.backends.llvm.thread_lanes import LARGEST_ACCESS, ThreadLanes
 from weft.backends.naming import kernel_names
@@ -59,10 +59,10 @@ class Movable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoundLaunch:
+class GraphLaunch:
     """A launch with all that the driver wants of it."""
 
-    function: Function
+    function: CudaFunction
     blocks: int
     lanes: int
     words: Array  # uint64: addresses, then numbers
@@ -82,30 +82,30 @@ class BoundLaunch:
             parameters=addressof(self.pointers),
         )
 
-    def submit(self, driver: Library, stream: c_void_p) -> None:
+    def submit(self, driver: DriverLibrary, stream: c_void_p) -> None:
         grid = (self.blocks, 1, 1, self.lanes, 1, 1, self.function.shared_bytes)
         driver("cuLaunchKernel", c_void_p(self.function.handle), *grid, stream, self.pointers, None)
 
 
 def bound_launch(
-    function: Function, blocks: int, lanes: int, values: Sequence[int], after: tuple[int, ...] | None = None
-) -> BoundLaunch:
+    function: CudaFunction, blocks: int, lanes: int, values: Sequence[int], after: tuple[int, ...] | None = None
+) -> GraphLaunch:
     """A launch with these addresses and numbers as its parameters."""
     words = np.array([value % 2**64 for value in values], np.uint64)
     start = words.ctypes.data
     pointers = (c_void_p * len(words))(*(start + 8 * number for number in range(len(words))))
-    return BoundLaunch(function, blocks, lanes, words, pointers, after)
+    return GraphLaunch(function, blocks, lanes, words, pointers, after)
 
 
 @dataclass(eq=False)
-class Recording:
+class GraphRecording:
     """The launches of a plan, bound to memory."""
 
-    gpu: Gpu
-    launches: Sequence[BoundLaunch]
+    gpu: CudaGpu
+    launches: Sequence[GraphLaunch]
     movable: Mapping[int, Sequence[Movable]]  # by region
     seconds: float = inf  # that the last run took
-    _graph: Graph | None = None
+    _graph: LaunchGraph | None = None
     _bound: dict[int, int] = field(default_factory=dict)  # addresses that regions were moved to
 
     def bind(self, regions: Mapping[int, BufferSlice]) -> None:
@@ -122,29 +122,29 @@ class Recording:
         if changed and self._graph is not None:
             self._graph.update(sorted(changed))
 
-    def launch(self, driver: Library, stream: c_void_p) -> None:
+    def launch(self, driver: DriverLibrary, stream: c_void_p) -> None:
         """Submit all; the GPU is the current one."""
         if len(self.launches) > _MOST_NODES:
             for launch in self.launches:
                 launch.submit(driver, stream)
             return
         if self._graph is None:
-            self._graph = Graph(self.gpu, self.launches)
+            self._graph = LaunchGraph(self.gpu, self.launches)
         self._graph.launch(driver, stream)
 
-    def timed(self) -> TimedRecording:
-        return TimedRecording(self.gpu, self.launches, self.movable)
+    def timed(self) -> TimedGraphRecording:
+        return TimedGraphRecording(self.gpu, self.launches, self.movable)
 
 
-class TimedRecording(Recording):
+class TimedGraphRecording(GraphRecording):
     """The same one after the other, with the time at which each began."""
 
     _events: list[c_void_p]
 
-    def launch(self, driver: Library, stream: c_void_p) -> None:
+    def launch(self, driver: DriverLibrary, stream: c_void_p) -> None:
         if self._graph is None:
             self._events = [_event(driver) for _ in range(len(self.launches) + 1)]
-            self._graph = Graph(self.gpu, self.launches, self._events)
+            self._graph = LaunchGraph(self.gpu, self.launches, self._events)
         self._graph.launch(driver, stream)
 
     def ticks(self) -> Array:
@@ -154,7 +154,7 @@ class TimedRecording(Recording):
         return np.array(found).astype(np.int64)
 
 
-def _event(driver: Library) -> c_void_p:
+def _event(driver: DriverLibrary) -> c_void_p:
     event = c_void_p()
     driver("cuEventCreate", byref(event), c_uint(0))
     return event
@@ -179,10 +179,10 @@ def direct_waits(waits: Sequence[tuple[int, ...] | None]) -> list[tuple[int, ...
     return found
 
 
-class Graph:
+class LaunchGraph:
     """A graph of launches that the driver has made ready. Between `events`, if there are any, they run one by one."""
 
-    def __init__(self, gpu: Gpu, launches: Sequence[BoundLaunch], events: Sequence[c_void_p] = ()) -> None:
+    def __init__(self, gpu: CudaGpu, launches: Sequence[GraphLaunch], events: Sequence[c_void_p] = ()) -> None:
         self._gpu = gpu
         self._launches = launches  # whose functions must stay, and whose words are read again for updates
         self._executable = c_void_p()
@@ -197,23 +197,23 @@ class Graph:
                 self._add(driver)
             driver("cuGraphInstantiateWithFlags", byref(self._executable), self._graph, c_uint64(0))
 
-    def _add(self, driver: Library) -> None:
+    def _add(self, driver: DriverLibrary) -> None:
         for launch, after in zip(self._launches, direct_waits([launch.after for launch in self._launches])):
             self._nodes.append(self._kernel(driver, launch, [self._nodes[other] for other in after]))
 
-    def _add_timed(self, driver: Library) -> None:
+    def _add_timed(self, driver: DriverLibrary) -> None:
         last = self._record(driver, self._events[0], [])
         for launch, event in zip(self._launches, self._events[1:]):
             self._nodes.append(self._kernel(driver, launch, [last]))
             last = self._record(driver, event, [self._nodes[-1]])
 
-    def _kernel(self, driver: Library, launch: BoundLaunch, after: Sequence[c_void_p]) -> c_void_p:
+    def _kernel(self, driver: DriverLibrary, launch: GraphLaunch, after: Sequence[c_void_p]) -> c_void_p:
         node, given = c_void_p(), (c_void_p * len(after))(*after)
         parameters = launch.node()
         driver("cuGraphAddKernelNode_v2", byref(node), self._graph, given, c_uint64(len(after)), byref(parameters))
         return node
 
-    def _record(self, driver: Library, event: c_void_p, after: Sequence[c_void_p]) -> c_void_p:
+    def _record(self, driver: DriverLibrary, event: c_void_p, after: Sequence[c_void_p]) -> c_void_p:
         node, given = c_void_p(), (c_void_p * len(after))(*after)
         driver("cuGraphAddEventRecordNode", byref(node), self._graph, given, c_uint64(len(after)), event)
         return node
@@ -225,7 +225,7 @@ class Graph:
                 parameters = self._launches[number].node()
                 driver("cuGraphExecKernelNodeSetParams_v2", self._executable, self._nodes[number], byref(parameters))
 
-    def launch(self, driver: Library, stream: c_void_p) -> None:
+    def launch(self, driver: DriverLibrary, stream: c_void_p) -> None:
         if self._launches:
             driver("cuGraphLaunch", self._executable, stream)
 
@@ -249,11 +249,11 @@ class CudaLaunches:
 
     parameter_bytes = 0
 
-    def __init__(self, gpu: Gpu, codes: Mapping[str, KernelCode]) -> None:
+    def __init__(self, gpu: CudaGpu, codes: Mapping[str, KernelCode]) -> None:
         self.gpu = gpu
         self.codes = codes
         self._usual = thread_lanes(processor_of(gpu.described))
-        self._functions: dict[tuple[str, ThreadLanes], Function] = {}
+        self._functions: dict[tuple[str, ThreadLanes], CudaFunction] = {}
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:  # noqa: ARG002
         """Bring the code of these launches onto the GPU."""
@@ -261,9 +261,11 @@ class CudaLaunches:
             for launch in entry.launches if isinstance(entry, Repeated) else (entry,):
                 self._function(launch.kernel, self._usual)
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range = range(0)) -> Recording:
+    def record(
+        self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range = range(0)
+    ) -> GraphRecording:
         """The launches in order; regions that are `movable` may be bound to other places later."""
-        bound: list[BoundLaunch] = []
+        bound: list[GraphLaunch] = []
         moved: dict[int, list[Movable]] = {}
         ends: list[tuple[int, ...]] = []  # of each entry: the launches here that are done when it is
         for entry in launches:
@@ -274,7 +276,7 @@ class CudaLaunches:
                 continue
             after = None if entry.after is None else {number for other in entry.after for number in ends[other]}
             ends.append(self._bind(entry, after, find, movable, bound, moved))
-        return Recording(self.gpu, bound, moved)
+        return GraphRecording(self.gpu, bound, moved)
 
     def _bind(
         self,
@@ -282,7 +284,7 @@ class CudaLaunches:
         after: set[int] | None,
         find: Find,
         movable: range,
-        bound: list[BoundLaunch],
+        bound: list[GraphLaunch],
         moved: dict[int, list[Movable]],
     ) -> tuple[int, ...]:
         """Add a launch, unless it has no blocks; the launches that are done when it is."""
@@ -318,7 +320,7 @@ class CudaLaunches:
             return self._usual
         return replace(self._usual, index_bits=64 if large else 32, unaligned=frozenset(unaligned))
 
-    def _function(self, kernel: Kernel, lanes: ThreadLanes) -> Function:
+    def _function(self, kernel: Kernel, lanes: ThreadLanes) -> CudaFunction:
         key = kernel.name, lanes
         found = self._functions.get(key)
         if found is None:
@@ -330,7 +332,7 @@ class CudaLaunches:
         return found
 
 
-def cuda_launches(program: CompiledProgram, gpu: Gpu) -> CudaLaunches:
+def cuda_launches(program: CompiledProgram, gpu: CudaGpu) -> CudaLaunches:
     """Those of a compiled program."""
     codes = zip(kernel_names(program.sections), program.objects, strict=True)
     return CudaLaunches(gpu, {name: KernelCode.decode(code) for name, code in codes})

@@ -55,7 +55,7 @@ class DriverError(Exception):
         return _HINTS.get(self.code)
 
 
-class Library:
+class DriverLibrary:
     """The loaded library; `library("cuInit", 0)` calls a function, and raises DriverError where that fails.
 
     Arguments are ctypes values, or numbers that a C int holds.
@@ -110,13 +110,13 @@ def is_own_process(own: Callable[[], int] = os.getpid) -> bool:
 
 
 @once
-def library() -> Library:
+def library() -> DriverLibrary:
     """The driver, started; DeviceError that says what to do where there is none, or where it is too old."""
     global _owner
     check_process()
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        found = Library(ctypes.CDLL(os.environ.get("WEFT_CUDA_LIBRARY") or name))
+        found = DriverLibrary(ctypes.CDLL(os.environ.get("WEFT_CUDA_LIBRARY") or name))
     except OSError as error:
         hint = "install NVIDIA's driver; in a container, start it with its GPUs"
         raise DeviceError(f"there is no driver of an NVIDIA GPU: {error}", hint=hint) from error

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.backends.cuda.compile import KernelCode, compile_kernels
-from weft.backends.cuda.gpu import Gpu
-from weft.backends.cuda.launches import BoundLaunch, Recording, bound_launch
+from weft.backends.cuda.gpu import CudaGpu
+from weft.backends.cuda.launches import GraphLaunch, GraphRecording, bound_launch
 from weft.backends.cuda.processors import processor_of, target_of, thread_lanes
 from weft.cost.roofline import Peak, TilePeak, tile_kind
 from weft.errors import KernelError
@@ -61,11 +61,11 @@ _TILE_TURNS = 256
 _WAVES = 4  # of blocks, as many in each as there are units
 _NEVER = 12345.678
 
-_known: WeakKeyDictionary[Gpu, Peak] = WeakKeyDictionary()
+_known: WeakKeyDictionary[CudaGpu, Peak] = WeakKeyDictionary()
 _measuring = lock()
 
 
-def known_peak(gpu: Gpu) -> Peak:
+def known_peak(gpu: CudaGpu) -> Peak:
     """The GPU's peak, measured when it is first asked for."""
     with _measuring:
         peak = _known.get(gpu)
@@ -74,7 +74,7 @@ def known_peak(gpu: Gpu) -> Peak:
         return peak
 
 
-def _measured(gpu: Gpu) -> Peak:
+def _measured(gpu: CudaGpu) -> Peak:
     size = min(_BYTES, gpu.described.memory_bytes // 8) // (_LANES * _BLOCKS * _RUN * 4) * (_LANES * _BLOCKS * _RUN * 4)
     small, large = gpu.buffer(_BLOCKS * _LANES * 4), gpu.buffer(size)
     turns = size // (_LANES * _BLOCKS * _RUN * 4)
@@ -98,7 +98,7 @@ def _measured(gpu: Gpu) -> Peak:
     return TilePeak(*peak, products=rates)
 
 
-def _best(gpu: Gpu, kernel: Kernel, code: KernelCode, blocks: int, values: Sequence[int]) -> float:
+def _best(gpu: CudaGpu, kernel: Kernel, code: KernelCode, blocks: int, values: Sequence[int]) -> float:
     """The fewest seconds, those of the first time left out."""
     function = gpu.load(kernel.name, kernel.name, code.code, code.shared_bytes)
     launch = bound_launch(function, blocks, kernel.lanes, values)
@@ -106,8 +106,8 @@ def _best(gpu: Gpu, kernel: Kernel, code: KernelCode, blocks: int, values: Seque
     return max(min(times[1:]), 1e-9)
 
 
-def _times(gpu: Gpu, launches: Sequence[BoundLaunch]) -> list[float]:
-    timed = Recording(gpu, launches, {}).timed()
+def _times(gpu: CudaGpu, launches: Sequence[GraphLaunch]) -> list[float]:
+    timed = GraphRecording(gpu, launches, {}).timed()
     with gpu.at_work("measuring it") as driver:
         timed.launch(driver, gpu.stream)
     gpu.wait()
@@ -138,7 +138,7 @@ def _reading() -> Kernel:
     return Kernel("weft_bandwidth", buffers, ("turns",), _LANES, (*first, loop, _put(sums)))
 
 
-def tile_kernels(gpu: Gpu) -> dict[str, Kernel]:
+def tile_kernels(gpu: CudaGpu) -> dict[str, Kernel]:
     """By what tiles are of: a kernel that multiplies two of them over and over."""
     found: dict[str, Kernel] = {}
     for product in target_of(gpu.described, "").tile_products:

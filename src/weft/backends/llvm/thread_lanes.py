@@ -34,9 +34,9 @@ from weft.ir.kernel import (
     Fetch,
     FetchRun,
     Kernel,
-    Pipeline,
     Put,
     PutRun,
+    TilePipeline,
     TileStatement,
     dims_vary,
     is_varying,
@@ -278,7 +278,7 @@ class ThreadLanes(Lanes):
     def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
         if not self.tile_products:
             raise InternalError(f"kernel {emitter.kernel.name}: this processor has no tile products")
-        if isinstance(statement, Pipeline):
+        if isinstance(statement, TilePipeline):
             tiles_pipeline.Turns(emitter, statement).write()
         else:
             tiles.write(emitter, statement)

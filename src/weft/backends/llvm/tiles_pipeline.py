@@ -26,11 +26,11 @@ from weft.ir.kernel import (
     Let,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     PutTile,
     Repeat,
     Statement,
     Sums,
+    TilePipeline,
     View,
     dims_vary,
     inner_bodies,
@@ -46,7 +46,7 @@ MEETS_AGAIN = 3  # stages, so few that each counts
 class Turns:
     """The code of a pipeline. Turn number n has the copies n % stages of the tiles."""
 
-    def __init__(self, emitter: Emitter, pipeline: Pipeline) -> None:
+    def __init__(self, emitter: Emitter, pipeline: TilePipeline) -> None:
         self.emitter, self.pipeline = emitter, pipeline
         self.tiles = sorted(_brought((*pipeline.moves, *pipeline.puts)))
         forms = [form for name in self.tiles if (form := tiles.buffer_of(emitter, name).tile) is not None]
@@ -245,7 +245,7 @@ def _introduced(statements: Iterable[Statement]) -> set[str]:
     found: set[str] = set()
     for statement in statements:
         match statement:
-            case Let(name) | Repeat(name) | Pipeline(name):
+            case Let(name) | Repeat(name) | TilePipeline(name):
                 found.add(name)
             case _:
                 pass

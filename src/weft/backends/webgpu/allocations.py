@@ -18,7 +18,7 @@ _MOST_SPARE = 64  # buffers
 _serials = count()
 
 
-class Memory:
+class GpuMemory:
     """A buffer of wgpu's. The bind groups that are tied to it go with it: they would keep it alive."""
 
     __slots__ = ("__weakref__", "_groups", "handle", "serial", "size")
@@ -48,19 +48,19 @@ class SpareMemory:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = lock()
-        self._returned: deque[Memory] = deque()
-        self._kept: list[Memory] = []
-        self._lent: dict[int, Memory] = {}  # by serial
+        self._returned: deque[GpuMemory] = deque()
+        self._kept: list[GpuMemory] = []
+        self._lent: dict[int, GpuMemory] = {}  # by serial
 
-    def lend(self, memory: Memory) -> Memory:
+    def lend(self, memory: GpuMemory) -> GpuMemory:
         """Have memory that will be `put` here, or that `forget` is told of."""
         self._lent[memory.serial] = memory
         return memory
 
-    def forget(self, memory: Memory) -> None:
+    def forget(self, memory: GpuMemory) -> None:
         self._lent.pop(memory.serial, None)
 
-    def put(self, memory: Memory) -> None:
+    def put(self, memory: GpuMemory) -> None:
         """Have memory that nobody uses any more."""
         self._returned.append(memory)
         self.forget(memory)
@@ -70,7 +70,7 @@ class SpareMemory:
             finally:
                 self._lock.release()
 
-    def take(self, size: int) -> Memory | None:
+    def take(self, size: int) -> GpuMemory | None:
         """What has exactly this size, the last that was freed first; it is lent."""
         with self._lock:
             self._sort_in()

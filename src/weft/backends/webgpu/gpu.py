@@ -20,7 +20,7 @@ import wgpu
 from weft.backends.resident.device import BufferSlice, Commands, Copy
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
-from weft.backends.webgpu.allocations import Memory, SpareMemory
+from weft.backends.webgpu.allocations import GpuMemory, SpareMemory
 from weft.backends.webgpu.moving import MovableRegions
 from weft.backends.webgpu.native import QUIET, BindGroup, GroupSlot
 from weft.backends.webgpu.reads import ReadPiece, batches_of
@@ -131,9 +131,9 @@ class GpuBuffer:
 
     __slots__ = ("_gpu", "_memory", "_spared", "handle", "size")
 
-    def __init__(self, gpu: Gpu, memory: Memory, spared: bool = False) -> None:
+    def __init__(self, gpu: Gpu, memory: GpuMemory, spared: bool = False) -> None:
         self._gpu = gpu
-        self._memory: Memory | None = memory
+        self._memory: GpuMemory | None = memory
         self._spared = spared
         self.handle = memory.handle
         self.size = memory.size
@@ -148,7 +148,7 @@ class GpuBuffer:
             raise DeviceError("a buffer is used after its release")
         return self.handle
 
-    def live_memory(self) -> Memory:
+    def live_memory(self) -> GpuMemory:
         if self._memory is None:
             raise DeviceError("a buffer is used after its release")
         return self._memory
@@ -229,12 +229,12 @@ class Gpu:
         make = partial(self._device.create_buffer, label=label, size=size, usage=flags)
         what = f"a buffer of {size:,} bytes"
         try:
-            return GpuBuffer(self, Memory(self._call(what, make), size))
+            return GpuBuffer(self, GpuMemory(self._call(what, make), size))
         except OutOfMemoryError:
             if not self._spares.clear():
                 raise
         self.wait()
-        return GpuBuffer(self, Memory(self._call(what, make), size))
+        return GpuBuffer(self, GpuMemory(self._call(what, make), size))
 
     def unset_buffer(self, size: int) -> GpuBuffer:
         """The same with anything in it, if possible memory that was freed lately; a multiple of 16 bytes."""
@@ -248,7 +248,7 @@ class Gpu:
         made._spared = True
         return made
 
-    def _spare(self, memory: Memory) -> None:
+    def _spare(self, memory: GpuMemory) -> None:
         """Take back what nobody uses; in a forked child it stays: wgpu must not be asked to free it there."""
         if self._process == os.getpid():
             (self._spares.put if self._lost is None else self._spares.forget)(memory)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from weft.backends.resident.device import BufferSlice
-from weft.backends.webgpu.allocations import Memory
+from weft.backends.webgpu.allocations import GpuMemory
 from weft.backends.webgpu.native import BindGroup, GroupSlot
 from weft.errors import DeviceError
 
@@ -36,12 +36,12 @@ class MovedRange(NamedTuple):
 class _Where(NamedTuple):
     """Where a region is bound; it keeps nothing alive."""
 
-    memory: ref[Memory]
+    memory: ref[GpuMemory]
     serial: int
     offset: int
     size: int
 
-    def live(self) -> Memory:
+    def live(self) -> GpuMemory:
         memory = self.memory()
         if memory is None:
             raise DeviceError("a buffer is used after its release")
@@ -87,7 +87,7 @@ class MovableDispatch:
 
     def _made(self, places: Mapping[int, _Where]) -> BindGroup:
         entries = [(buffer.handle, offset, size) for buffer, offset, size in self.ranges]
-        used: list[Memory] = []
+        used: list[GpuMemory] = []
         for part in self.moved:
             place = places.get(part.region)
             if place is not None:
@@ -110,7 +110,7 @@ class _Region:
     reach: int  # bytes from its start to the end of what is bound
     read_only: frozenset[int]  # serials of what the same dispatches have bound so, which cannot be bound otherwise too
 
-    def can_bind(self, memory: Memory, place: BufferSlice, alignment: int) -> bool:
+    def can_bind(self, memory: GpuMemory, place: BufferSlice, alignment: int) -> bool:
         fits = place.offset % alignment == 0 and place.offset + self.reach <= memory.size
         return fits and len(self.uses) <= _MOST_USES and memory.serial not in self.read_only
 
@@ -141,7 +141,7 @@ class MovableRegions:
 
     def _move(self, number: int, region: _Region, place: BufferSlice) -> bool:
         """Whether dispatches have to be bound anew."""
-        memory: Memory = place.buffer.live_memory()
+        memory: GpuMemory = place.buffer.live_memory()
         last = memory.serial, place.offset
         known = self._last.get(number)
         if known == last:

@@ -23,7 +23,6 @@ from weft.ir.kernel import (
     Let,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     Put,
     PutRun,
     PutSums,
@@ -31,6 +30,7 @@ from weft.ir.kernel import (
     Repeat,
     ScaleSums,
     Statement,
+    TilePipeline,
     Transpose,
     View,
     When,
@@ -73,7 +73,7 @@ def _brought(body: Sequence[Statement]) -> set[str]:
     """The tiles that pipelines bring: lanes meet in them where a pipeline says so."""
     found: set[str] = set()
     for statement in body:
-        if isinstance(statement, Pipeline):
+        if isinstance(statement, TilePipeline):
             brought = (*statement.moves, *statement.puts)
             found |= {part.tile for part in brought if isinstance(part, (MoveRun, PutTile))}
         for inner in inner_bodies(statement):
@@ -165,7 +165,7 @@ class _Walk:
                 case Transpose():
                     state = _State()  # it has barriers of its own
                     found.append(statement)
-                case Pipeline(name, body=inner):
+                case TilePipeline(name, body=inner):
                     around = {**steps, name: 1}
                     _, end = self.body(inner, _State(), around, views)
                     inside, _ = self.body(inner, end, around, views)

@@ -28,7 +28,6 @@ from weft.ir.kernel import (
     MoveRun,
     MultiplyTiles,
     Number,
-    Pipeline,
     Put,
     PutRun,
     PutSums,
@@ -39,6 +38,7 @@ from weft.ir.kernel import (
     Statement,
     Sums,
     TileForm,
+    TilePipeline,
     View,
     When,
 )
@@ -87,7 +87,7 @@ class _Expansion:
                 return [FetchRun(names, buffer, offset, dtype, mask), self.put_line(tile, line, first, values, None)]
             case PutTile(tile, line, first, values, mask):
                 return [self.put_line(tile, line, first, values, mask)]
-            case Pipeline():
+            case TilePipeline():
                 brought = (*statement.moves, *statement.fetches, *statement.puts)
                 turn = (*self.body(brought), Barrier(), *self.body(statement.body), Barrier())
                 return [Barrier(), Repeat(statement.variable, statement.start, statement.stop, 1, turn)]

@@ -23,7 +23,6 @@ from weft.ir.kernel import (
     Integer,
     MoveRun,
     MultiplyTiles,
-    Pipeline,
     PutSums,
     PutTile,
     Register,
@@ -31,6 +30,7 @@ from weft.ir.kernel import (
     Statement,
     Sums,
     TileForm,
+    TilePipeline,
     lane,
 )
 from weft.ir.scalar import FlatLoad, Scalar
@@ -272,7 +272,7 @@ class AttentionProducts(Streaming):
         moves, fetches, puts = (one + other for one, other in zip(keys, values))
         (name,) = (symbol.name for symbol in dims.symbols(turn))
         first, stop = dims.floordiv(begin, shape.keys), dims.ceildiv(end, shape.keys)
-        return (Pipeline(name, first, stop, moves, fetches, puts, self.piece(start)),)
+        return (TilePipeline(name, first, stop, moves, fetches, puts, self.piece(start)),)
 
     def piece(self, start: Dim) -> Body:
         """What becomes of the keys from `start` on, and their values, in tiles."""

@@ -28,7 +28,7 @@ from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
 from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Product
-from weft.kernels.threads.product_choice import Given, product_work
+from weft.kernels.threads.product_choice import GivenProduct, product_work
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ class _Plan:
     def work(self, target: ThreadTarget) -> Work:
         return product_work("contract", partial(self.given, target), target, Work(()))
 
-    def given(self, target: ThreadTarget, how: Multiplying | None) -> Given:
+    def given(self, target: ThreadTarget, how: Multiplying | None) -> GivenProduct:
         """The product for tile products, or for other kernels."""
         sides = ((self.left, self.rows), (self.right, self.columns))
         kept, run = constant_form(self.left.tensor.dtype, self.right.tensor.dtype, target)
@@ -135,7 +135,7 @@ class _Plan:
             Reference("operand", side.number) if found is None else found.packing
             for (side, _), found in zip(sides, packed)
         )
-        return Given(product, left, right)
+        return GivenProduct(product, left, right)
 
     # -- constants ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import map_work
 from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Inside, Product
-from weft.kernels.threads.product_choice import Given, product_work
+from weft.kernels.threads.product_choice import GivenProduct, product_work
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form, multiplying
 
 Array = np.ndarray[Any, Any]
@@ -81,13 +81,13 @@ class _Builder:
             work = product_work("convolve", partial(self.given, phase, source), self.target, work)
         return work
 
-    def given(self, phase: Phase, source: Reference, how: Multiplying | None) -> Given:
+    def given(self, phase: Phase, source: Reference, how: Multiplying | None) -> GivenProduct:
         """The product of a phase, for tile products or for other kernels."""
         if self.constant is None:
-            return Given(self.product(phase, None), source, Reference("operand", 1))
+            return GivenProduct(self.product(phase, None), source, Reference("operand", 1))
         kept, run = constant_form(self.x.dtype, self.w.dtype, self.target)
         arranged = _Arranged(kept or self.w.dtype, run) if how is None else _Arranged.of(how)
-        return Given(self.product(phase, arranged), source, self.packing(phase, arranged))
+        return GivenProduct(self.product(phase, arranged), source, self.packing(phase, arranged))
 
     def product(self, phase: Phase, arranged: _Arranged | None) -> Product:
         strides, spatial = self.x.strides, self.x.strides[2:]

@@ -59,7 +59,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Given:
+class GivenProduct:
     """A product with its operands, which are constants or come from elsewhere."""
 
     product: Product
@@ -67,7 +67,7 @@ class Given:
     right: Packing | Reference
 
 
-Give = Callable[[Multiplying | None], Given]
+Give = Callable[[Multiplying | None], GivenProduct]
 """The product for tile products of a kind, with constants as these take them; or for other kernels."""
 
 
@@ -111,7 +111,7 @@ def sum_of(variants: Sequence[Variant]) -> Dim:
     return found
 
 
-def _referred(work: Work, given: Given) -> tuple[Work, Reference, Reference]:
+def _referred(work: Work, given: GivenProduct) -> tuple[Work, Reference, Reference]:
     """The work with a product's constants, and where both operands are."""
     found: list[Reference] = []
     for operand in (given.left, given.right):

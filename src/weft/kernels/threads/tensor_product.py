@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import AddSums, Call, Code, Integer, MultiplyTiles, Pipeline, PutSums, Statement, block, lane
+from weft.ir.kernel import AddSums, Call, Code, Integer, MultiplyTiles, PutSums, Statement, TilePipeline, block, lane
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, fetch_run, put, put_run, repeat
 from weft.kernels.lower.kernel_builder import let as bound
@@ -155,7 +155,7 @@ class _Builder:
         start, stop = self.pieces()
         name = str(number)
         moves, fetched, put_down = (tuple(parts[kind]) for kind in ("moves", "fetches", "puts"))
-        return Pipeline(name, start, stop, moves, fetched, put_down, tuple(self.multiplied(total)))
+        return TilePipeline(name, start, stop, moves, fetched, put_down, tuple(self.multiplied(total)))
 
     def multiplied(self, total: str) -> list[Statement]:
         """One piece."""
