@@ -19,9 +19,9 @@ from weft.backends.cuda.gpus import _ATTRIBUTES, NvidiaGpu
 from weft.backends.cuda.launches import _KernelNode
 from weft.backends.cuda.library import OUT_OF_MEMORY
 
-H200 = NvidiaGpu(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 60 << 20, 1980000, 3201000, 6144, True)
-A100 = NvidiaGpu(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 40 << 20, 1410000, 1593000, 5120, True)
-T4 = NvidiaGpu(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 4 << 20, 1590000, 5001000, 256, True)
+H200 = NvidiaGpu(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 3201000, 6144, True)
+A100 = NvidiaGpu(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 1593000, 5120, True)
+T4 = NvidiaGpu(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 5001000, 256, True)
 _ALIGNMENT = 256
 
 
@@ -73,9 +73,6 @@ class RecordingDriver:
         from weft.backends.cuda.library import DriverError
 
         return DriverError(name, code, f"made up (error {code})")
-
-    def has(self, name: str) -> bool:  # noqa: ARG002
-        return True
 
     def function(self, name: str) -> Callable[..., int]:
         def call(*arguments: Any) -> int:

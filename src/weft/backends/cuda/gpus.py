@@ -15,11 +15,9 @@ from weft.threads import once
 LEAST_CAPABILITY = (7, 0)
 NONE = "NVIDIA's driver shows no GPU"
 _ATTRIBUTES = {  # by the driver's numbers
-    "clock": 13,
     "units": 16,
     "memory_clock": 36,
     "bus_bits": 37,
-    "l2_bytes": 38,
     "major": 75,
     "minor": 76,
     "shared_bytes": 97,
@@ -29,7 +27,7 @@ _ATTRIBUTES = {  # by the driver's numbers
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu:
-    """A GPU, or a part of one; `number` is its place in `gpus()`. Clocks are in kHz, 0 where the driver keeps them."""
+    """A GPU, or a part of one; `number` is its place in `gpus()`. The memory's clock is in kHz, 0 if it is not told."""
 
     number: int
     name: str
@@ -38,8 +36,6 @@ class NvidiaGpu:
     driver: int  # the version of CUDA that it knows, 12040 for 12.4
     units: int
     shared_bytes: int  # that a block can have
-    l2_bytes: int
-    clock: int
     memory_clock: int
     bus_bits: int
     pools: bool  # whether memory comes from pools, in the order of a stream
@@ -86,8 +82,6 @@ def _described(driver: DriverLibrary, number: int, version: int) -> NvidiaGpu:
         version,
         max(found["units"], 1),
         found["shared_bytes"],
-        found["l2_bytes"],
-        found["clock"],
         found["memory_clock"],
         found["bus_bits"],
         bool(found["pools"]),

@@ -81,9 +81,6 @@ class DriverLibrary:
             self._functions[name] = found
         return found
 
-    def has(self, name: str) -> bool:
-        return hasattr(self._handle, name)
-
     def fault(self, name: str, code: int) -> DriverError:
         text = c_char_p()
         self._handle.cuGetErrorString(c_int(code), byref(text))
