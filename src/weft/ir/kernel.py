@@ -88,9 +88,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), or `dot4`.
+    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), `dot4` or `dot2`.
 
     `dot4` takes three int32: the sum of the four uint8 in the first times the four int8 in the second, plus the third.
+    `dot2` takes two int32 of two bfloat16 each and a float32: the sum of the two products, plus the third.
     """
 
     function: str

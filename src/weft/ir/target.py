@@ -52,6 +52,8 @@ class VectorTarget(Target):
     vector_bytes: int  # of a vector register
     vector_registers: int
     cache_bytes: int  # of the cache that a core has for itself
+    dot_product_16: bool = False  # two products of bfloat16 added to a float32, for all lanes in one instruction
+    narrow_products: bool = False  # operands of products may be rounded to bfloat16, which the sums are not
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 

@@ -55,6 +55,11 @@ class HalfType(_Named):
     NAME = "half"
 
 
+class BFloatType(_Named):
+    __slots__ = ()
+    NAME = "bfloat"
+
+
 class FloatType(_Named):
     __slots__ = ()
     NAME = "float"

@@ -274,6 +274,8 @@ class Emitter:
         place = self.integer(moving)
         if indirect is not None:
             place = self.builder.add(place, self.lanes.position(self, indirect))
+        if indirect is None and moving == 0:
+            return address
         return self.builder.gep(address, [place], source_etype=memory_type(dtype))
 
     def still_address(self, buffer: str, still: Dim, dtype: DType) -> Value:
@@ -326,6 +328,8 @@ class Emitter:
         values = [self.spread(self.code(argument), varies) for argument in call.arguments]
         if call.function == "dot4":
             return self.lanes.dot4(self, *values)
+        if call.function == "dot2":
+            return self.lanes.dot2(self, *values)
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
 
     def spread(self, value: Value, varying: bool) -> Value:
@@ -343,24 +347,30 @@ class Emitter:
         return result
 
     def polynomial(self, value: Expr) -> Value:
-        varies = dims_vary(value)
-        total: Value | None = None
-        for monomial, coefficient in value.terms:
-            term: Value | None = None if coefficient == 1 and monomial else self.index(coefficient)
-            for atom in monomial:
-                factor = self.atom(atom)
-                if term is None:
-                    term = factor
-                else:
-                    wide = isinstance(term.type, ir.VectorType) or isinstance(factor.type, ir.VectorType)
-                    term = self.builder.mul(self.spread(term, wide), self.spread(factor, wide))
-            assert term is not None
-            if total is None:
-                total = self.spread(term, varies)
+        """A sum of products; what it begins with like another one is computed once for both."""
+        terms = value.terms
+        if len(terms) > 1:
+            total, term = self.sum_of_first(terms, len(terms) - 1), self.term(*terms[-1])
+            varies = dims_vary(value)
+            return self.builder.add(self.spread(total, varies), self.spread(term, varies))
+        return self.spread(self.term(*terms[0]), dims_vary(value))
+
+    def sum_of_first(self, terms: Sequence[tuple[Monomial, int]], count: int) -> Value:
+        return self.integer(sum_of(terms[:count]))
+
+    def term(self, monomial: Monomial, coefficient: int) -> Value:
+        if not monomial:
+            return self.index(coefficient)
+        product: Value | None = None if coefficient == 1 else self.index(coefficient)
+        for atom in monomial:
+            factor = self.atom(atom)
+            if product is None:
+                product = factor
             else:
-                total = self.builder.add(self.spread(total, varies), self.spread(term, varies))
-        assert total is not None
-        return total
+                wide = isinstance(product.type, ir.VectorType) or isinstance(factor.type, ir.VectorType)
+                product = self.builder.mul(self.spread(product, wide), self.spread(factor, wide))
+        assert product is not None
+        return product
 
     def atom(self, atom: Any) -> Value:
         match atom:

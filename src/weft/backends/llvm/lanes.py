@@ -67,6 +67,10 @@ class Lanes(ABC):
     def dot4(self, emitter: Emitter, unsigned: Value, signed: Value, total: Value) -> Value:
         """total + the sum of four uint8 times four int8, each four in an int32."""
 
+    @abstractmethod
+    def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
+        """total + the sum of two bfloat16 times two others, each two in an int32."""
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -140,6 +140,9 @@ class ThreadLanes(Lanes):
     def dot4(self, emitter: Emitter, unsigned: Value, signed: Value, total: Value) -> Value:
         return _threads(emitter).dot4(unsigned, signed, total)
 
+    def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
+        raise InternalError(f"kernel {emitter.kernel.name}: threads multiply bfloat16 in tiles")
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def view(self, emitter: Emitter, address: Value) -> Value:

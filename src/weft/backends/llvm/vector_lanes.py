@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
-from weft.backends.llvm.dot4 import dot4
+from weft.backends.llvm.dots import dot2, dot4
 from weft.backends.llvm.emit import Emitter, sum_of
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
@@ -81,7 +81,10 @@ class VectorLanes(Lanes):
     def spread(self, emitter: Emitter, value: Value) -> Value:
         if isinstance(value.type, ir.VectorType):
             return value
-        return vectors.broadcast(emitter.builder, value, emitter.kernel.lanes)
+        found = emitter.known.get(value)
+        if found is None:
+            found = emitter.known[value] = vectors.broadcast(emitter.builder, value, emitter.kernel.lanes)
+        return found
 
     def wide(self, emitter: Emitter, value: Dim) -> Value:
         return emitter.integer(value)
@@ -107,6 +110,9 @@ class VectorLanes(Lanes):
 
     def dot4(self, emitter: Emitter, unsigned: Value, signed: Value, total: Value) -> Value:
         return dot4(emitter.builder, unsigned, signed, total)
+
+    def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
+        return dot2(emitter.builder, left, right, total)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

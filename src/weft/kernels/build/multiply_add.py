@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number
-from weft.ir.target import Target
+from weft.ir.target import Target, VectorTarget
 
 
 def accumulator_type(dtype: DType) -> DType:
@@ -17,13 +17,31 @@ def widened(code: Code, dtype: DType) -> Code:
     return code if code.dtype is dtype else Call("cast", (code,), dtype)
 
 
-def accumulate(unsigned: str, target: Target, left: Code, right: Code, total: Code) -> Code:
-    """The total with what two elements give added; `unsigned` names the operand of uint8 where they are words."""
-    match unsigned:
+PAIRS = "pairs"  # what words are that hold two bfloat16 each
+
+
+def sums_type(words: str, dtype: DType) -> DType:
+    """What products are summed up in; `words` as `accumulate` takes it."""
+    return DType.float32 if words == PAIRS else accumulator_type(dtype)
+
+
+def factor(words: str, code: Code, dtype: DType) -> Code:
+    """An element of an operand as `accumulate` takes it, where sums are of a type."""
+    return code if words == PAIRS else widened(code, dtype)
+
+
+def accumulate(words: str, target: Target, left: Code, right: Code, total: Code) -> Code:
+    """The total with what two elements give added.
+
+    Where elements are words, `words` names the operand of uint8 (of four bytes each), or they are pairs of bfloat16.
+    """
+    match words:
         case "left":
             return dot_of_bytes(target, left, right, total)
         case "right":
             return dot_of_bytes(target, right, left, total)
+        case "pairs":
+            return dot_of_pairs(target, left, right, total)
         case _:
             return multiply_add(target, left, right, total)
 
@@ -39,6 +57,25 @@ def dot_of_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> C
         b = Call("shift_right", (high, Number(24, DType.int32)), DType.int32)
         total = multiply_add(target, a, b, total)
     return total
+
+
+def dot_of_pairs(target: Target, left: Code, right: Code, total: Code) -> Code:
+    """Two bfloat16 times two others, added to a total; widened in registers where there is no instruction for it."""
+    if isinstance(target, VectorTarget) and target.dot_product_16:
+        return Call("dot2", (left, right, total), DType.float32)
+    for upper in (False, True):
+        a, b = (_widened_half(word, upper) for word in (left, right))
+        total = multiply_add(target, a, b, total)
+    return total
+
+
+def _widened_half(word: Code, upper: bool) -> Code:
+    """One of the bfloat16 in a word as a float32, whose upper half it is."""
+    if upper:
+        bits = Call("bit_and", (word, Number(-65536, DType.int32)), DType.int32)
+    else:
+        bits = Call("shift_left", (word, Number(16, DType.int32)), DType.int32)
+    return Call("bitcast", (bits,), DType.float32)
 
 
 def multiply_add(target: Target, a: Code, b: Code, c: Code) -> Code:

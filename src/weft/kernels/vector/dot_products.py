@@ -17,7 +17,7 @@ from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
+from weft.kernels.build.multiply_add import accumulate, factor, sums_type
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch
@@ -52,7 +52,7 @@ class _Builder:
     ) -> None:
         self.product, self.grid, self.columns = product, grid, columns
         self.lanes, self.target = lanes, target
-        self.type = accumulator_type(product.left)
+        self.type = sums_type(product.unsigned, product.left)
         self.builder = KernelBuilder(name)
         self.sums = merge_loop_axes(product.sums)
         self.left = self.builder.input("left", product.left, LEFT)
@@ -110,11 +110,11 @@ class _Builder:
         mask = Call("less", (Integer(position), Integer(count)), DType.bool)
 
         def multiply(mask: Code | None) -> list[Statement]:
-            vector = widened(fetch(self.right, start + right, mask=mask), self.type)
+            vector = factor(self.product.unsigned, fetch(self.right, start + right, mask=mask), self.type)
             defined, column = self.builder.keep("b", vector)
             statements: list[Statement] = [defined]
             for row, total in zip(starts, sums):
-                element = widened(fetch(self.left, row + left, mask=mask), self.type)
+                element = factor(self.product.unsigned, fetch(self.left, row + left, mask=mask), self.type)
                 added = accumulate(self.product.unsigned, self.target, element, column, total)
                 statements.append(assign(total, added))
             return statements

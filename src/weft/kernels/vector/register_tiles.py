@@ -20,7 +20,7 @@ from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.multiply_add import accumulate, accumulator_type, widened
+from weft.kernels.build.multiply_add import accumulate, factor, sums_type
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
@@ -31,6 +31,7 @@ _TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in 
 _CHAINS = 4  # independent sums that keep the multipliers busy
 _LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
 _WIDE = 8  # panels at a time, times rows, where an operand in place is read for few rows
+_LONG = 128  # terms of sums beside which a write to the first cache and a read are nothing
 _ALIAS = 4096  # bytes between places that compete for the same lines of a cache
 
 
@@ -59,7 +60,7 @@ class TiledProduct:
     right_start: Dim = 0
     result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
     order: Dim | None = None  # which element of the left operand is the one at a place along the grid and the only sum
-    unsigned: str = ""  # elements are words of four bytes: int8 in one operand, uint8 in this one, left or right
+    unsigned: str = ""  # elements are words: of int8 in one operand, uint8 in this one, left or right; or PAIRS
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class _Builder:
         self.target = target
         self.panels = product.panels
         self.lanes = product.panels.lanes
-        self.type = accumulator_type(product.left)
+        self.type = sums_type(product.unsigned, product.left)
         self.builder = KernelBuilder(name)
         self.left = self.builder.input("left", product.left, LEFT)
         self.right = self.builder.input("right", product.right, RIGHT)
@@ -145,6 +146,7 @@ class _Builder:
         self.height = self.most_rows()
         self.grid_places: list[Dim] = []
         self.chains = 1  # the same for all rows, so that each sums up in the same order
+        self.writes_in_loop = self.epilogue_writer.is_long or self.sums_are_long()
 
     def most_rows(self) -> int:
         """Rows of a tile; half as many where all of them would share one set of the first cache."""
@@ -152,6 +154,14 @@ class _Builder:
         steps = [loop_axis.left for loop_axis in self.rows[-1:]]
         aliased = all(isinstance(step, int) and step * (self.product.left.bits // 8) % _ALIAS == 0 for step in steps)
         return max(1, height // 2) if aliased and self.rows else height
+
+    def sums_are_long(self) -> bool:
+        """Whether the way of a tile through memory is nothing to its sums, so that its rows are written in a loop.
+
+        Rows along several axes have their places found by division there.
+        """
+        depth = dims.product(loop_axis.size for loop_axis in self.sums)
+        return dims.is_at_least(depth, _LONG if len(self.rows) <= 1 else 4 * _LONG)
 
     def stride(self, name: str, value: Dim) -> Dim:
         """A stride as the kernel sees it: those that decide how to address are written into the code."""
@@ -166,7 +176,7 @@ class _Builder:
         count = dims.product(loop_axis.size for loop_axis in self.rows)
         parts = sections(count, self.height)
         height = parts[0].height if parts else 1
-        if self.epilogue_writer.is_long:
+        if self.writes_in_loop:
             self.kept = self.builder.local("tile", self.type, max(height, _WIDE) * self.panels.step)
         self.chains = max(1, _CHAINS // height)
         tiles = parts[-1].first + parts[-1].count if parts else 0
@@ -221,9 +231,9 @@ class _Builder:
         The order is a matter of parameters, so that it needs no other kernel.
         """
         named = self.builder.named
-        tile_chunks, panel_chunks = named("tile_chunks", chunks[0]), named("panel_chunks", chunks[1])
-        tile_step = named("tile_step", 1 if made.tiles_first else chunks[1])
-        panel_step = named("panel_step", chunks[0] if made.tiles_first else 1)
+        tile_chunks, panel_chunks = named("tile_chunks", chunks[0], 1), named("panel_chunks", chunks[1], 1)
+        tile_step = named("tile_step", 1 if made.tiles_first else chunks[1], 1)
+        panel_step = named("panel_step", chunks[0] if made.tiles_first else 1, 1)
         tile_of_block = dims.mod(dims.floordiv(block(), tile_step), tile_chunks)
         panel_of_block = dims.mod(dims.floordiv(block(), panel_step), panel_chunks)
         first, tile_chunk = self.builder.let("tile_chunk", tile_of_block)
@@ -239,8 +249,8 @@ class _Builder:
 
     def share(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
         """The first of a chunk, and where it ends."""
-        size = self.builder.named(f"{name}_each", each)
-        return chunk * size, dims.minimum(chunk * size + size, self.builder.named(name, count))
+        size = self.builder.named(f"{name}_each", each, 0)
+        return chunk * size, dims.minimum(chunk * size + size, self.builder.named(name, count, 0))
 
     # -- tiles -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +260,7 @@ class _Builder:
         """Tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
         panels = self.panels
         statements: list[Statement] = []
-        whole = self.builder.named("whole", panels.whole)
+        whole = self.builder.named("whole", panels.whole, 0)
 
         def loop(
             span: tuple[Dim, Dim], step: int, width: int, splits: bool, place: Callable[[Dim], tuple[Dim, Dim]]
@@ -291,8 +301,9 @@ class _Builder:
         """The tiles of one height that belong to a block; width 0 means single vectors."""
         named = self.builder.named
         number = self.builder.variable(f"tile{part.height}")
-        start, count = named(f"first{part.height}", part.first), named(f"count{part.height}", part.count)
-        row = named(f"row{part.height}", part.row) + (number - start) * part.height
+        height = part.height
+        start, count = named(f"first{height}", part.first, 0), named(f"count{height}", part.count, 0)
+        row = named(f"row{height}", part.row, 0) + (number - start) * height
         splits = splits and self.product.order is None
         shape = TileExtent(part.height, max(width, 1), self.chains if splits else 1, width == 0)
         low, high = dims.maximum(tiles[0], start), dims.minimum(tiles[1], start + count)
@@ -324,10 +335,12 @@ class _Builder:
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
         """Where the rows of a tile lie along the row loop axes: counted up from the first one."""
-        if len(self.rows) <= 1:
-            return [[row + number][: len(self.rows)] for number in range(height)]
+        if not self.rows:
+            return [[] for _ in range(height)]
         defined, first = self.builder.let("row", row)
         statements.append(defined)
+        if len(self.rows) == 1:
+            return [[first + number] for number in range(height)]
         places: list[list[Dim]] = [[]]
         for number, place in enumerate(split_index(first, self.row_sizes)):
             defined, at = self.builder.let(f"y{number}_0", place)
@@ -437,11 +450,13 @@ class _Builder:
         vectors: list[Register] = []
         for column in range(shape.width):
             place = right + column * self.lanes + lane(self.lanes)
-            defined, vector = self.builder.keep("b", widened(fetch(panels, place, mask=mask), self.type))
+            defined, vector = self.builder.keep(
+                "b", factor(product.unsigned, fetch(panels, place, mask=mask), self.type)
+            )
             statements.append(defined)
             vectors.append(vector)
         for number, row in enumerate(rows):
-            element = widened(fetch(row, left), self.type)
+            element = factor(product.unsigned, fetch(row, left), self.type)
             if shape.width > 1:
                 defined, element = self.builder.keep("a", element)
                 statements.append(defined)
@@ -468,7 +483,7 @@ class _Builder:
         shape = tile.shape
         mask = self.column_mask(tile)
         statements: list[Statement] = []
-        if not self.epilogue_writer.is_long:
+        if not self.writes_in_loop:
             for number, place in enumerate(places):
                 for column in range(shape.width):
                     value = tile.sums[number * shape.width + column]

@@ -1,37 +1,58 @@
-"""The instruction that adds four products of bytes to every lane, on vectors of any width."""
+"""The instructions that add several products to every lane, on vectors of any width: four of bytes, two of bfloat16."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Builder, Value, declare
 from weft.backends.llvm.types import INT32, vector
 
-_WIDTHS = (16, 8, 4)  # lanes that the instruction comes in
+_WIDTHS = (16, 8, 4)  # lanes that the instructions come in
+_Instruction = Callable[[Builder, Value, Value, Value], Value]
 
 
 def dot4(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
     """total + the sum of four uint8 times four int8, for int32 lanes; a scalar is one lane."""
+    return _in_parts(builder, _byte_products, unsigned, signed, total)
+
+
+def dot2(builder: Builder, left: Value, right: Value, total: Value) -> Value:
+    """total + the sum of two bfloat16 times two others, for float lanes; a scalar is one lane."""
+    return _in_parts(builder, _pair_products, left, right, total)
+
+
+def _in_parts(builder: Builder, instruction: _Instruction, left: Value, right: Value, total: Value) -> Value:
     if not isinstance(total.type, ir.VectorType):
         single = [
-            builder.insert_element(ir.Constant(vector(INT32, 4), None), v, INT32(0)) for v in (unsigned, signed, total)
+            builder.insert_element(ir.Constant(vector(v.type, _WIDTHS[-1]), None), v, INT32(0))
+            for v in (left, right, total)
         ]
-        return builder.extract_element(_instruction(builder, *single), INT32(0))
+        return builder.extract_element(instruction(builder, *single), INT32(0))
     lanes = total.type.count
     width = next((width for width in _WIDTHS if width <= lanes), _WIDTHS[-1])
     parts = []
     for start in range(0, lanes, width):
         places = [min(lane, lanes - 1) for lane in range(start, start + width)]
-        parts.append(_instruction(builder, *(_pick(builder, v, places) for v in (unsigned, signed, total))))
+        parts.append(instruction(builder, *(_pick(builder, v, places) for v in (left, right, total))))
     while len(parts) > 1:
         parts = [_join(builder, parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
     return parts[0] if parts[0].type.count == lanes else _pick(builder, parts[0], list(range(lanes)))
 
 
-def _instruction(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
+def _byte_products(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
     kind = total.type
     name = f"llvm.x86.avx512.vpdpbusd.{kind.count * 32}"
     function = declare(builder, name, ir.FunctionType(kind, [kind] * 3))
     return builder.call(function, [total, unsigned, signed])
+
+
+def _pair_products(builder: Builder, left: Value, right: Value, total: Value) -> Value:
+    kind = total.type
+    halves = vector(ir.BFloatType(), 2 * kind.count)
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{kind.count * 32}"
+    function = declare(builder, name, ir.FunctionType(kind, [kind, halves, halves]))
+    return builder.call(function, [total, builder.bitcast(left, halves), builder.bitcast(right, halves)])
 
 
 def _pick(builder: Builder, value: Value, places: list[int]) -> Value:
