@@ -14,6 +14,7 @@ from weft.fuse.grouping import OTHER_BUFFERS, group_attention, group_heavy, grou
 from weft.fuse.host import host_group
 from weft.fuse.inline import inline_maps
 from weft.fuse.layouts import assign_layouts
+from weft.fuse.narrow import narrow_products
 from weft.fuse.verify import verify_groups
 from weft.fuse.winograd import choose_tiles
 from weft.ir.groups import FusedProgram, Group, HostGroup, ScanGroup, is_tensor
@@ -89,4 +90,4 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
 
 
 JOINING: tuple[Stage, ...] = (join_concats, fuse_maps, group_attention, group_rows, group_heavy, split_wide)
-PIPELINE: tuple[Stage, ...] = (*JOINING, leave_to_host, choose_tiles, assign_layouts)
+PIPELINE: tuple[Stage, ...] = (narrow_products, *JOINING, leave_to_host, choose_tiles, assign_layouts)

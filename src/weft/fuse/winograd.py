@@ -8,7 +8,7 @@ together would add too much to the program's weights. Sizes that are not known a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from weft.ir.groups import FusedProgram, TransformedTiles
 from weft.ir.program import Contract, Convolve, Step, TensorProgram, Value
 from weft.ir.target import Target, VectorTarget
 from weft.ir.types import TensorType
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 TAPS = 3
@@ -82,6 +83,17 @@ def spend(layers: Mapping[Value, Sequence[Way]], room: int) -> dict[Value, Way]:
         _, layer, way = best
         room -= way.bytes - chosen[layer].bytes
         chosen[layer] = way
+
+
+def best_share(step: Step) -> float:
+    """The part of the time of plain products that the best tiles of a convolution take; 1 where they are of no use."""
+    x, w = (value.type for value in step.operands)
+    if not isinstance(step.primitive, Convolve) or not isinstance(x, TensorType) or not isinstance(w, TensorType):
+        return 1.0
+    if w.shape is None or not applies(step.primitive, x.dtype, w.shape[2:]):
+        return 1.0
+    plain, *ways = _ways(step)
+    return min((way.cost / plain.cost for way in ways), default=1.0)
 
 
 def _can_be_transformed(step: Step, constants: Mapping[Value, Any], trusting: bool) -> bool:

@@ -7,7 +7,7 @@ shape is bound by the first value whose type shows it alone: a program input, th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Union
 
 import numpy as np
@@ -16,6 +16,7 @@ from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar
 from weft.ir.types import Type
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 
@@ -86,7 +87,8 @@ class ArgReduce:
 class Contract:
     """Sum of products over the labels missing from `output` (operands: left, right); labels name dimensions.
 
-    Operands and result are of one dtype; or one operand is uint8, the other int8, and the sums are int32.
+    Operands and result are of one dtype; or one operand is uint8, the other int8, and the sums are int32; or one was
+    rounded to bfloat16, the other of float32 may be too, and the sums are float32.
     """
 
     left: tuple[int, ...]

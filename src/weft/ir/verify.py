@@ -55,7 +55,8 @@ def _verify_step(step: Step) -> None:
         case Contract() | Convolve():
             left, right, result_dtype = map(tensor_dtype, (*step.operands, *step.results))
             mixed = {left, right} == {DType.uint8, DType.int8} and result_dtype is DType.int32
-            if not mixed and not left is right is result_dtype:
+            rounded = {left, right} == {DType.bfloat16, DType.float32} and result_dtype is DType.float32
+            if not mixed and not rounded and not left is right is result_dtype:
                 raise InternalError(f"a product of {left} and {right} gives {result_dtype}", node=step.origin)
         case Scatter(domain, indices, update):
             for scalar in (*indices, update):

@@ -30,7 +30,6 @@ from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.cost.roofline import Peak
-from weft.errors import DeviceError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
@@ -44,13 +43,8 @@ class CpuDriver(CompilingDriver):
     """Compiles for the processor that this process runs on, and runs on threads of it."""
 
     def target(self, precision: str) -> Target:
-        return replace(machine.host().target, transformed_products=precision != "strict")
-
-    def check_precision(self, precision: str) -> None:
-        """Of a model that a GPU computes in "fast", pieces may be done here in float32, but no whole model is."""
-        if precision == "fast":
-            hint = 'use precision="float32", or a GPU: see weft.devices()'
-            raise DeviceError("precision 'fast' is not available on the CPU yet", hint=hint)
+        narrow = precision == "fast"
+        return replace(machine.host().target, transformed_products=precision != "strict", narrow_products=narrow)
 
     def identity(self) -> str:
         return code_identity()

@@ -16,8 +16,8 @@ _EXACT = float(2**53)  # integers up to here are exact in float64
 
 
 def contract(primitive: Contract, left: Array, right: Array) -> Array:
-    if left.dtype != right.dtype:  # uint8 and int8
-        left, right = left.astype(np.int32), right.astype(np.int32)
+    if left.dtype != right.dtype:
+        left, right = left.astype(_common(left, right)), right.astype(_common(left, right))
     left, left_labels = _sum_private(left, primitive.left, {*primitive.right, *primitive.output})
     right, right_labels = _sum_private(right, primitive.right, {*primitive.left, *primitive.output})
     output = primitive.output
@@ -35,6 +35,11 @@ def contract(primitive: Contract, left: Array, right: Array) -> Array:
     b = _arrange(right, right_labels, [*batch, *summed, *columns]).reshape(size(batch), size(summed), size(columns))
     result = in_wide_type(np.matmul, a, b, size(summed)).reshape([sizes[x] for x in (*batch, *rows, *columns)])
     return _arrange(result, (*batch, *rows, *columns), output)
+
+
+def _common(left: Array, right: Array) -> np.dtype[Any]:
+    """What operands of two types are multiplied in: uint8 and int8, or bfloat16 and float32."""
+    return np.dtype(np.int32 if {left.dtype.kind, right.dtype.kind} <= {"i", "u"} else np.float32)
 
 
 def in_wide_type(multiply: Callable[[Array, Array], Array], a: Array, b: Array, depth: int) -> Array:
@@ -72,8 +77,8 @@ def _arrange(x: Array, labels: tuple[int, ...] | list[int], order: tuple[int, ..
 
 def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: Any) -> Array:
     """`shape` is the result's; groups and pads are evaluated."""
-    if x.dtype != w.dtype:  # uint8 and int8
-        x, w = x.astype(np.int32), w.astype(np.int32)
+    if x.dtype != w.dtype:
+        x, w = x.astype(_common(x, w)), w.astype(_common(x, w))
     if primitive.transposed:
         operation = lambda a, b: _transposed(primitive, a, b, groups, pads, shape)  # noqa: E731
         depth = w.shape[0] // groups * int(np.prod(w.shape[2:]))

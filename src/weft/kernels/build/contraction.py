@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Scalar
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +51,7 @@ class Contraction:
     epilogue: Epilogue | None = None
     constant_left: Array | None = None
     constant_right: Array | None = None
+    prepare: Callable[[Array], Array] | None = None  # makes of the constant operand what is packed
 
     def operands(self) -> tuple[ContractOperand, ContractOperand]:
         if len(set(self.primitive.output)) != len(self.primitive.output):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.program import Convolve
 from weft.kernels.build.windows import Phase, Window, distances, phases
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 CHANNEL = 1
@@ -32,6 +33,7 @@ class Convolution:
     epilogue: Epilogue | None = None
     constant: Array | None = None
     order: Dim | None = None
+    prepare: Callable[[Array], Array] | None = None  # makes of constant weights what is packed
 
     @property
     def channels(self) -> Dim:

@@ -52,7 +52,7 @@ def byte_convolve_work(convolution: Convolution, target: VectorTarget) -> Work:
     left = _Words(0, convolution.x, labels, None, 1)
     right = _Words(1, convolution.w, labels, convolution.constant, 1)
     words = replace(convolution, x=left.tensor(), w=right.tensor(), constant=right.constant_words())
-    work = convolve_work(words, target, words=True)
+    work = convolve_work(words, target, words="left")
     return right.prepared(left.prepared(work, target), target)
 
 

@@ -7,7 +7,7 @@ where it is constant, and packed by a kernel of its own otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import Contraction, ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
+from weft.kernels.build.multiply_add import PAIRS
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.dot_products import HEIGHT, dot_kernel
 from weft.kernels.vector.maps import map_launch
@@ -34,14 +35,19 @@ _TYPICAL = 64  # what an unknown size is taken for where a choice must be made
 _FEW = 4  # rows or columns so few that the products are bound by memory
 
 
-def contract_work(contraction: Contraction, target: VectorTarget, unsigned: int | None = None) -> Work:
-    """With `unsigned` elements are words of four bytes, and those of that operand unsigned."""
+def contract_work(
+    contraction: Contraction, target: VectorTarget, unsigned: int | None = None, *, pairs: bool = False
+) -> Work:
+    """With `unsigned` elements are words of four bytes, and those of that operand unsigned; `pairs`: of two bfloat16."""
     one, other = contraction.operands()
     output, result, epilogue = contraction.primitive.output, contraction.result, contraction.epilogue
     plans = [
         _Plan(one, other, output, result, epilogue, target, unsigned),
         _Plan(other, one, output, result, epilogue, target, unsigned),
     ]
+    for plan in plans:
+        plan.words = PAIRS if pairs else plan.words
+        plan.prepare = contraction.prepare
     return min(plans, key=_Plan.cost).work()
 
 
@@ -60,7 +66,8 @@ class _Plan:
     ) -> None:
         self.left, self.right, self.output, self.result = rows, columns, output, result
         self.epilogue, self.target = epilogue, target
-        self.unsigned = "" if unsigned is None else "left" if unsigned == rows.number else "right"
+        self.words = "" if unsigned is None else "left" if unsigned == rows.number else "right"
+        self.prepare: Callable[[Array], Array] | None = None
         inner = [output[axis] for axis in result.layout.order]
         self.batch = [x for x in inner if x in rows.labels and x in columns.labels]
         self.rows = [x for x in inner if x not in columns.labels]
@@ -163,7 +170,7 @@ class _Plan:
             panel=panel,
             padded=padded,
             packed=padded and self.right.constant is not None,
-            unsigned=self.unsigned,
+            words=self.words,
         )
 
     def walks_in_place(self) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, ...], Dim]:
@@ -198,7 +205,8 @@ class _Plan:
     def packing(self, array: Array) -> Packing:
         """[grid, elements of the packed sums and columns]"""
         grid, sums = ([_fixed(self.right.size(x)) for x in labels] for labels in self.constant_labels())
-        return Packing(array, self.pack_constant, self.panels.packed_shape(prod(grid), prod(sums)), array.dtype)
+        shape = self.panels.packed_shape(prod(grid), prod(sums))
+        return Packing(array, self.pack_constant, shape, self.right.tensor.dtype.numpy)
 
     def constant_labels(self) -> tuple[list[int], list[int]]:
         """Those of the grid and the sums that the right operand has."""
@@ -206,6 +214,7 @@ class _Plan:
 
     def pack_constant(self, array: Array) -> Iterator[Array]:
         grid, sums = self.constant_labels()
+        array = array if self.prepare is None else self.prepare(array)
         names = {label: number for number, label in enumerate(dict.fromkeys(self.right.labels))}
         kept = [*grid, *sums, *self.merged_columns]
         arranged = np.einsum(array, [names[x] for x in self.right.labels], [names[x] for x in kept])

@@ -5,7 +5,7 @@ are summed up. The input is read in place, or from a copy with its padding writt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -30,12 +30,13 @@ from weft.kernels.vector.depthwise import depthwise_launch
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import Panels, lanes_for, panels_for
 from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 
 
-def convolve_work(convolution: Convolution, target: VectorTarget, *, words: bool = False) -> Work:
-    """With `words` elements are words of four bytes, unsigned in x and signed in w."""
+def convolve_work(convolution: Convolution, target: VectorTarget, *, words: str = "") -> Work:
+    """With `words` elements are words, as those of a `TiledProduct`."""
     return _Builder(convolution, target, words=words).work()
 
 
@@ -49,8 +50,8 @@ class Source:
 
 
 class _Builder:
-    def __init__(self, convolution: Convolution, target: VectorTarget, *, words: bool = False) -> None:
-        self.unsigned = "left" if words else ""
+    def __init__(self, convolution: Convolution, target: VectorTarget, *, words: str = "") -> None:
+        self.words, self.prepare = words, convolution.prepare
         self.x, self.w, self.result = convolution.x, convolution.w, convolution.result
         self.epilogue, self.target = convolution.epilogue, target
         self.constant, self.transposed = convolution.constant, convolution.primitive.transposed
@@ -118,7 +119,7 @@ class _Builder:
             padded=True,
             packed=constant,
             order=self.order,
-            unsigned=self.unsigned,
+            words=self.words,
             left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
             result_start=firsts | {1: part.first} if part.first else firsts,
         )
@@ -172,7 +173,7 @@ class _Builder:
             sums = prod(fixed(window.taps) for window in phase) * fixed(self.channels)
             pack = partial(self.packed, phase=phase, part=part)
             self.constants.append(
-                Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.constant.dtype)
+                Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.w.dtype.numpy)
             )
             return Reference("constant", len(self.constants) - 1)
         taps = [window.taps for window in phase]
@@ -198,6 +199,7 @@ class _Builder:
 
     def packed(self, array: Array, phase: Phase, part: Columns) -> Iterator[Array]:
         groups, channels, features = (fixed(size) for size in (self.groups, self.channels, self.features))
+        array = array if self.prepare is None else self.prepare(array)
         kernel = array.shape[2:]
         shape = (groups, channels, features) if self.transposed else (groups, features, channels)
         arranged = array.reshape(*shape, *kernel)

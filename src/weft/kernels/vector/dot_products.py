@@ -52,7 +52,7 @@ class _Builder:
     ) -> None:
         self.product, self.grid, self.columns = product, grid, columns
         self.lanes, self.target = lanes, target
-        self.type = sums_type(product.unsigned, product.left)
+        self.type = sums_type(product.words, product.left)
         self.builder = KernelBuilder(name)
         self.sums = merge_loop_axes(product.sums)
         self.left = self.builder.input("left", product.left, LEFT)
@@ -110,12 +110,12 @@ class _Builder:
         mask = Call("less", (Integer(position), Integer(count)), DType.bool)
 
         def multiply(mask: Code | None) -> list[Statement]:
-            vector = factor(self.product.unsigned, fetch(self.right, start + right, mask=mask), self.type)
+            vector = factor(self.product.words, fetch(self.right, start + right, mask=mask), self.type)
             defined, column = self.builder.keep("b", vector)
             statements: list[Statement] = [defined]
             for row, total in zip(starts, sums):
-                element = factor(self.product.unsigned, fetch(self.left, row + left, mask=mask), self.type)
-                added = accumulate(self.product.unsigned, self.target, element, column, total)
+                element = factor(self.product.words, fetch(self.left, row + left, mask=mask), self.type)
+                added = accumulate(self.product.words, self.target, element, column, total)
                 statements.append(assign(total, added))
             return statements
 

@@ -9,7 +9,7 @@ lie anywhere in the left operand. The epilogue is applied to the accumulators.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.fuse.channel_order import period_of
 from weft.ir import dims
@@ -26,6 +26,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
 from weft.kernels.vector.blocking import Blocking, Demand, cut
 from weft.kernels.vector.panels import Panels, tile_height
+from weft.records import dataclass
 
 _TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in the first cache where sums are short
 _CHAINS = 4  # independent sums that keep the multipliers busy
@@ -60,7 +61,7 @@ class TiledProduct:
     right_start: Dim = 0
     result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
     order: Dim | None = None  # which element of the left operand is the one at a place along the grid and the only sum
-    unsigned: str = ""  # elements are words: of int8 in one operand, uint8 in this one, left or right; or PAIRS
+    words: str = ""  # elements are words: of int8 in one operand, uint8 in this one, left or right; or PAIRS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class _Builder:
         self.target = target
         self.panels = product.panels
         self.lanes = product.panels.lanes
-        self.type = sums_type(product.unsigned, product.left)
+        self.type = sums_type(product.words, product.left)
         self.builder = KernelBuilder(name)
         self.left = self.builder.input("left", product.left, LEFT)
         self.right = self.builder.input("right", product.right, RIGHT)
@@ -451,18 +452,18 @@ class _Builder:
         for column in range(shape.width):
             place = right + column * self.lanes + lane(self.lanes)
             defined, vector = self.builder.keep(
-                "b", factor(product.unsigned, fetch(panels, place, mask=mask), self.type)
+                "b", factor(product.words, fetch(panels, place, mask=mask), self.type)
             )
             statements.append(defined)
             vectors.append(vector)
         for number, row in enumerate(rows):
-            element = factor(product.unsigned, fetch(row, left), self.type)
+            element = factor(product.words, fetch(row, left), self.type)
             if shape.width > 1:
                 defined, element = self.builder.keep("a", element)
                 statements.append(defined)
             for column, vector in enumerate(vectors):
                 total = tile.sums[(split * shape.height + number) * shape.width + column]
-                added = accumulate(product.unsigned, self.target, element, vector, total)
+                added = accumulate(product.words, self.target, element, vector, total)
                 statements.append(assign(total, added))
         return statements
 

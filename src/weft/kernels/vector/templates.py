@@ -28,17 +28,26 @@ from weft.kernels.vector.convolve import convolve_work
 from weft.kernels.vector.cumulate import cumulate_work
 from weft.kernels.vector.interleave import interleave_work
 from weft.kernels.vector.maps import map_work, region_launch
+from weft.kernels.vector.pair_products import is_pair_product, pair_contract_work, pair_convolve_work
 from weft.kernels.vector.pool import pool_work
 from weft.kernels.vector.reduce import sweep_work
 from weft.kernels.vector.scatter import scatter_work
 from weft.kernels.vector.sort import sort_work
+from weft.kernels.vector.turned_results import turning
 from weft.kernels.vector.winograd import winograd_work
 
 
 def _contract(contraction: Contraction, target: VectorTarget) -> Work:
-    """Elements of two types are bytes."""
-    build = contract_work if contraction.left.dtype is contraction.right.dtype else dot_product_work
-    return build(contraction, target)
+    """Elements of two types are bytes, or rounded ones with weights."""
+    left, right = contraction.left.dtype, contraction.right.dtype
+    if is_pair_product(left, right):
+        return pair_contract_work(contraction, target)
+    return (contract_work if left is right else dot_product_work)(contraction, target)
+
+
+def _convolve_pairs(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
+    rounded = is_pair_product(convolution.x.dtype, convolution.w.dtype)
+    return pair_convolve_work(convolution, target) if rounded else None
 
 
 def _convolve_bytes(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
@@ -50,7 +59,7 @@ def _winograd(convolution: Convolution, target: VectorTarget, tile: int | None) 
 
 
 _INTERLEAVE = building_convolutions(lambda convolution, target, _: interleave_work(convolution, target))
-_CONVOLVE = building_convolutions(lambda convolution, target, _: convolve_work(convolution, target))
+_CONVOLVE = building_convolutions(turning(lambda convolution, target, _: convolve_work(convolution, target)))
 _SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
 _CUMULATE = building_steps(lambda primitive, given, made, target: cumulate_work(primitive, given[0], made[0], target))
 _SORT = building_steps(lambda primitive, given, made, _: sort_work(primitive, *given, *made))
@@ -73,8 +82,11 @@ TEMPLATES: Templates = {
         Template("register tiles", "rows by columns in registers, sums in panels", building_contractions(_contract)),
     ),
     Convolve: (
-        Template("byte products", "uint8 by int8, four products at a time", building_convolutions(_convolve_bytes)),
-        Template("winograd", "transformed tiles are worth their memory", building_convolutions(_winograd)),
+        Template("pair products", "bfloat16, two products at a time", building_convolutions(turning(_convolve_pairs))),
+        Template(
+            "byte products", "uint8 by int8, four products at a time", building_convolutions(turning(_convolve_bytes))
+        ),
+        Template("winograd", "transformed tiles are worth their memory", building_convolutions(turning(_winograd))),
         Template("interleave", "a transposed convolution whose rectangles do not overlap", _INTERLEAVE),
         Template("register tiles", "pixels by channels in registers, the input padded once", _CONVOLVE),
     ),

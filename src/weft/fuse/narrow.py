@@ -1,0 +1,137 @@
+"""The stage that narrows products: where a target may round operands to bfloat16, those with constant weights do it.
+
+The other operand is rounded by a map of its own, which the stages after this one join with what makes it; the weights
+are rounded when they are packed. What a product gives stays float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from weft.cost.effort import step_flops
+from weft.cost.sizes import estimate
+from weft.fuse.grouping import single_group
+from weft.fuse.winograd import best_share
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.groups import FusedProgram
+from weft.ir.program import Contract, Convolve, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.scalar import Apply, Index, Load
+from weft.ir.target import Target, VectorTarget
+from weft.ir.types import Shape, TensorType
+
+_LEAST_SUMS = 16  # products that are summed up, or the work of rounding is no small part of it
+_LEAST_COLUMNS = 16  # products of each element that is rounded
+_LEAST_FLOPS = 100_000  # of a product that is worth another launch
+_PLAIN_SHARE = 0.5  # of the time that products of float32 take
+
+
+def narrow_products(fused: FusedProgram, target: Target) -> FusedProgram:
+    """Products with one operand rounded to bfloat16, where that is allowed and quicker."""
+    if not isinstance(target, VectorTarget) or not target.narrow_products:
+        return fused
+    program = _Narrowing(fused.program, target).program()
+    return FusedProgram(program, tuple(map(single_group, program.steps)))
+
+
+class _Narrowing:
+    def __init__(self, program: TensorProgram, target: VectorTarget) -> None:
+        self.before, self.target = program, target
+        self.makers = {value: step for step in program.steps for value in step.results}
+        values = [*program.inputs, *program.constants, *self.makers]
+        self.numbers = count(max((value.number for value in values), default=0) + 1)
+        self.steps: list[Step] = []
+        self.rounded: dict[Value, Value] = {}
+
+    def program(self) -> TensorProgram:
+        for step in self.before.steps:
+            operand = rounded_operand(step, self.before.constants, self.target)
+            if operand is not None:
+                at = step.operands.index(operand)
+                operands = (*step.operands[:at], self.round(operand, step.origin), *step.operands[at + 1 :])
+                self.steps.append(replace(step, operands=operands))
+            else:
+                self.steps.append(step)
+        return replace(self.before, steps=tuple(self.steps))
+
+    def round(self, value: Value, origin: str) -> Value:
+        """A value in bfloat16; one with another shape for the same elements is rounded before it gets that."""
+        if value not in self.rounded:
+            shape = _shape(value)
+            result = Value(next(self.numbers), TensorType(DType.bfloat16, shape), value.name)
+            maker = self.makers.get(value)
+            if maker is not None and isinstance(maker.primitive, Reshape):
+                step = Step(Reshape(), (self.round(maker.operands[0], origin),), (result,), maker.origin)
+            else:
+                plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
+                element = Load(0, plain, DType.float32)
+                step = Step(Map(Apply("cast", (element,), DType.bfloat16)), (value,), (result,), origin)
+            self.steps.append(step)
+            self.rounded[value] = result
+        return self.rounded[value]
+
+
+def rounded_operand(step: Step, constants: Mapping[Value, Any], target: VectorTarget) -> Value | None:
+    """Which operand of a step is rounded so that it becomes a product of pairs; None where that is not to be."""
+    if not isinstance(step.primitive, (Contract, Convolve)):
+        return None
+    given = [value for value in step.operands if value not in constants]
+    if len(given) != 1 or any(tensor_dtype(value) is not DType.float32 for value in (*step.operands, *step.results)):
+        return None
+    (source,) = given
+    weights = step.operands[1 - step.operands.index(source)]
+    if not all(isinstance(size, int) for size in _shape(weights)):
+        return None
+    match step.primitive:
+        case Contract() as contract:
+            applies = _contracts_pairs(contract, step, source, weights)
+        case Convolve() as convolve:
+            applies = source is step.operands[0] and _convolves_pairs(convolve, step, weights)
+    return source if applies and _is_quicker(step, target) else None
+
+
+def _contracts_pairs(primitive: Contract, step: Step, source: Value, weights: Value) -> bool:
+    """Whether neighbours of the operand are summed, an even number of them, and enough of everything else."""
+    labels, others = primitive.left, primitive.right
+    if source is not step.operands[0]:
+        labels, others = others, labels
+    if not labels or len(set(labels)) != len(labels) or len(set(others)) != len(others):
+        return False
+    near, sizes = labels[-1], dict(zip(others, _fixed(weights)))
+    if near in primitive.output or near not in sizes or sizes[near] % 2 or _shape(source)[-1] != sizes[near]:
+        return False
+    columns = 1
+    for label, size in sizes.items():
+        columns *= size if label in primitive.output and label not in labels else 1
+    return sizes[near] >= _LEAST_SUMS and columns >= _LEAST_COLUMNS
+
+
+def _convolves_pairs(primitive: Convolve, step: Step, weights: Value) -> bool:
+    if not isinstance(primitive.groups, int):
+        return False
+    first, second, *kernel = _fixed(weights)
+    channels = first // primitive.groups if primitive.transposed else second
+    features = second if primitive.transposed else first // primitive.groups
+    taps = 1
+    for size in kernel:
+        taps *= size
+    return channels % 2 == 0 and channels * taps >= _LEAST_SUMS and features >= _LEAST_COLUMNS
+
+
+def _is_quicker(step: Step, target: VectorTarget) -> bool:
+    """Whether a product of pairs beats one of float32, on transformed tiles where these are an option."""
+    if estimate(step_flops(step)) < _LEAST_FLOPS:
+        return False
+    share = best_share(step) if target.transformed_products else 1.0
+    return share > _PLAIN_SHARE
+
+
+def _fixed(value: Value) -> list[int]:
+    return [size for size in _shape(value) if isinstance(size, int)]
+
+
+def _shape(value: Value) -> Shape:
+    return (value.type.shape or ()) if isinstance(value.type, TensorType) else ()
