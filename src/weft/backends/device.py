@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Protocol, Union
@@ -27,6 +27,7 @@ from weft.ir.target import Choices, Target
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import Section
 from weft.plan.program import ProgramPlan
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Compiled = Union[TensorProgram, CompiledProgram, MixedProgram]

@@ -8,13 +8,13 @@ scripts/bench can put models into a form that it takes, and gives that to all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 from weft.errors import ExecutionError
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +14,7 @@ from weft.bench.processes import EngineProcess
 from weft.bench.results import Measurement, ModelResult, Start
 from weft.bench.rounds import Spread, spread_of, take_turns
 from weft.errors import WeftError
+from weft.records import dataclass
 from weft.runtime.options import NARROW
 
 SEED = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from weft.bench.rounds import Spread, geometric_mean
 from weft.errors import InputError
+from weft.records import dataclass
 
 FORMAT = 1
 DIGITS = 6

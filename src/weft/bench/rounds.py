@@ -10,7 +10,8 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from weft.records import dataclass
 
 FEWEST_TURNS = 4
 FEWEST_RUNS = 3  # in a block, unless they take longer than the longest one may

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.builder.arguments import as_array
@@ -16,6 +15,7 @@ from weft.ir.graph import Graph, GraphValue
 from weft.ir.types import Type
 from weft.opset.lower import Subgraph
 from weft.opset.tensor import Tensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from weft.opset.registry import Definition
 from weft.opset.tensor import Tensor
 from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
+from weft.records import dataclass
 
 Values = MutableMapping[str, "Tensor | None"]
 current_draft: ContextVar[Draft | None] = ContextVar("current_draft", default=None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +22,7 @@ from weft.builder.signatures import bound, description, newest, signature
 from weft.errors import GraphError, WeftError, shown
 from weft.ir.graph import Attribute
 from weft.opset.registry import Definition
+from weft.records import dataclass
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,6 +16,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram
 from weft.ir.specs import Signature
 from weft.opset.foreign import foreign_digest
+from weft.records import dataclass
 
 
 class NamedContent(Protocol):

@@ -17,7 +17,6 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import mkstemp
@@ -38,6 +37,7 @@ from weft.cache.files import (
     write_file,
 )
 from weft.ir.packing import pieces_of
+from weft.records import dataclass
 
 MOST_BYTES = 4 * 1024**3
 LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
 from weft.ir.packing import Constant, Packing
 from weft.ir.work import Reference
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
 from importlib.resources import files
 from statistics import median
 from typing import Any
@@ -17,6 +16,7 @@ import weft
 from weft.cli import output
 from weft.cli.demo_picture import gallery
 from weft.cli.process import peak_memory
+from weft.records import dataclass
 from weft.report.summary import summarize_weights
 
 TIMED_RUNS = 20

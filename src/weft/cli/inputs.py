@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
+from weft.records import dataclass
 from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
 
 Array = np.ndarray[Any, Any]

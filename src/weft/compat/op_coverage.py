@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import onnx.defs
 
 from weft.opset.registry import Definition
+from weft.records import dataclass
 
 OLDEST_OPSET = {"": 7}
 

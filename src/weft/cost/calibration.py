@@ -10,13 +10,14 @@ whichever is longer, on as many of the device's units as there is work for, and 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from enum import Enum
 from math import inf, isfinite, sqrt
 from typing import Any, Literal
 
 from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 REACHED_BANDWIDTH = 0.6  # of what a loop that only reads is measured to do, about what kernels reach
 Direction = Literal["up", "down"]  # from the host to the device, and back

@@ -8,7 +8,7 @@ It reads no device's name; what only the host can do there is a host group of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from weft.ir.program import (
     Value,
 )
 from weft.ir.types import Shape, TensorType
+from weft.records import dataclass
 
 UNKNOWN_TRIPS = 8  # of a loop whose end only the run reveals
 STEPS_OF_A_GROUP = 3  # about

@@ -6,13 +6,13 @@ What counts as one is said in `weft.cost.effort`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.cost.effort import UnknownShapeError, step_flops
 from weft.ir.dims import Dim, Expr, maximum, substitute
 from weft.ir.program import Branch, Late, Loop, Scan, Step, TensorProgram
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

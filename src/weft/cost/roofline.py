@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
+from weft.records import dataclass
 
 _NUMBER = re.compile(r"_\d+$")
 

@@ -5,12 +5,12 @@ With the rates of the device on which the speeds of tiles were measured, times c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from weft.ir.target import Rates
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@ the position. Negative sizes, which old exporters write, count as open; 0 is tak
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 
@@ -16,6 +16,7 @@ from weft.frontend.tensors import element_type
 from weft.ir.dims import Dim, symbol
 from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from weft.records import dataclass
 
 MEANINGLESS = re.compile(r"[\W\d]*|None|unknown", re.IGNORECASE)
 """Dim names such as "?" and "-1", which exporters give to dims that have nothing to do with one another."""

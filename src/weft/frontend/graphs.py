@@ -7,7 +7,7 @@ one, so that in the result a name means one thing wherever it can be seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -24,6 +24,7 @@ from weft.frontend.order import sort_nodes
 from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import read_sparse_tensor, read_tensor
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

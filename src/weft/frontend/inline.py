@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx
@@ -19,6 +19,7 @@ import onnx.shape_inference
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.frontend.instantiate import FreshNames, defined_names, graphs_in, instantiate, is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
+from weft.records import dataclass
 
 IsDefined = Callable[[str, str, int], bool]
 Key = tuple[str, str, str]  # domain, name, overload

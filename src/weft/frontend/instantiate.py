@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 
 from weft.errors import InvalidModelError
 from weft.frontend.opsets import IMPLIED, canonical_domain, read_imports, set_node_version
+from weft.records import dataclass
 
 ALIAS_DOMAIN = "weft.alias"
 """A node of this domain says that its output is another name for its input."""

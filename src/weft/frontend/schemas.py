@@ -6,7 +6,6 @@ Ops of other domains have no schema there; nothing is known of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from inspect import cleandoc
 
@@ -16,6 +15,7 @@ import onnx.defs
 from weft.frontend.opsets import IMPLIED
 from weft.frontend.tensors import ELEMENT_TYPES
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 LATEST_SHARED = 23
 """The newest opset of ai.onnx that an onnxruntime reads wherever weft runs: 1.23 is the last for Python 3.10."""

@@ -10,7 +10,7 @@ import io
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Union
 
@@ -18,6 +18,7 @@ import onnx
 
 from weft.errors import InvalidModelError, ModelError
 from weft.frontend.files import OpenFile, open_path, private_copy
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

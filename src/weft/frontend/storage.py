@@ -6,7 +6,7 @@ Every range is checked against its file's size, and no location leads out of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import onnx
@@ -15,6 +15,7 @@ from weft.errors import InvalidModelError, ModelError
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.frontend.source import OpenedModel
 from weft.frontend.wire import EXTENT_KEY, Extent
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ number. Nothing large is copied, no length is trusted before it is checked, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from weft.errors import InvalidModelError
+from weft.records import dataclass
 
 EXTENT_KEY = "weft.cut"
 """The key of the private `external_data` entry; its value is an index into the extents."""

@@ -8,7 +8,7 @@ into one expression, which must be exp(score - largest) / total.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from weft.fuse.causal import causal_bounds
@@ -22,6 +22,7 @@ from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram,
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.target import Float32Products, Target, ThreadTarget
 from weft.ir.types import Shape
+from weft.records import dataclass
 
 NARROW = (DType.float16, DType.bfloat16)
 LONGEST_PATH = 40  # steps between the two contractions

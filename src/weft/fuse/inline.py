@@ -7,7 +7,7 @@ only what costs next to nothing, and an expression stops growing at some size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.fuse.channel_order import read_in_place
 from weft.ir import dims
@@ -15,6 +15,7 @@ from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import Map, Step, TensorProgram, Value, join_origins
 from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild, walk
 from weft.ir.types import Shape, TensorType
+from weft.records import dataclass
 
 LARGEST_EXPRESSION = 160  # nodes
 CHEAP_NODES = 12

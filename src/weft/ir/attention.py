@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.dims import Dim
 from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

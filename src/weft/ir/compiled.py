@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

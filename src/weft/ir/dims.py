@@ -8,12 +8,12 @@ remainders, minima and maxima that do not simplify. Arithmetic never leaves an `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import gcd
 from typing import Any, Union
 
 from weft.errors import WeftError
+from weft.records import dataclass
 
 Dim = Union[int, "Expr"]
 Monomial = tuple["Atom", ...]

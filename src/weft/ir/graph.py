@@ -8,7 +8,7 @@ copy of the file wherever their encoding allows it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Any, Union
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.errors import InputError, shown
 from weft.ir.types import Type
+from weft.records import dataclass
 
 Attribute = Union[
     int,

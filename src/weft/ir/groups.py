@@ -8,7 +8,7 @@ holds every step in exactly one group, and groups in an order that the data allo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Union
 
@@ -19,6 +19,7 @@ from weft.ir.program import Step, TensorProgram, Value, step_text
 from weft.ir.rows import RowFrame
 from weft.ir.scalar import Scalar
 from weft.ir.types import TensorType
+from weft.records import dataclass
 
 Values = tuple[Value, ...]
 

@@ -9,7 +9,6 @@ whether it depends on the lane.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Union
 
@@ -17,6 +16,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.scalar import same_number
+from weft.records import dataclass
 
 BLOCK = "block"
 LANE = "lane"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.errors import InternalError
 from weft.ir import dims
@@ -41,6 +41,7 @@ from weft.ir.kernel import (
     statement_codes,
     walk_code,
 )
+from weft.records import dataclass
 
 _MOVED_BYTES = 16  # of a MoveRun
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.types import Shape
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

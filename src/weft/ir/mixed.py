@@ -6,11 +6,11 @@ Pieces come in an order that the data allows: a piece reads inputs of the progra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Guard, Value
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

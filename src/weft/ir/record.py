@@ -6,12 +6,12 @@ All times are nanoseconds of one monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
 
 from weft.ir.work import Allocation, PlannedLaunch
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir import dims
 from weft.ir.access import move_axes
 from weft.ir.dims import Dim
 from weft.ir.program import Map, Reduce, Step, Value
 from weft.ir.scalar import Index, Literal, Load, Scalar, loads
 from weft.ir.types import Shape, TensorType
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ program's steps never do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Union, cast
 
 from weft.ir.dims import Axis, Dim, Symbol, substitute
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 # Every function an `Apply` may name, with its number of arguments. All work on one dtype (the arguments') except
 # `cast` and `bitcast` (to the result's), `select` (bool first) and predicates (bool result). Integer `divide`

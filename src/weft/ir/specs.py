@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph
 from weft.ir.program import TensorProgram
 from weft.ir.types import AnyType, TensorType, Type
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ it is a part of those names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 Choices = tuple[tuple[str, str], ...]
 """Products and the ways to compute them that were measured to be best: names, sorted."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
 from weft.errors import InvalidModelError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 Shape = tuple[Dim, ...]
 

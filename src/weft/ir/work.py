@@ -7,7 +7,7 @@ stretches of tasks between steps for the host. Then planned: launches on places 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeVar, Union
 
 from weft.errors import InternalError
@@ -16,6 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
 from weft.ir.packing import Constant
 from weft.ir.program import Scan, Step, TensorProgram, Value
+from weft.records import dataclass
 
 Bound = TypeVar("Bound")
 

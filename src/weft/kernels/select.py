@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.errors import InternalError
 from weft.ir import dims
@@ -18,6 +18,7 @@ from weft.kernels.threads import maps as thread_maps
 from weft.kernels.threads import templates as threads
 from weft.kernels.vector import maps as vector_maps
 from weft.kernels.vector import templates as vector
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

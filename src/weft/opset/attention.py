@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -29,6 +28,7 @@ from weft.opset.language import (
     transpose,
 )
 from weft.opset.registry import REQUIRED, ElementType, op, require
+from weft.records import dataclass
 
 RULES = ("linear", "gated", "delta", "gated_delta")
 

@@ -7,7 +7,6 @@ whether it stays as it is or counts along; None where only running the loop can 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
@@ -20,6 +19,7 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.opset.tensor import Tensor
 from weft.opset.trace import Trace, TracedBody
+from weft.records import dataclass
 
 _TIME = dims.symbol("iteration of a loop", 0, None)
 _EXACT_FLOATS = {DType.float16: 1 << 11, DType.bfloat16: 1 << 8, DType.float32: 1 << 24, DType.float64: 1 << 53}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from weft.opset.microsoft.domain import BLOCKED_DOMAIN
 from weft.opset.tensor import Tensor, current_trace
 from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
+from weft.records import dataclass
 
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]

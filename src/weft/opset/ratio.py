@@ -6,7 +6,6 @@ integer arithmetic in the kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 from typing import Any, Union
@@ -18,6 +17,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.tensor import Element, index
+from weft.records import dataclass
 
 Exact = Union["Ratio", int, Fraction]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.ir.dims import Dim
@@ -23,6 +22,7 @@ from weft.opset.language import (
     transpose,
 )
 from weft.opset.registry import op, require
+from weft.records import dataclass
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from weft.ir.program import Late
 from weft.ir.types import AnyType
 from weft.opset.tensor import NotStaticError, OnlyAtRunError, Tensor, current_trace
 from weft.opset.trace import is_symbolic
+from weft.records import dataclass
 
 Static = Annotated[np.ndarray[Any, Any], "static"]
 Sizes = Annotated[tuple[Dim, ...], "sizes"]

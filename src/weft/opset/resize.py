@@ -7,7 +7,6 @@ nearest is decided by integer arithmetic. With scales that only the run knows th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +21,7 @@ from weft.opset.ratio import Ratio, simplest
 from weft.opset.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.opset.tensor import NotStaticError
 from weft.opset.trace import is_symbolic
+from weft.records import dataclass
 
 HALF = Fraction(1, 2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from functools import reduce as combine
 from itertools import product
@@ -32,6 +31,7 @@ from weft.opset.language import (
 )
 from weft.opset.registry import REQUIRED, Sizes, op, require
 from weft.opset.resize import cubic_weights, linear_weights
+from weft.records import dataclass
 
 CUBIC = -0.75
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from math import inf
 from typing import Any, Protocol
@@ -41,6 +41,7 @@ from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
 from weft.opset.tensor import NotStaticError, Tensor, current_trace
 from weft.opset.type_rules import check_primitive
+from weft.records import dataclass
 
 FOLDED_ELEMENTS = 4096  # constants up to this size are computed while tracing; larger ones by the folding pass
 SYMBOLIC_ELEMENTS = 512

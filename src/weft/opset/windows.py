@@ -7,12 +7,12 @@ resolved; sizes may be symbolic throughout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.opset.language import window_count
 from weft.opset.registry import require
+from weft.records import dataclass
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

@@ -9,7 +9,7 @@ takes its place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import Any
 
@@ -20,6 +20,7 @@ from weft.ir.scalar import Index, Load, Scalar, loads, rebuild
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, next_number, redirect, redirect_outputs
+from weft.records import dataclass
 
 LIFTED = (Map, Reshape, Reduce, Contract)
 GROWTH = 16  # times that a product may be larger than what it is made from

@@ -8,7 +8,6 @@ member without any to add has zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import frexp, isfinite
 from typing import Any
 
@@ -19,6 +18,7 @@ from weft.ir.dims import Dim
 from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape, TensorType
+from weft.records import dataclass
 
 LARGEST = 1 << 26  # bytes of constants that are worth a copy
 MOST_POWER = 8  # of two, by which constants are scaled

@@ -9,7 +9,7 @@ neither is, one of them is shifted by 128, and its zero point with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, next_number
+from weft.records import dataclass
 
 BYTES = (DType.uint8, DType.int8)
 INT32 = DType.int32

@@ -6,7 +6,7 @@ channel becomes a convolution with weights scaled by a, and one map that adds b.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, everywhere, next_number
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 CHANNEL = 1

@@ -7,7 +7,7 @@ index expressions composed, so that chains collapse and what cancels becomes an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
@@ -17,6 +17,7 @@ from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import compact, everywhere, redirect, redirect_outputs
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ one output more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 
 from weft.ir import dims
@@ -18,6 +17,7 @@ from weft.ir.program import Dims, Observe, Step, TensorProgram, Value
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 from weft.passes.drop import bound_symbols, guard_symbols, step_symbols, type_symbols
+from weft.records import dataclass
 
 SIZES = "sizes"  # the origin of a step that only tells sizes
 

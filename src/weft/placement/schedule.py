@@ -7,10 +7,10 @@ the way to it. Nothing of such a part can wait for another that waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.cost.calibration import Direction, transfer_seconds
 from weft.placement.units import Candidate, Passing, Problem
+from weft.records import dataclass
 
 PIECE_SECONDS = 3e-5  # that a piece takes on any device beside what a run there costs
 WORTH_A_THREAD = 5e-4  # seconds that two parts overlap at least, for a thread to be started

@@ -7,7 +7,7 @@ each device would run it: by kernels, as a scan, or on the host, which then incl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.cost.calibration import Calibration
 from weft.cost.effort import UnknownShapeError, effort
@@ -22,6 +22,7 @@ from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.passes.drop import step_symbols
 from weft.placement.pieces import size_finders
+from weft.records import dataclass
 
 HOME = 0  # the candidate on which tensors are kept, and by whose rules steps are joined
 NUMPY_BYTES = 1e9  # a second, that a step which no kernel does is taken to read and write on the host

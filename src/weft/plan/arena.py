@@ -8,7 +8,8 @@ bounded number of times. Nothing depends on time or chance: equal blocks get equ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from weft.records import dataclass
 
 MOST_PLACEMENTS = 6000  # of single blocks, in the search for a smaller arena
 MOST_ROUNDS = 150

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from weft.records import dataclass
 
 Label = Any  # what tells one content from all others
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.work import Allocation
 from weft.plan.plan import Plan
+from weft.records import dataclass
 
 LARGEST_ARRAY = 2**63 - 1  # bytes that numpy can count
 _NAMED = 4  # tensors that an error names

@@ -8,12 +8,13 @@ never needs more than the file's order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.compiled import read_operands
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, ScanTask
 from weft.plan.storage import Sizes
+from weft.records import dataclass
 
 MOST_MOVES = 40
 CHOICE = 24  # tasks that are ready, among which the next one is chosen

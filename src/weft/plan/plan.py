@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.ir.work import Allocation, PlannedLaunch, Repeated
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3

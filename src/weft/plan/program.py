@@ -7,7 +7,6 @@ arena, the largest that any of them needs; what one hands to another, and the ou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -22,6 +21,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, Section, all_works
 from weft.plan.plan import Plan
 from weft.plan.sections import make_plan
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Planner = Callable[[NativeSection, Mapping[Value, Array], Mapping[str, int]], Plan]

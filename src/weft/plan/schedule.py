@@ -9,7 +9,6 @@ runner, which waits only for data, finds no reason to wait inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import inf
 
@@ -19,6 +18,7 @@ from weft.ir.compiled import read_operands
 from weft.ir.dims import Dim
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, ScanTask, Task
+from weft.records import dataclass
 
 AHEAD = 16  # tasks of the order that are looked at for company
 MOST_TOGETHER = 8

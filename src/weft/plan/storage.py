@@ -8,12 +8,12 @@ where the result will. The memory of all others is their own: a block, or a regi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.ir.work import Copy, NativeSection, ScanTask, Task
+from weft.records import dataclass
 
 Span = tuple[int, int]  # the first and the last step of a task
 

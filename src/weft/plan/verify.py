@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -39,6 +39,7 @@ from weft.ir.work import (
 )
 from weft.plan.contents import Content, LabelledBytes, part_of
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 CONSTANT = "a constant"  # the label of what lies at an address, whichever value it belongs to

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.ir.work import PlannedLaunch, Repeated
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

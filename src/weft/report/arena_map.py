@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 
 from weft.ir.work import Allocation
+from weft.records import dataclass
 
 WIDTH, HEIGHT = 1200, 640
 _LEFT, _TOP, _RIGHT, _BOTTOM = 90, 40, 20, 40

@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from weft.ir.dtypes import DType, from_numpy
+from weft.records import dataclass
 from weft.report.contenders import Contender, Content, Known, Unavailable
 from weft.report.deviation import Difference, difference
 from weft.report.layers import ModelLayer, batches

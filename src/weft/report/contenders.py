@@ -7,7 +7,7 @@ own of given values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -18,6 +18,7 @@ from weft.errors import WeftError
 from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
 from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
+from weft.records import dataclass
 from weft.report.isolation import alone, isolated
 from weft.runtime.explain import NarrowedProduct
 from weft.runtime.model_files import ModelFiles

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
+
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Number = Union[bool, int, float, complex, str]

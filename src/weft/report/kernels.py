@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim, evaluate, symbols
 from weft.ir.kernel import Kernel
 from weft.ir.work import HostSection, Launch, NativeSection, ScanTask, Section, Task
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

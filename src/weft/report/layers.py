@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.ir.graph import Graph, needed_names, with_outputs
 from weft.ir.types import TensorType, Type
 from weft.opset.lower import lower
 from weft.opset.tensor import OnlyAtRunError
+from weft.records import dataclass
 
 UNKNOWN_BYTES = 1 << 20  # taken for a value whose size only a run tells
 

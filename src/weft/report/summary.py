@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Graph, Node
 from weft.ir.program import TensorProgram, Value, bodies
 from weft.ir.types import TensorType
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import (
@@ -19,6 +18,7 @@ from weft.errors import (
     ModelError,
     WeftError,
 )
+from weft.records import dataclass
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 

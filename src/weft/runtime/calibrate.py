@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from weft.fuse import fuse
 from weft.ir.dtypes import DType
 from weft.ir.target import Target, ThreadTarget
 from weft.kernels.sections import build_sections
+from weft.records import dataclass
 from weft.runtime import probes
 from weft.runtime.devices import choose, driver
 from weft.runtime.probes import Probe

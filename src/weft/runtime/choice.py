@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -31,6 +31,7 @@ from weft.ir.program import TensorProgram
 from weft.placement.partition import divided
 from weft.placement.units import Candidate, problem_of
 from weft.plan.usual_sizes import usual_sizes
+from weft.records import dataclass
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.calibrate import calibrated
 from weft.runtime.devices import compiling

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram, PlacementRecord
 from weft.ir.work import count_launches
+from weft.records import dataclass
 from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment

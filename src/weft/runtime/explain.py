@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir.compiled import CompiledProgram
@@ -13,6 +12,7 @@ from weft.ir.mixed import MixedProgram
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

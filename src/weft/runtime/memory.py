@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.errors import InputError, shown
 from weft.ir import dims
@@ -12,6 +11,7 @@ from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.plan.program import ProgramPlan
 from weft.plan.usual_sizes import dynamic_dims
+from weft.records import dataclass
 
 Shape = tuple[int, ...]
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

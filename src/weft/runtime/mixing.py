@@ -8,7 +8,7 @@ kernels for, to the host's processor.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from weft.placement.partition import best_single, divided, on_one, without_lacki
 from weft.placement.place import record_of
 from weft.placement.schedule import Rules, Schedule, schedule
 from weft.placement.units import Candidate, Problem, problem
+from weft.records import dataclass
 from weft.runtime.calibrate import calibrated
 from weft.runtime.choice import Run, by_benchmark, likely_sizes
 from weft.runtime.explain import explain

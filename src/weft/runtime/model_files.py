@@ -8,7 +8,7 @@ set of them is a `ModelFiles` of its own, which reads through the first one and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from weft.cache.files import usable
 from weft.errors import ChangedFileError, ModelError
 from weft.frontend import OpenedModel, OpenFile, copy_model, open_external, open_model, save_model
 from weft.ir.graph import OnnxModel, with_weights
+from weft.records import dataclass
 from weft.threads import reentrant_lock
 
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice

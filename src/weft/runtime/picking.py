@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from weft.backends.mixed.driver import JOINED
 from weft.cost.calibration import to_record
 from weft.errors import ExecutionError, InputError, WeftError
+from weft.records import dataclass
 from weft.runtime.attempts import logger
 from weft.runtime.calibrate import device_identity, known_calibration
 from weft.runtime.choice import (

@@ -8,7 +8,6 @@ beside what a run costs, small enough for all of them to be done in a second or 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from weft.opset.flow import scan
 from weft.opset.tensor import Tensor, current_trace
 from weft.opset.trace import Trace
 from weft.passes import PIPELINE
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,6 @@ median. All times are seconds, in spans from the start of the run on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from weft.cost.roofline import Peak, TileArithmetic, tile_arithmetic
 from weft.ir.program import ORIGINS
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 HOST = -1  # the thread of what runs in Python

@@ -12,7 +12,7 @@ Kernels that were built before are remembered, so that building a group again co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -29,6 +29,7 @@ from weft.ir.target import Target
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work, all_works
 from weft.kernels.lower.memoize import memoizing
 from weft.kernels.sections import group_works, works_section
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

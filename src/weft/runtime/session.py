@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +24,7 @@ from weft.opset.tensor import OnlyAtRunError
 from weft.passes.drop import with_outputs
 from weft.plan.program import ProgramPlan, weight_bytes
 from weft.plan.usual_sizes import dynamic_dims, usual_sizes
+from weft.records import dataclass
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.explain import HostStep, NarrowedProduct, explain, narrowed_products
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape

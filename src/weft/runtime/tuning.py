@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any, Union
@@ -30,6 +30,7 @@ from weft.ir.target import Choices, ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.sections import build_sections, group_works
 from weft.kernels.threads.product_choice import Asked, asked_products
+from weft.records import dataclass
 from weft.runtime.generated_inputs import made_up
 
 MOST_WAYS = 12  # of a product that are timed

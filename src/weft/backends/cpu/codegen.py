@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from weft.backends.llvm.compilation import LLVM, PIPELINE, compile_module, targe
 from weft.cache.code import CodeCache
 from weft.cache.digests import key_of
 from weft.errors import InternalError
+from weft.records import dataclass
 from weft.threads import Team, once, usable_cores
 
 

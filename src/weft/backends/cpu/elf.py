@@ -6,9 +6,10 @@ Every number of a file is checked before it is used: whatever the bytes are, the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
+
+from weft.records import dataclass
 
 X86_64, AARCH64 = 62, 183  # as a file's header names machines
 LARGEST_ALIGNMENT = 4096

@@ -14,11 +14,11 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, UnsupportedError, read_object
+from weft.records import dataclass
 
 _MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
 _STUB_BYTES = 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import llvmlite.binding as llvm
 from weft.cost.profiles import CORE
 from weft.errors import DeviceError
 from weft.ir.target import VectorTarget
+from weft.records import dataclass
 
 CACHE_LINE = 64
 _USUAL_CACHE = 512 * 1024

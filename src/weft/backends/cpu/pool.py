@@ -20,7 +20,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -31,6 +30,7 @@ from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
 from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
 from weft.cache.code import shared_cache
 from weft.errors import DeviceError
+from weft.records import dataclass
 from weft.threads import lock, once
 
 MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll

@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, create_string_buffer, string_at
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import llvmlite
 
@@ -35,6 +35,7 @@ from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
+from weft.records import dataclass
 from weft.threads import Team, usable_cores
 
 Progress = Callable[[float], None]

@@ -6,10 +6,10 @@ Which are shown, whole ones or parts (MIG), and in which order, is the driver's 
 from __future__ import annotations
 
 from ctypes import byref, c_char, c_int, c_size_t
-from dataclasses import dataclass
 
 from weft.backends.cuda.library import DriverLibrary, library
 from weft.errors import DeviceError
+from weft.records import dataclass
 from weft.threads import once
 
 LEAST_CAPABILITY = (7, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import Structure, addressof, byref, c_uint, c_uint64, c_void_p
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Any
 
@@ -27,6 +27,7 @@ from weft.errors import ExecutionError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.work import PlannedLaunch, Repeated, unrolled
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 _MOST_SHORT = 2**31 - 2**16  # elements, positions and parameters that 32 bits count; lanes beyond the last one too

@@ -5,12 +5,11 @@ NVPTX computes a remainder of floats by a division, which is wrong once the quot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Value, declare, intrinsic
 from weft.backends.llvm.terms import Term, absolute, choose, with_sign
 from weft.backends.llvm.types import BIT, INT32
+from weft.records import dataclass
 
 GLOBAL, SHARED = 1, 3  # address spaces
 WARP = 32  # threads that exchange registers

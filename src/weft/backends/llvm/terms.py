@@ -6,11 +6,11 @@ A term is a float, an integer or a truth value, or a vector of them; all terms o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.types import BIT, vector
+from weft.records import dataclass
 
 Operand = Union["Term", int, float]
 

@@ -9,7 +9,6 @@ Barriers must be in the kernel already, where threads meet in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
@@ -43,6 +42,7 @@ from weft.ir.kernel import (
     walk_code,
 )
 from weft.ir.scalar import COMPARISONS
+from weft.records import dataclass
 
 Value = Any
 LARGEST_ACCESS = 16  # bytes that a thread reads or writes at once

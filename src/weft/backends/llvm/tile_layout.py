@@ -10,11 +10,11 @@ two 8 rows below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from weft.errors import InternalError
 from weft.ir.kernel import TileForm
+from weft.records import dataclass
 
 CHUNK = 16  # bytes that stay together
 ALIGNMENT = 1024  # of tiles: the mix is one of addresses

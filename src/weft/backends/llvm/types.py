@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.errors import UnsupportedModelError
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 INT64 = ir.IntType(64)
 INT32 = ir.IntType(32)

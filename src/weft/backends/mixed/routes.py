@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.mixed import MixedProgram
 from weft.ir.program import Value
+from weft.records import dataclass
 
 HOST = ""  # the place of what lies in the host's memory; other places are devices with memory of their own
 

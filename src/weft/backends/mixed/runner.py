@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from weft.ir.program import Guard, Value
 from weft.ir.tensors import DeviceTensor
 from weft.plan.mixed import check_limit, plan_pieces
 from weft.plan.program import ProgramPlan
+from weft.records import dataclass
 from weft.threads import PendingTask, Team
 
 REMEMBERED_SHAPES = 256  # sets of them, for which a program keeps the sizes that they bind

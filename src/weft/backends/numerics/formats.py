@@ -5,7 +5,6 @@ What a format does with numbers that are too large, and with NaN, is asked of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import log2
 from typing import Any
@@ -14,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 _BIAS = 127  # of float32
 

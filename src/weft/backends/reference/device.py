@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.device import NO_SIZES, Array, Backend, Compiled, Device, Driver, Runner, RunOptions
 from weft.backends.reference import interpret
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor, host_tensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

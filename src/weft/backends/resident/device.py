@@ -7,12 +7,12 @@ folder work with these. Buffers are the device's own kind, here known by their s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.ir.work import Place, PlannedLaunch, Repeated
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Copy = tuple[Any, int, Any, int, int]  # from a buffer's offset to another buffer's, so many bytes

@@ -8,7 +8,6 @@ stay there, are bound where they lie if the device can, and otherwise copied int
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -36,6 +35,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.limits import MemoryBudget
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.records import dataclass
 from weft.threads import reentrant_lock
 
 _LONG = 0.1  # seconds of a run that somebody may want to end before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from weft.backends.resident.device import Array, BufferSlice, MemoryDevice
 from weft.errors import InternalError
 from weft.ir.packing import forget_pages
+from weft.records import dataclass
 
 MOST_TOGETHER = 1 << 28  # bytes of constants that share a buffer; a larger one has its own
 

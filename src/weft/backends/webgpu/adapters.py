@@ -13,13 +13,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from typing import Any
 
 from weft.backends.webgpu.type_names import quicken
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.errors import DeviceError
+from weft.records import dataclass
 from weft.threads import once
 
 INSTALL = "pip install 'weft[webgpu]'"

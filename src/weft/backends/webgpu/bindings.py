@@ -7,11 +7,11 @@ are the same memory share one; and a buffer read in runs is read by single eleme
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from weft.backends.webgpu.library import Abilities, Library
 from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_of, run_of, shared_buffers
 from weft.ir.kernel import Buffer, Kernel
+from weft.records import dataclass
 
 GROUP_BUFFERS = 1  # the number of the first buffer's binding; the parameters come before it
 

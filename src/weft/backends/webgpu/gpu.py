@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any
@@ -25,6 +24,7 @@ from weft.backends.webgpu.moving import MovableRegions
 from weft.backends.webgpu.native import QUIET, BindGroup, GroupSlot
 from weft.backends.webgpu.reads import ReadPiece, batches_of
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
+from weft.records import dataclass
 from weft.threads import Team, lock
 
 Array = np.ndarray[Any, Any]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Atom, Compound, Dim, Expr, Symbol
+from weft.records import dataclass
 
 FLOOR_DIV = """fn floor_div(dividend: i32, divisor: i32) -> i32 {
   // on u32: what drivers make of negative operands differs

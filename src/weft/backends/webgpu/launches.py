@@ -7,7 +7,6 @@ are repeated at other places are bound to all of these, and have parameters for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from weft.ir import kernel as form
 from weft.ir.compiled import CompiledProgram
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.plan import ABSOLUTE
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them

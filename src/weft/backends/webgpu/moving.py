@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -17,6 +16,7 @@ from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.allocations import GpuMemory
 from weft.backends.webgpu.native import BindGroup, GroupSlot
 from weft.errors import DeviceError
+from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.webgpu.gpu import ComputePipeline, Gpu, GpuBuffer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from weft.records import dataclass
 
 _READ_AT_ONCE = 16 << 20  # bytes read through one staging buffer
 Read = tuple[Any, int, int]  # a buffer, an offset, bytes

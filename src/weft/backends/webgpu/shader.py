@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Fetch, FetchRun, Kernel, Put, PutRun, Repeat, View, When, statement_codes, walk_code
+from weft.records import dataclass
 
 CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # not needed where a dispatch has just as many
 _RUN_TYPES = (DType.float32, DType.int32, DType.uint32)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
+from weft.records import dataclass
 
 MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
 PAIR = "vec2<u32>"  # 64 bits, the low word first

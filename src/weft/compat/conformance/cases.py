@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from onnx.backend.test.loader import load_model_tests
 from weft.compat.conformance.records import CaseInfo
 from weft.compat.positional import bind_inputs
 from weft.errors import UnsupportedModelError
+from weft.records import dataclass
 
 _LIGHT_MODELS = "onnx/backend/test/data/light/"
 _PACKAGES = Path(onnx.__file__).parent.parent

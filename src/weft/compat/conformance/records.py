@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
+
+from weft.records import dataclass
 
 KINDS = ("node", "simple", "real", "pytorch-converted", "pytorch-operator")
 

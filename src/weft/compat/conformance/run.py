@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
@@ -24,6 +23,7 @@ from typing import Any
 
 from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, ConformanceReport, Status
 from weft.errors import InputError, InternalError
+from weft.records import dataclass
 from weft.threads import Team
 
 Progress = Callable[[CaseResult, int], None]

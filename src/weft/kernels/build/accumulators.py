@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -11,6 +10,7 @@ from weft.ir.kernel import ACROSS_FUNCTIONS, Across, Call, Code, Number, Stateme
 from weft.ir.scalar import Scalar
 from weft.kernels.build.positions import as_position
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
+from weft.records import dataclass
 
 COMBINE = ACROSS_FUNCTIONS
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.kernels.build.epilogue import EpilogueAccess
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

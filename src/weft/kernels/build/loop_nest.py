@@ -7,7 +7,6 @@ the same however blocks are spread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.cost.blocks import BLOCK_ELEMENTS
 from weft.cost.sizes import estimate
@@ -17,6 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
 from weft.ir.target import VectorTarget
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
+from weft.records import dataclass
 
 LARGE = 4  # pieces in one, where only a run will tell whether that is many
 

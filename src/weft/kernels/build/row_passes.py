@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar, loads
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold
 from weft.kernels.lower.tensors import StoredTensor
+from weft.records import dataclass
 
 STRETCH = 128  # elements of a row that a lane adds up on their own
 COLUMNS = 64  # rows that a block does side by side, at most

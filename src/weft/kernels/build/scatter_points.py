@@ -7,7 +7,6 @@ index by itself they never do: it is `free`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -18,6 +17,7 @@ from weft.ir.program import Scatter
 from weft.ir.scalar import Index, Scalar
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.tensors import StoredTensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

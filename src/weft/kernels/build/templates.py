@@ -6,7 +6,7 @@ A family of kernels is a table from primitives, or kinds of groups, to templates
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from weft.ir.groups import FusedMap, KernelGroup
@@ -14,6 +14,7 @@ from weft.ir.program import Value
 from weft.ir.target import Target
 from weft.kernels.build.in_place import overwritable
 from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
+from weft.records import dataclass
 
 AnyGroup = TypeVar("AnyGroup", bound=KernelGroup, covariant=True)
 AnyTarget = TypeVar("AnyTarget", bound=Target, covariant=True)

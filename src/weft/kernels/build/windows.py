@@ -7,13 +7,13 @@ the outputs of a phase use the same taps, and step through the input one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product as cartesian
 from math import gcd
 
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.program import Convolve
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

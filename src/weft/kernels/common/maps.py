@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Statement
@@ -16,6 +15,7 @@ from weft.kernels.lower.expressions import Known, Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor, Work
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ still to read: before such a statement all of them wait. A lane that meets only 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weft.ir import dims
@@ -41,6 +41,7 @@ from weft.ir.kernel import (
     walk_code,
 )
 from weft.ir.work import Launch, Section, map_launches
+from weft.records import dataclass
 
 
 def with_barriers(kernel: Kernel) -> Kernel:

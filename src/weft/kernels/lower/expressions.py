@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.access import compared_indices
@@ -20,6 +19,7 @@ from weft.ir.layout import offset
 from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
 from weft.ir.types import Shape
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch
+from weft.records import dataclass
 
 LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
 

@@ -7,7 +7,6 @@ offsets where their indices are certain to lie inside, and a list of merged axes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.access import axes_of, nonlinear_axes, stride_along
@@ -19,6 +18,7 @@ from weft.ir.types import Shape
 from weft.kernels.lower.expressions import Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.lower.tensors import Reference, StoredTensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout
 from weft.ir.scalar import Scalar
 from weft.ir.types import Shape
 from weft.ir.work import Copy, Launch, Reference, Work, Workspace
+from weft.records import dataclass
 
 __all__ = ["LEFT", "RESULT", "RIGHT", "Copy", "Epilogue", "Launch", "Reference", "StoredTensor", "Work", "Workspace"]
 

@@ -8,7 +8,6 @@ are read where they lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, nan
 
 from weft.ir import dims
@@ -26,6 +25,7 @@ from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, repeat
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
+from weft.records import dataclass
 
 FLOAT = DType.float32
 RUN = 4  # numbers of a query, key or value that are read at once

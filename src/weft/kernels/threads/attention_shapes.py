@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.attention import Attention
@@ -14,6 +14,7 @@ from weft.ir.target import Float32Products, ThreadTarget
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.threads.attention import FLOAT, RUN, Split, call, number_of
 from weft.kernels.threads.lane_groups import power_of_two
+from weft.records import dataclass
 
 ROWS = 64  # of a block
 KEYS, FEW_KEYS = 64, 32  # of a piece; and where numbers take several elements

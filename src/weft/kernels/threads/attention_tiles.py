@@ -10,7 +10,6 @@ the loops that would have them in every turn otherwise; there are more where mem
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from weft.cost.sizes import estimate
@@ -27,6 +26,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import Launch, StoredTensor
 from weft.kernels.threads.attention import FLOAT, RUN, Body, Streaming, below, call, larger, number_of
 from weft.kernels.threads.points import all_of
+from weft.records import dataclass
 
 MOST_WIDE = 8
 MOST_ROWS = 4  # of a lane

@@ -7,7 +7,6 @@ one is rearranged when compiling, so that rows or columns are neighbours, unless
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -30,6 +29,7 @@ from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_choice import GivenProduct, product_work
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,6 @@ output channels are neighbours; others are read in place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -32,6 +31,7 @@ from weft.kernels.threads.number_parts import formed_array
 from weft.kernels.threads.product import Inside, Product
 from weft.kernels.threads.product_choice import GivenProduct, product_work
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form, multiplying
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 _LARGE_IMAGE = 1 << 12  # positions from which on it pays to give an input more channels

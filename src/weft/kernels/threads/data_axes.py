@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
+from weft.records import dataclass
 
 INT64 = DType.int64
 

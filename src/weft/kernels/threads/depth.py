@@ -7,7 +7,6 @@ piece is a stretch of all loop axes together, and every element finds its place 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -15,6 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Statement
 from weft.kernels.build.loop_axes import LoopAxis, split_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
+from weft.records import dataclass
 
 _LONG = 8  # pieces of a loop axis from which on one that is not full does not matter
 

@@ -9,7 +9,7 @@ lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product as cartesian
 from math import prod
@@ -36,6 +36,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.points import FEW_LANES, MANY_THREADS, all_of, at_least, points, write_inside
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 RUN = 4  # neighbouring channels that are read and written at once

@@ -6,7 +6,7 @@ neighbouring ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -15,6 +15,7 @@ from weft.ir.kernel import Across, Buffer, Call, Code, Statement, lane
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, Accumulators, Fold
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -14,6 +13,7 @@ from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.threads.lane_groups import power_of_two
+from weft.records import dataclass
 
 MANY_THREADS = 128  # for each unit, that keep a GPU busy where each has many reads under way
 FEW_LANES = 64  # of a block, where there are not many more threads than that

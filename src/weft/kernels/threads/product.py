@@ -8,7 +8,7 @@ of a convolution): they are 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -17,6 +17,7 @@ from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -34,6 +34,7 @@ from weft.kernels.threads.tensor_tiles import Multiplying, TensorTile, multiplyi
 from weft.kernels.threads.tile import Tile
 from weft.kernels.threads.tile_product import tile_product
 from weft.kernels.threads.tile_speeds import RATED_TILES, RatedTile
+from weft.records import dataclass
 
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LARGEST_WIDE = 32  # sums of a lane, where one takes two registers or is written piecemeal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from weft.ir import dims
@@ -15,6 +14,7 @@ from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.lower.kernel_builder import KernelBuilder, let
 from weft.kernels.lower.tensors import LEFT, RIGHT
 from weft.kernels.threads.product import Inside, Product
+from weft.records import dataclass
 
 RUN = 4  # neighbouring elements that are read or written at once
 

@@ -7,7 +7,7 @@ passes there are; otherwise each pass reads them again. For rows of unknown leng
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from weft.cost.occupancy import enough_threads
@@ -28,6 +28,7 @@ from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_vi
 from weft.kernels.lower.tensors import Launch, Reference
 from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
 from weft.kernels.threads.points import digits, divisor
+from weft.records import dataclass
 
 MOST_SLOTS = 8  # elements of a row that a lane keeps
 MOST_NODES = 640  # of the expressions for all of them

@@ -7,7 +7,7 @@ to from memory, and what is written for each element is a map.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -19,6 +19,7 @@ from weft.kernels.build.checks import is_checked
 from weft.kernels.build.row_passes import Pass, Result, Single, Sweep, Write
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import region_launch
+from weft.records import dataclass
 
 
 def can_split(sweep: Sweep) -> bool:

@@ -8,7 +8,6 @@ where the last one wins, that one's does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.cost.occupancy import enough_threads
 from weft.cost.sizes import estimate
@@ -34,6 +33,7 @@ from weft.kernels.threads.lane_groups import shares
 from weft.kernels.threads.maps import region_launch
 from weft.kernels.threads.points import digits, divisor, each_point, lanes_for
 from weft.kernels.threads.sorted_runs import Rows, sorted_runs, workspaces
+from weft.records import dataclass
 
 ENOUGH_THREADS = 64  # for each unit, of which no points of two can meet
 FEW_POINTS = 64  # that a thread takes one by one

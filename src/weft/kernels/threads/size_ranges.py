@@ -7,7 +7,6 @@ indicator: a dim that is 1 for the sizes it is for and 0 for all others. For any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product as combinations
 from math import isqrt, prod
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,6 @@ longest rows, most of them without blocks. Keys and positions go to and fro betw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -22,6 +21,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch, put,
 from weft.kernels.lower.tensors import Launch, Reference, Workspace
 from weft.kernels.threads.lane_groups import shares
 from weft.kernels.threads.points import divisor, each_point, lanes_for
+from weft.records import dataclass
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
 CHUNK = 512  # elements, a power of two

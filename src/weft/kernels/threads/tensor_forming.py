@@ -7,7 +7,7 @@ arranged with the sums innermost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from weft.cost.sizes import estimate
@@ -26,6 +26,7 @@ from weft.kernels.threads.points import points
 from weft.kernels.threads.product import Product, merged
 from weft.kernels.threads.product_operands import RUN, run_direction
 from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying
+from weft.records import dataclass
 
 _LARGE = 1 << 18  # elements from which on a kernel of its own pays
 _OFTEN = 2.0  # times that each element is taken up

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.cost.tile_times import TileSpeed
 from weft.ir.dtypes import DType
 from weft.ir.target import Float32Products, ThreadTarget, TileProduct
 from weft.kernels.threads.product import sums_type
 from weft.kernels.threads.product_operands import RUN
+from weft.records import dataclass
 
 CHUNK = 16  # bytes that are moved into a tile at once
 PAD = 8  # elements between the rows of sums in local memory, so that lanes meet different banks

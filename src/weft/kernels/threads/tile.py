@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import lane
 from weft.kernels.threads.product_operands import RUN
+from weft.records import dataclass
 
 _TOGETHER = 32  # lanes that a device runs in step
 

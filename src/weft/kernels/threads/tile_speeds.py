@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.cost.tile_times import TileSpeed
 from weft.kernels.threads.tile import Tile
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

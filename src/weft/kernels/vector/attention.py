@@ -9,7 +9,6 @@ summed up before is scaled down. Keys and values are packed beforehand, see key_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf, nan
 
 from weft.cost.blocks import ATTENTION_BLOCK_WORK
@@ -31,6 +30,7 @@ from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
 from weft.kernels.vector.key_panels import outer_axes
+from weft.records import dataclass
 
 FLOAT = DType.float32
 PIECE = 256  # keys at a time

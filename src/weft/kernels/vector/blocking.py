@@ -6,12 +6,11 @@ block. Blocks that follow each other share the operand that does not fit the cac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.cost.blocks import BLOCK_OVERHEAD, BLOCK_WORK, LEAST_BLOCK_WORK, OPERATIONS_PER_FAR_BYTE
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.records import dataclass
 
 _THREADS = (1, 2, 4, 8)
 _MOST_PARTS = 64  # that rows or columns are tried to be cut into

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.vector.panels import Panels, panels_for, tile_height
+from weft.records import dataclass
 
 _MOST_PARTS = 3
 _ENDS = 16  # multiplications that the start and the end of a sum cost as much as

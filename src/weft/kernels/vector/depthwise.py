@@ -8,7 +8,7 @@ pixels at the ends go one by one, with loops over the taps inside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.cost.blocks import DEPTHWISE_BLOCK_WORK
 from weft.ir import dims
@@ -24,6 +24,7 @@ from weft.kernels.build.windows import Phase, Window
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
+from weft.records import dataclass
 
 _PIXELS = (8, 4)  # at a time
 _MOST_RUNS = 5  # kinds of neighbours along a line that are written out

@@ -6,7 +6,6 @@ What remains of the columns after the whole panels are single vectors, of which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import accumulator_type
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 _SIDE_BY_SIDE = 2  # vectors of a panel: a number of the left operand is taken for each of them

@@ -10,7 +10,7 @@ way, and computed as plain sums instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -40,6 +40,7 @@ from weft.kernels.vector.panels import panels_for
 from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
 from weft.kernels.vector.winograd_guard import Watch
 from weft.kernels.vector.winograd_transforms import SAME, TransformLines, recovering, transforms
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 TAKEN, PRODUCTS, FLAGS = (

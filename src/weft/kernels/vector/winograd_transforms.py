@@ -7,7 +7,6 @@ infinity. Points come in opposite pairs after 0, and what the two of a pair have
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +18,7 @@ from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import VectorTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]

@@ -6,7 +6,6 @@ All experts are computed and those not chosen weigh 0, so that the work does not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import UnsupportedModelError
@@ -20,6 +19,7 @@ from weft.opset.microsoft.blocks import dequantized_blocks, unpacked
 from weft.opset.microsoft.domain import op
 from weft.opset.reductions import softmax
 from weft.opset.registry import require
+from weft.records import dataclass
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": gelu_by_tanh,

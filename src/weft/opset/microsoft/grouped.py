@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -30,6 +29,7 @@ from weft.opset.microsoft.domain import op
 from weft.opset.microsoft.heads import Adjust, attend
 from weft.opset.microsoft.normalization import simplified_layer_normalization
 from weft.opset.registry import REQUIRED, Sizes, require
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

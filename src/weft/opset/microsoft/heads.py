@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -13,6 +12,7 @@ from weft.opset.attention import default_scale, multiply_heads, softmax_of_visib
 from weft.opset.functions import cast, where
 from weft.opset.language import Element, Tensor, assume_equal, build, check_range, concat, slice_axis
 from weft.opset.registry import require
+from weft.records import dataclass
 
 MASK_FILTER_VALUE = -10000.0
 

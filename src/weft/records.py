@@ -1,0 +1,141 @@
+"""`dataclass` for weft's own records: the same meaning as Python's, at a small part of the price of an import.
+
+Python writes and compiles the methods of a data class when the class is made, which is most of what importing hundreds
+of them costs. Here they are written when they are first called: a process pays for the records that it uses. Equality
+is that of the fields' tuple, as in Python 3.10 to 3.12. Options that nobody here uses are not taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    import dataclasses
+
+    _FACTORY = object()  # stands for a default that is made anew for each instance
+
+    def dataclass(kind=None, *, frozen=False, slots=False, eq=True, kw_only=False):
+        """Make a class a record of its annotated fields."""
+
+        def make(kind):
+            return _processed(kind, frozen, slots, eq, kw_only)
+
+        return make if kind is None else make(kind)
+
+    def _processed(kind: type, frozen: bool, slots: bool, eq: bool, kw_only: bool) -> type:
+        own = kind.__dict__
+        stated = set(own)
+        if own.get("__hash__", _FACTORY) is None and "__eq__" in stated:
+            stated.discard("__hash__")  # which Python put there
+        if own.get("__doc__") is None:
+            kind.__doc__ = f"{kind.__name__}: see its fields."  # else Python writes the signature out
+        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(kind)
+        methods = {"__init__": _lazy(made, "__init__", _init_text), "__repr__": _repr}
+        if eq:
+            methods["__eq__"] = _lazy(made, "__eq__", _eq_text)
+            methods["__hash__"] = _lazy(made, "__hash__", _hash_text) if frozen else None
+        if frozen:
+            methods["__setattr__"], methods["__delattr__"] = _refusals(made)
+            if slots:
+                methods["__getstate__"], methods["__setstate__"] = _get_state, _set_state
+        for name, method in methods.items():
+            if name not in stated:
+                setattr(made, name, method)
+        return made
+
+    def _lazy(kind: type, name: str, write: Any) -> Any:
+        """A method that is written when it is first called."""
+
+        def first(self, *unnamed, **named):
+            if kind.__dict__.get(name) is first:
+                text, known = write(kind)
+                exec(f"def {name}{text}", known)
+                method = known[name]
+                method.__qualname__ = f"{kind.__qualname__}.{name}"
+                method.__module__ = kind.__module__
+                setattr(kind, name, method)
+            return kind.__dict__[name](self, *unnamed, **named)
+
+        first.__name__ = name
+        return first
+
+    def _fields(kind: type) -> tuple[dataclasses.Field, ...]:
+        return dataclasses.fields(kind)
+
+    def _init_text(kind: type) -> tuple[str, dict[str, Any]]:
+        """Fields are set past what refuses to set them: by their slots' own descriptors, where they have them."""
+        known, plain, by_name, lines = {"_factory": _FACTORY, "_set": object.__setattr__}, [], [], []
+        refuses = kind.__setattr__ is not object.__setattr__
+        for field in _fields(kind):
+            name, parameter, content = field.name, field.name, field.name
+            if field.default is not dataclasses.MISSING:
+                known[f"_default_{name}"] = field.default
+                parameter, made = f"{name}=_default_{name}", f"_default_{name}"
+            elif field.default_factory is not dataclasses.MISSING:
+                known[f"_make_{name}"] = field.default_factory
+                made = f"_make_{name}()"
+                parameter, content = f"{name}=_factory", f"{made} if {name} is _factory else {name}"
+            else:
+                made = None
+            if field.init:
+                (by_name if field.kw_only else plain).append(parameter)
+            elif made is None:
+                continue
+            else:
+                content = made
+            slot = getattr(kind, name, None)
+            if not refuses:
+                lines.append(f"self.{name} = {content}")
+            elif type(slot).__name__ == "member_descriptor":
+                known[f"_set_{name}"] = slot.__set__
+                lines.append(f"_set_{name}(self, {content})")
+            else:
+                lines.append(f"_set(self, {name!r}, {content})")
+        if hasattr(kind, "__post_init__"):
+            lines.append("self.__post_init__()")
+        parameters = ["self", *plain, *(["*", *by_name] if by_name else [])]
+        return f"({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), known
+
+    def _eq_text(kind: type) -> tuple[str, dict[str, Any]]:
+        names = [field.name for field in _fields(kind) if field.compare]
+        return (
+            "(self, other):\n if self is other:\n  return True\n"
+            f" if other.__class__ is not self.__class__:\n  return NotImplemented\n"
+            f" return {_tuple('self', names)} == {_tuple('other', names)}"
+        ), {}
+
+    def _hash_text(kind: type) -> tuple[str, dict[str, Any]]:
+        names = [field.name for field in _fields(kind) if (field.compare if field.hash is None else field.hash)]
+        return f"(self):\n return hash({_tuple('self', names)})", {}
+
+    def _tuple(of: str, names: list[str]) -> str:
+        return "(" + "".join(f"{of}.{name}, " for name in names) + ")"
+
+    def _repr(self: Any) -> str:
+        shown = (f"{field.name}={getattr(self, field.name)!r}" for field in _fields(type(self)) if field.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _refusals(kind: type) -> tuple[Any, Any]:
+        """Fields of a frozen record are neither set nor removed; those that subclasses add may be."""
+        names = frozenset(field.name for field in _fields(kind))
+
+        def __setattr__(self, name, value):  # noqa: N807
+            if type(self) is kind or name in names:
+                raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+            super(kind, self).__setattr__(name, value)
+
+        def __delattr__(self, name):  # noqa: N807
+            if type(self) is kind or name in names:
+                raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+            super(kind, self).__delattr__(name)
+
+        return __setattr__, __delattr__
+
+    def _get_state(self: Any) -> list[Any]:
+        return [getattr(self, field.name) for field in _fields(type(self))]
+
+    def _set_state(self: Any, state: list[Any]) -> None:
+        for field, content in zip(_fields(type(self)), state):
+            object.__setattr__(self, field.name, content)
