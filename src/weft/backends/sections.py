@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from weft.backends.reference import interpret
+from weft.backends.reference.sizes import bind_sizes, check_guards, in_order
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Guard, TensorProgram, Value, bodies
 from weft.ir.work import HostSection, NativeSection, Section
@@ -30,6 +30,13 @@ class SectionRunner(Protocol):
         ...
 
 
+def run_on_host(*arguments: Any) -> list[Any]:
+    """A step of the host's, in numpy; what does that is imported by those alone who have such steps."""
+    from weft.backends.reference.interpret import run_step
+
+    return run_step(*arguments)
+
+
 class Sections:
     """The sections of a program, or of a body inside one, in order."""
 
@@ -38,11 +45,11 @@ class Sections:
         program: TensorProgram | CompiledProgram,
         sections: Sequence[Section],
         make: Callable[[NativeSection, Mapping[Value, Any]], SectionRunner],
-        step: Callable[..., list[Any]] = interpret.run_step,
+        step: Callable[..., list[Any]] | None = None,
     ) -> None:
         """`make` gives what runs a native section, from it and the program's constants; `step` runs a host step."""
         self.program = program
-        self.step = step
+        self.step = step or run_on_host
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
         self.inside: dict[int, Sections] = {}  # by the id of the body
         self.runners: list[SectionRunner | HostSection] = []
@@ -69,7 +76,7 @@ class Sections:
 
     def plan(self, program: CompiledProgram, sizes: Mapping[str, int], workspace: int) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""
-        interpret.check_guards(self.guards, sizes)
+        check_guards(self.guards, sizes)
         runners = {id(runner.section): runner for runner in self.all_runners()}
 
         def make(section: NativeSection, _: Mapping[Value, Any], sizes: Mapping[str, int]) -> Plan:
@@ -90,8 +97,8 @@ class Sections:
             return found
         sizes = dict(outer)
         for value, content in zip(self.program.inputs, inputs, strict=True):
-            interpret.bind_sizes(value.type, content, sizes, rebind=True)
-        found = sizes, interpret.check_guards(self.guards, sizes)
+            bind_sizes(value.type, content, sizes, rebind=True)
+        found = sizes, check_guards(self.guards, sizes)
         if len(self._bound) >= REMEMBERED_SHAPES:
             self._bound.clear()
         self._bound[key] = found
@@ -110,7 +117,7 @@ class Sections:
         values = self.constants.copy()
         if self.has_host_steps:
             sizes = sizes.copy()  # host steps add to them
-            inputs = [interpret.in_order(content) for content in inputs]
+            inputs = [in_order(content) for content in inputs]
         values.update(zip(self.program.inputs, inputs))
         for runner, released in zip(self.runners, self.releases):
             if not isinstance(runner, HostSection):
@@ -129,9 +136,9 @@ class Sections:
         for step in section.steps:
             results = self.step(step, [values[operand] for operand in step.operands], sizes, self.run)
             for value, content in zip(step.results, results, strict=True):
-                interpret.bind_sizes(value.type, content, sizes, rebind=False)
+                bind_sizes(value.type, content, sizes, rebind=False)
                 values[value] = content
-            pending = interpret.check_guards(pending, sizes) if pending else pending
+            pending = check_guards(pending, sizes) if pending else pending
         return pending
 
 

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from weft.backends.mixed.driver import JOINED
-from weft.backends.reference.interpret import GuardError, check_guards
+from weft.backends.reference.sizes import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.calibration import Calibration, Seconds

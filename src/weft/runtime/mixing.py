@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.backends.device import CompilingDriver, RunOptions
 from weft.backends.mixed.driver import JOINED, MixedDriver
-from weft.backends.reference.interpret import GuardError
+from weft.backends.reference.sizes import GuardError
 from weft.cost.calibration import Calibration, Transfer
 from weft.cost.roofline import Peak
 from weft.errors import DeviceError, ExecutionError, InputError

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
-from weft.backends.reference.interpret import GuardError, in_order
+from weft.backends.reference.sizes import GuardError, in_order
 from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
 from weft.ir.graph import OnnxModel, find_outputs, value_names
 from weft.ir.program import TensorProgram

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.backends.device import NO_SIZES, Driver, Runner, RunOptions
 from weft.backends.mixed.routes import HOST, ValueRoute, last_reads, routes
-from weft.backends.reference import interpret
+from weft.backends.reference.sizes import bind_sizes, check_guards
 from weft.errors import DeviceError, OutOfMemoryError
 from weft.ir.mixed import MixedProgram
 from weft.ir.program import Guard, Value
@@ -79,7 +79,7 @@ class MixedRunner:
 
         GuardError where the program does not apply to them, OutOfMemoryError where it would take more than it may.
         """
-        interpret.check_guards(self.program.guards, sizes)
+        check_guards(self.program.guards, sizes)
         plans = [runner.plan(sizes) for runner in self._runners]
         known = [plan for plan in plans if plan is not None]
         if len(known) < len(plans):
@@ -98,8 +98,8 @@ class MixedRunner:
         if found is None:
             sizes = dict(outer)
             for value, content in zip(self.program.inputs, inputs, strict=True):
-                interpret.bind_sizes(value.type, content, sizes, rebind=True)
-            found = sizes, interpret.check_guards(self.program.guards, sizes)
+                bind_sizes(value.type, content, sizes, rebind=True)
+            found = sizes, check_guards(self.program.guards, sizes)
             if self._limit is not None:
                 self.plan(sizes)
             if len(self._bound) >= REMEMBERED_SHAPES:
@@ -115,7 +115,7 @@ class MixedRunner:
             after = self._run_piece(number, MixedState(values, sizes), kept)
             values.update(after.values)
             sizes = after.sizes
-            pending = interpret.check_guards(pending, sizes) if pending else pending
+            pending = check_guards(pending, sizes) if pending else pending
             for value in self._last_reads.get(number, ()):
                 values.pop(value, None)
         return values
@@ -139,7 +139,7 @@ class MixedRunner:
                 with suppress(Exception):  # raised below, once all have ended
                     task.result()
         whole = _joined(given, [task.result() for task in tasks])
-        interpret.check_guards(pending, whole.sizes)
+        check_guards(pending, whole.sizes)
         return dict(whole.values)
 
     def _run_piece(self, number: int, state: MixedState, kept: frozenset[Value]) -> MixedState:
@@ -158,7 +158,7 @@ class MixedRunner:
         if piece.shown:
             sizes.update(zip(piece.shown, map(int, results[-1])))
         for value, content in zip(outputs, results):
-            interpret.bind_sizes(value.type, content, sizes, rebind=False)
+            bind_sizes(value.type, content, sizes, rebind=False)
         made = {value: self._placed(value, content, value in own) for value, content in zip(outputs, results)}
         return MixedState(made, sizes)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.backends.device import NO_SIZES, Array, Backend, Compiled, Device, Driver, Runner, RunOptions
 from weft.backends.reference import interpret
+from weft.backends.reference.sizes import in_order
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor, host_tensor
 from weft.records import dataclass
@@ -24,7 +25,7 @@ class InterpretedProgram:
         keep: Sequence[int] = (),  # noqa: ARG002
         sizes: Mapping[str, int] = NO_SIZES,
     ) -> list[Any]:
-        return interpret.run(self.program, [interpret.in_order(content) for content in inputs], sizes)
+        return interpret.run(self.program, [in_order(content) for content in inputs], sizes)
 
     def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
         return None

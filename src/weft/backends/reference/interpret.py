@@ -6,10 +6,7 @@ are bound as values appear; a guard that they break raises GuardError, since the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from weft.backends.reference import products, reductions
 from weft.backends.reference.host import HOST_FUNCTIONS
 from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, evaluate_scatter
 from weft.backends.reference.scalars import hold, wrap
+from weft.backends.reference.sizes import GuardError, bind_sizes, check_guards, physical_memory
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -30,7 +28,6 @@ from weft.ir.program import (
     Convolve,
     Cumulate,
     Dims,
-    Guard,
     Host,
     Late,
     Loop,
@@ -48,7 +45,6 @@ from weft.ir.program import (
     TensorProgram,
     Value,
 )
-from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType, Type
 from weft.opset import registry
 from weft.opset.lower import Scope, Subgraph
@@ -57,14 +53,6 @@ from weft.opset.trace import Trace
 Array = np.ndarray[Any, Any]
 Sizes = dict[str, int]
 RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
-
-
-class GuardError(Exception):
-    """The sizes of this run break an assumption that the program was traced under."""
-
-    def __init__(self, guard: Guard, left: int, right: int) -> None:
-        super().__init__(f"{guard} does not hold: {left} and {right}")
-        self.guard = guard
 
 
 class Interpreter:
@@ -105,30 +93,6 @@ def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] 
         for value in last_use.get(number, ()):
             values.pop(value, None)
     return [values[output] for output in program.outputs]
-
-
-def in_order(content: Any) -> Any:
-    """An array whose elements follow each other in memory; numpy's sums depend on how they lie there."""
-    if not isinstance(content, np.ndarray) or (content.flags.c_contiguous and content.flags.aligned):
-        return content
-    try:
-        return np.array(content, order="C")
-    except MemoryError:  # one element repeated beyond all memory: whoever really needs it all says so
-        return content
-
-
-def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Guard, ...]:
-    """Check the guards whose sizes are known, and return the others."""
-    pending = []
-    for guard in guards:
-        try:
-            left, right = dims.evaluate(guard.left, sizes), dims.evaluate(guard.right, sizes)
-        except KeyError:
-            pending.append(guard)
-            continue
-        if left < right or (left != right and not guard.at_least):
-            raise GuardError(guard, left, right)
-    return tuple(pending)
 
 
 def evaluate(
@@ -304,22 +268,6 @@ def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
     return np.empty(shape, type.dtype.numpy)
 
 
-def bind_sizes(type: Type, content: Any, sizes: Sizes, *, rebind: bool) -> None:
-    """Give the lone symbols of a type the sizes that the content has."""
-    if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
-        return
-    if len(type.shape) != content.ndim:
-        raise InternalError(f"a tensor of shape {content.shape} where {type} was planned")
-    for dim, size in zip(type.shape, content.shape):
-        symbol = dims.as_symbol(dim)
-        if symbol is not None and (rebind or symbol.name not in sizes):
-            if symbol.low is not None and size < symbol.low:
-                raise GuardError(Guard(dim, symbol.low, "", at_least=True), size, symbol.low)
-            if symbol.high is not None and size > symbol.high:
-                raise GuardError(Guard(symbol.high, dim, "", at_least=True), symbol.high, size)
-            sizes[symbol.name] = size
-
-
 def _last_uses(program: TensorProgram) -> dict[int, list[Value]]:
     """Step number -> values that nothing needs afterwards; constants stay, they belong to the program."""
     last: dict[Value, int] = {}
@@ -364,15 +312,3 @@ def _check_memory(type: Type, sizes: Mapping[str, int]) -> None:
             f"a tensor {type} needs {size:,} bytes, more than this machine's memory of {physical_memory():,}",
             hint="check the sizes of the inputs and the shapes in the model",
         )
-
-
-@lru_cache(maxsize=1)
-def physical_memory() -> int:
-    """Bytes of memory in this machine, or that its container grants."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(path).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.backends.device import NO_SIZES
 from weft.backends.reference import interpret
+from weft.backends.reference.sizes import GuardError, check_guards
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
 from weft.backends.resident.tensor import ResidentTensor
@@ -74,7 +75,7 @@ class ResidentExecutable:
 
         GuardError where the program does not apply to them.
         """
-        interpret.check_guards(self._whole.guards, sizes)
+        check_guards(self._whole.guards, sizes)
         for runner in self._whole.all_runners():
             assert isinstance(runner, ResidentSection)
             if set(runner.symbols) <= set(sizes):
@@ -89,7 +90,7 @@ class ResidentExecutable:
                 return
             except OutOfMemoryError as error:
                 full = error
-            except (interpret.GuardError, ArithmeticError, ExecutionError):
+            except (GuardError, ArithmeticError, ExecutionError):
                 continue  # sizes that make no sense for this model
         if full is not None:
             raise full
