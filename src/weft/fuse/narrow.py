@@ -89,7 +89,7 @@ def rounded_operand(step: Step, constants: Mapping[Value, Any], target: VectorTa
         case Contract() as contract:
             applies = _contracts_pairs(contract, step, source, weights)
         case Convolve() as convolve:
-            applies = source is step.operands[0] and _convolves_pairs(convolve, step, weights)
+            applies = source is step.operands[0] and _convolves_pairs(convolve, weights)
     return source if applies and _is_quicker(step, target) else None
 
 
@@ -109,7 +109,7 @@ def _contracts_pairs(primitive: Contract, step: Step, source: Value, weights: Va
     return sizes[near] >= _LEAST_SUMS and columns >= _LEAST_COLUMNS
 
 
-def _convolves_pairs(primitive: Convolve, step: Step, weights: Value) -> bool:
+def _convolves_pairs(primitive: Convolve, weights: Value) -> bool:
     if not isinstance(primitive.groups, int):
         return False
     first, second, *kernel = _fixed(weights)

@@ -38,7 +38,7 @@ _FEW = 4  # rows or columns so few that the products are bound by memory
 def contract_work(
     contraction: Contraction, target: VectorTarget, unsigned: int | None = None, *, pairs: bool = False
 ) -> Work:
-    """With `unsigned` elements are words of four bytes, and those of that operand unsigned; `pairs`: of two bfloat16."""
+    """With `unsigned` elements are words of four bytes, and those of that operand unsigned; `pairs`: of bfloat16."""
     one, other = contraction.operands()
     output, result, epilogue = contraction.primitive.output, contraction.result, contraction.epilogue
     plans = [
