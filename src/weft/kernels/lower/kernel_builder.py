@@ -68,10 +68,11 @@ class KernelBuilder:
             self._parameters[name] = value
         return _parameter(name, value)
 
-    def named(self, hint: str, value: Dim) -> Dim:
+    def named(self, hint: str, value: Dim, least: int | None = None) -> Dim:
         """A size that is a parameter of its own, whatever it is: shapes that happen to agree need no other kernel.
 
-        Asked for again it is the same one.
+        Asked for again it is the same one. `least`: what it is known to be at least, for all sizes alike; what its
+        value happens to tell would make kernels differ that are the same.
         """
         name = self._named.get(hint)
         if name is None:
@@ -79,7 +80,7 @@ class KernelBuilder:
             self._parameters[name] = value
         elif self._parameters[name] != value:
             raise InternalError(f"kernel {self.name}: {hint} is {self._parameters[name]} and {value}")
-        return _parameter(name, value)
+        return _parameter(name, value) if least is None else variable(name, least)
 
     def symbols(self, value: Dim) -> Dim:
         """Index arithmetic with the program's symbols replaced by parameters; integers stay."""

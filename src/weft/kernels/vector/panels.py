@@ -96,5 +96,8 @@ def lanes_for(target: VectorTarget, dtype: DType, columns: Dim) -> int:
 
 
 def tile_height(target: VectorTarget, width: int) -> int:
-    """Rows whose accumulators fit the registers, beside a panel's step and a number to broadcast."""
-    return max(1, min((target.vector_registers - 4) // width, 12))
+    """Rows whose accumulators fit the registers, beside a panel's step and a number to broadcast.
+
+    More than eight would save little of the panels' way from the second cache, and cost code.
+    """
+    return max(1, min((target.vector_registers - 4) // width, 8))
