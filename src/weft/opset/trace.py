@@ -266,6 +266,8 @@ class Trace:
             isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
         ):
             return None
+        if _dequantizes(operands, types):
+            return None
         contents = [operand.known for operand in operands]
         if not symbolic:
             try:
@@ -424,6 +426,18 @@ def _check_sizes(type: Type) -> None:
 
 def _is_pure_host(primitive: Primitive) -> bool:
     return isinstance(primitive, Host)
+
+
+def _dequantizes(operands: Sequence[Tensor], types: Sequence[Type]) -> bool:
+    """Whether a matrix of bytes is widened: a product may want the bytes, and what it does not is folded later."""
+    matrices = [operand.dtype for operand in operands if operand.rank >= 2]
+    wide = all(
+        isinstance(type, TensorType)
+        and (type.dtype.is_float or type.dtype is DType.int32)
+        and len(type.shape or ()) >= 2
+        for type in types
+    )
+    return wide and len(matrices) == 1 and matrices[0] in (DType.int8, DType.uint8)
 
 
 def _has_symbols(primitive: Primitive) -> bool:
