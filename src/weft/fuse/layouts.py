@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.ir import dims
-from weft.ir.groups import FusedProgram, Group, section_values, stretches
+from weft.ir.groups import FusedProgram, Group, RowGroup, section_values, stretches
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Concat, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
@@ -37,7 +37,7 @@ def _section_layouts(program: TensorProgram, groups: Sequence[Group]) -> dict[Va
     for group in groups:
         last = _makes_channels_last(group, layouts, wanted)
         for value in group.results:
-            channels = last and value not in fixed and rank(value) >= 3
+            channels = last and value not in fixed and rank(value) >= 3 and _has_all_axes(group, value)
             layouts[value] = channels_last(rank(value)) if channels else row_major(rank(value))
     return layouts
 
@@ -82,6 +82,9 @@ def _wanted_last(groups: Sequence[Group]) -> set[Value]:
 
 def _makes_channels_last(group: Group, layouts: dict[Value, Layout], wanted: set[Value]) -> bool:
     first = group.steps[0]
+    if isinstance(group, RowGroup):
+        full = [value for value in group.operands if group.frame.is_full(value)]
+        return bool(full) and all(layouts[value] != row_major(rank(value)) for value in full)
     match first.primitive:
         case Convolve():
             return True
@@ -95,6 +98,11 @@ def _makes_channels_last(group: Group, layouts: dict[Value, Layout], wanted: set
             )
         case _:
             return False
+
+
+def _has_all_axes(group: Group, value: Value) -> bool:
+    """Whether a value of a row group is more than a number for each row."""
+    return not isinstance(group, RowGroup) or group.frame.is_full(value)
 
 
 def _keeps_axes(step: Step, value: Value) -> bool:

@@ -8,16 +8,21 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.target import VectorTarget
 from weft.kernels.build.row_passes import COLUMNS, RowCut, Sweep
-from weft.kernels.common.reduce import is_lone, pieces_work
+from weft.kernels.common.reduce import is_lone, memory_order, pieces_work
+from weft.kernels.common.row_split import can_split, split_work
 from weft.kernels.lower.tensors import Work
+from weft.kernels.vector.maps import region_launch
 from weft.kernels.vector.row_passes import sweep_launch
 
 PIECE_LENGTH = 2 * BLOCK_ELEMENTS  # elements of a row that are worth a block
 ENOUGH_BLOCKS = 8
+LONG_ACROSS = 256  # elements of a row, each on a line of its own, that do not stay near from one pass to the next
 
 
 def sweep_work(sweep: Sweep, target: VectorTarget) -> Work:
-    """The kernels of a sweep; a lone reduction may be cut into pieces."""
+    """The kernels of a sweep; a lone reduction may be cut into pieces, and several across memory be kernels each."""
+    if _goes_across(sweep) and can_split(sweep):
+        return split_work(sweep, lambda lone: sweep_work(lone, target), lambda *parts: region_launch(*parts, target))
     place = _where_to_cut(sweep)
     if place is None:
         return Work((sweep_launch(sweep, target),))
@@ -28,6 +33,22 @@ def sweep_work(sweep: Sweep, target: VectorTarget) -> Work:
         dims.ceildiv(sweep.domain[axis], length),
         lambda first: sweep_launch(first, target, RowCut(axis, length, rows)),
         lambda second: sweep_launch(second, target),
+    )
+
+
+def _goes_across(sweep: Sweep) -> bool:
+    """Whether what is reduced first are long rows whose elements are not neighbours in memory."""
+    folds = [fold for part in sweep.passes for fold in part.folds]
+    if len(folds) < 2 and not any(part.writes for part in sweep.passes):
+        return False
+    order = [axis for axis in memory_order(folds[0].element, sweep.domain, sweep.operands) if sweep.domain[axis] != 1]
+    if not order or order[-1] in sweep.reduced:
+        return False
+    row = estimate(dims.product(sweep.domain[axis] for axis in sweep.reduced))
+    return (
+        row >= LONG_ACROSS
+        and row * estimate(dims.product(sweep.domain[axis] for axis in order if axis not in sweep.reduced))
+        >= 2 * PIECE_LENGTH
     )
 
 

@@ -1,7 +1,7 @@
 """Row groups of few long rows as works of their own, one for each reduction: what rows come to is kept in between.
 
 One block for a row would leave a device idle. A reduction alone can be cut into pieces; the next one reads what it came
-to from memory, and what is written for each element is a map.
+to from memory, and what is written for each element is a map. Each of them goes along memory in its own way.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import field, replace
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.layout import Layout, row_major
+from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.scalar import Held, Index, Load, Scalar, walk, with_held
-from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import Fold
 from weft.kernels.build.checks import is_checked
 from weft.kernels.build.row_passes import Pass, Result, Single, Sweep, Write
+from weft.kernels.common.reduce import memory_order
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
-from weft.kernels.threads.maps import region_launch
 from weft.records import dataclass
+
+MapOf = Callable[[Scalar, Sequence[StoredTensor], StoredTensor], Launch]  # of an expression, operands and a result
 
 
 def can_split(sweep: Sweep) -> bool:
@@ -33,15 +34,15 @@ def can_split(sweep: Sweep) -> bool:
     return len(passes) > 1 and plain and known and not checked and all(isinstance(a, Single) for a in before)
 
 
-def split_work(sweep: Sweep, target: ThreadTarget, lone_work: Callable[[Sweep], Work]) -> Work:
-    """`lone_work` makes the kernels of a sweep with one reduction."""
+def split_work(sweep: Sweep, lone_work: Callable[[Sweep], Work], map_launch: MapOf) -> Work:
+    """`lone_work` makes the kernels of a sweep with one reduction, `map_launch` that of a map."""
     split = _Split(sweep, lone_work)
     for number, part in enumerate(sweep.passes):
         for write in part.writes:
             tensor = _tensor(sweep, write.result)
             assert tensor is not None
             value = with_held(write.value, split.known)
-            launch = region_launch(value, split.operands, tensor, target)
+            launch = map_launch(value, split.operands, tensor)
             split.add(Work((launch,)), [Reference("result", write.result)])
         later = {
             node.key
@@ -63,10 +64,13 @@ def split_work(sweep: Sweep, target: ThreadTarget, lone_work: Callable[[Sweep], 
 
 
 def _tensor(sweep: Sweep, number: int) -> StoredTensor | None:
-    """A full result as a tensor, where it lies in the sweep's order."""
-    result = sweep.results[number]
-    tensor = StoredTensor(result.dtype, sweep.domain, Layout(sweep.order))
-    return tensor if result.strides == tensor.strides else None
+    """A full result as a tensor, where it lies in the sweep's order, row-major, or with channels last."""
+    result, rank = sweep.results[number], len(sweep.domain)
+    for layout in (Layout(sweep.order), row_major(rank), channels_last(rank)):
+        tensor = StoredTensor(result.dtype, sweep.domain, layout)
+        if result.strides == tensor.strides:
+            return tensor
+    return None
 
 
 @dataclass(slots=True)
@@ -111,7 +115,9 @@ class _Split:
                 actions.append(Write(len(results), value))
                 results.append(self.sweep.results[action.result])
                 references.append(Reference("result", action.result))
-        kept_axes = [axis for axis in self.sweep.order if axis not in self.sweep.reduced]
+        element = with_held(fold.element, self.known)
+        order = memory_order(element, self.sweep.domain, self.operands)
+        kept_axes = [axis for axis in order if axis not in self.sweep.reduced]
         shape = tuple(self.sweep.domain[axis] for axis in kept_axes)
         made = [key for key in held if key in kept]
         tensors = [StoredTensor(held[key].dtype, shape, row_major(len(shape))) for key in made]
@@ -123,10 +129,11 @@ class _Split:
             results.append(Result(tensor.dtype, tuple(strides)))
             references.append(Reference("workspace", len(self.spaces)))
             self.spaces.append(Workspace(tensor.dtype, dims.product(shape)))
-        element = with_held(fold.element, self.known)
         only = Pass((replace(fold, element=element),), then=tuple(actions))
         self.add(
-            self.lone_work(replace(self.sweep, passes=(only,), operands=self.operands, results=tuple(results))),
+            self.lone_work(
+                replace(self.sweep, order=order, passes=(only,), operands=self.operands, results=tuple(results))
+            ),
             references,
         )
         indices = tuple(Index(dims.axis(axis, self.sweep.domain[axis])) for axis in kept_axes)
