@@ -10,51 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Recorder, TunableDriver
+from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, TunableDriver
 from weft.backends.mixed.driver import MixedDriver
-from weft.backends.naming import named_kernels, named_sections
-from weft.backends.reference.interpret import Interpreter
-from weft.cache.code import keeping_nothing
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.errors import (
     ExecutionError,
     InvalidModelError,
+    OnlyAtRunError,
     OutOfMemoryError,
     WeftError,
 )
-from weft.fuse import fuse
 from weft.ir.compiled import CompiledProgram
-from weft.ir.graph import Graph, OnnxModel, with_outputs
-from weft.ir.groups import FusedProgram
 from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
-from weft.ir.specs import Signature, signature
-from weft.ir.texts import model_text, sections_text
-from weft.ir.verify import verify
-from weft.ir.work import Section
-from weft.kernels.sections import build_sections
-from weft.opset import registry
-from weft.opset.lower import lower, run_eagerly, untraced
-from weft.opset.tensor import OnlyAtRunError
-from weft.passes import PIPELINE
-from weft.plan.texts import plan_text
 from weft.runtime.available_memory import check_memory_to_compile
-from weft.runtime.choice import likely_sizes
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
-from weft.runtime.memory import bind_shapes
-from weft.runtime.mixing import Mixer, MixOptions, check_strict
-from weft.runtime.model_files import ModelFiles
-from weft.runtime.options import LoadOptions
-from weft.runtime.picking import shapes_of
-from weft.runtime.progress import Stages
-from weft.runtime.revise import KnownWorks, revise, skeleton
 from weft.runtime.session import PreparedProgram, Session
-from weft.runtime.tuning import choosing_driver, tuned_driver
 from weft.threads import lock
+
+if TYPE_CHECKING:
+    from weft.backends.device import Driver, Recorder
+    from weft.backends.reference.interpret import Interpreter
+    from weft.ir.graph import Graph, OnnxModel
+    from weft.ir.groups import FusedProgram
+    from weft.ir.specs import Signature
+    from weft.ir.work import Section
+    from weft.runtime.mixing import Mixer
+    from weft.runtime.model_files import ModelFiles
+    from weft.runtime.options import LoadOptions
+    from weft.runtime.progress import Stages
+    from weft.runtime.revise import KnownWorks
 
 LEANEST = "strict"  # the precision whose kernels need the least memory to work in
 
@@ -70,21 +59,28 @@ class Pipeline:
         self.file = files.file
         self.options = options
         self.precision = precision or options.precision
-        self.driver = choosing_driver(driver(device), options.tune, options.cache)
+        self.driver = _chosen(driver(device), options)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self._decided: MixedProgram | None = None  # what runs on which of several devices
-        self._evaluator = Interpreter()
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
         self._known: KnownWorks | None = None
         self._lock = lock()  # of the program and the skeleton
         self.prospect: tuple[TensorProgram, FusedProgram | None] | None = None  # what was made of the model already
 
+    @property
+    def _evaluator(self) -> Interpreter:
+        from weft.backends.reference.interpret import Interpreter
+
+        return Interpreter()
+
     # -- the stages --------------------------------------------------------------------------------------------------
 
     def read(self) -> OnnxModel:
         """The model as its file has it, or the part of it that gives the outputs that were asked for."""
+        from weft.ir.graph import with_outputs
+
         model = self.files.model()
         if self.options.outputs is None:
             return model
@@ -97,6 +93,9 @@ class Pipeline:
         outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
         """Graph -> TensorProgram; for given input shapes, or for any; with other values as outputs."""
+        from weft.ir.texts import model_text
+        from weft.opset.lower import lower
+
         graph = self._graph(outputs)
         self.dump.restart()
         self.dump.stage("graph", lambda: model_text(self.read()))
@@ -107,6 +106,9 @@ class Pipeline:
 
     def optimise(self, program: TensorProgram) -> TensorProgram:
         """TensorProgram -> TensorProgram through all passes, verified before and after each."""
+        from weft.ir.verify import verify
+        from weft.passes import PIPELINE
+
         verified = verify(program)
         for apply in PIPELINE:
             self.progress.stage(apply.__name__.replace("_", " "))
@@ -117,11 +119,15 @@ class Pipeline:
 
     def fuse(self, program: TensorProgram, device: CompilingDriver | None = None) -> FusedProgram:
         """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
+        from weft.fuse import fuse
+
         target = self._compiler(device).target(self.precision)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
     def build(self, fused: FusedProgram, device: CompilingDriver | None = None) -> tuple[Section, ...]:
         """Groups -> kernels for the device, in sections, and between them steps for the host."""
+        from weft.kernels.sections import build_sections
+
         compiler = self._compiler(device)
         target = compiler.target(self.precision)
         sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction))
@@ -149,6 +155,8 @@ class Pipeline:
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
 
     def _mixer(self) -> Mixer:
+        from weft.runtime.mixing import Mixer, MixOptions
+
         options = self.options
         terms = MixOptions(self.precision, options.strict, options.sample, options.run_options)
         return Mixer(self.file, terms, self._compile_piece, self._decided)
@@ -169,6 +177,8 @@ class Pipeline:
         return session if limit is None else self._fitting(session, limit)
 
     def _load(self) -> Session:
+        from weft.ir.specs import signature
+
         try:
             self.driver.check_precision(self.precision)
         except WeftError as error:
@@ -190,6 +200,11 @@ class Pipeline:
 
     def _tune(self) -> None:
         """Measure the products of the model, for a sample's sizes where there is one, if that was asked for."""
+        from weft.runtime.choice import likely_sizes
+        from weft.runtime.memory import bind_shapes
+        from weft.runtime.picking import shapes_of
+        from weft.runtime.tuning import tuned_driver
+
         seconds = self.options.tune
         if not isinstance(seconds, (int, float)) or not isinstance(self.driver, TunableDriver):
             return
@@ -208,6 +223,8 @@ class Pipeline:
 
         Code that is new is not kept on disk.
         """
+        from weft.cache.code import keeping_nothing
+
         former, program = session.compiler, session.whole.program
         self._decided = program if isinstance(program, MixedProgram) else None
         is_plain = self.options.bytes_limit is None and self.options.dump is None
@@ -221,6 +238,8 @@ class Pipeline:
 
     def _revised(self, former: Pipeline, before: CompiledProgram) -> Compiled:
         """The program of a pipeline with other weights, with these."""
+        from weft.runtime.revise import KnownWorks, revise, skeleton
+
         program = self._any_shapes()
         fused = self.fuse(program)
         self._skeleton = skeleton(self.read().graph, fused)
@@ -233,6 +252,8 @@ class Pipeline:
 
     def skeleton(self) -> FusedProgram:
         """What the model was compiled from, without the elements of constants."""
+        from weft.runtime.revise import skeleton
+
         with self._lock:
             if self._skeleton is None:
                 self._skeleton = skeleton(self.read().graph, self.fuse(self._any_shapes()))
@@ -262,6 +283,8 @@ class Pipeline:
             cached = (made if entry is None else entry.put(made)) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
+            from weft.runtime.mixing import check_strict
+
             check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
 
@@ -293,7 +316,11 @@ class Pipeline:
         other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
         identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
         sizes = self.options.sample if isinstance(device, MixedDriver) else None  # for which devices share the model
-        sample = () if sizes is None else ("sample", repr(shapes_of(sizes)))
+        sample: tuple[str, ...] = ()
+        if sizes is not None:
+            from weft.runtime.picking import shapes_of
+
+            sample = ("sample", repr(shapes_of(sizes)))
         return CacheEntry(self.files, identity, self.precision, *self._part(), *sample)
 
     def _part(self) -> tuple[str, ...]:
@@ -301,6 +328,8 @@ class Pipeline:
         return () if self.options.outputs is None else ("outputs", *self.options.outputs)
 
     def _make(self) -> CachedModel:
+        from weft.ir.specs import signature
+
         program, fused = self.prospect or (self._any_shapes(), None)
         self.prospect = None
         if isinstance(self.driver, MixedDriver):
@@ -311,6 +340,8 @@ class Pipeline:
         return CachedModel(signature(self.read().graph, program), compiled)
 
     def _any_shapes(self) -> TensorProgram:
+        from weft.opset.lower import untraced
+
         try:
             return self.specialise(None, ())
         except OnlyAtRunError:
@@ -350,9 +381,13 @@ class Pipeline:
 
     def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
         """A run node by node, without a program; gives the model's outputs or others."""
+        from weft.opset.lower import run_eagerly
+
         return run_eagerly(self._graph(outputs), self._evaluator, inputs)
 
     def _graph(self, outputs: Sequence[str] | None) -> Graph:
+        from weft.ir.graph import with_outputs
+
         graph = self.read().graph
         return graph if outputs is None else with_outputs(graph, outputs)
 
@@ -374,6 +409,9 @@ class Pipeline:
         """Sections with their tasks, and every kernel with its code in the languages on its way to the device."""
         if self.dump.folder is None:
             return
+        from weft.backends.naming import named_kernels, named_sections
+        from weft.ir.texts import sections_text
+
         kernels = named_kernels(sections)
         folder = "kernels" if device is self.driver else f"kernels-{device.name.replace(':', '-')}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
@@ -383,6 +421,8 @@ class Pipeline:
                 self.dump.file(f"{folder}/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
     def _dump_plan(self, session: Session) -> None:
+        from weft.plan.texts import plan_text
+
         if self.dump.folder is None or not isinstance(self.driver, KeepingDriver):
             return
         try:
@@ -392,6 +432,17 @@ class Pipeline:
         self.dump.stage("plan", lambda: text)
 
 
+def _chosen(found: Driver, options: LoadOptions) -> Driver:
+    """The device, with the choices of tiles that hold for it."""
+    if options.tune is None and not isinstance(found, TunableDriver):
+        return found
+    from weft.runtime.tuning import choosing_driver
+
+    return choosing_driver(found, options.tune, options.cache)
+
+
 def is_defined(domain: str, op: str, version: int) -> bool:
     """Whether weft has a definition of its own for an op."""
+    from weft.opset import registry
+
     return registry.find(domain, op, version) is not None

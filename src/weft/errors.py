@@ -59,6 +59,10 @@ class InvalidModelError(ModelError):
     """The model breaks the ONNX rules: damaged file, cycle, missing name, mismatched shapes or types."""
 
 
+class OnlyAtRunError(InvalidModelError):
+    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
+
+
 class UnsupportedModelError(ModelError):
     """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
 

@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from weft.backends.device import KeepingDriver
 from weft.cache.digests import key_of
 from weft.cache.models import shared_models
-from weft.compiler import Pipeline, is_defined
+from weft.compiler import Pipeline
 from weft.errors import (
     DeviceFallbackError,
     OutOfMemoryError,
     WeftError,
 )
-from weft.frontend import OpenedModel, open_model, read_model
-from weft.ir.graph import OnnxModel
-from weft.ir.groups import FusedProgram
-from weft.ir.program import TensorProgram
+from weft.frontend.source import open_model
 from weft.opset.foreign import foreign_digest
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.deployment import Deployment
@@ -29,11 +26,16 @@ from weft.runtime.devices import HOST, driver
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.options import LoadOptions
-from weft.runtime.picking import picked
-from weft.runtime.policy import DeviceOption, route
+from weft.runtime.policy import route
 from weft.runtime.progress import Stages, stages
-from weft.runtime.session import Session
-from weft.runtime.warming import soonest, warm_in_background
+
+if TYPE_CHECKING:
+    from weft.frontend import OpenedModel
+    from weft.ir.graph import OnnxModel
+    from weft.ir.groups import FusedProgram
+    from weft.ir.program import TensorProgram
+    from weft.runtime.policy import DeviceOption
+    from weft.runtime.session import Session
 
 Given = ParamSpec("Given")
 
@@ -83,9 +85,14 @@ def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
         raise DeviceFallbackError(way.absent, file=files.file)
     opener = ModelOpener(files, options, progress)
     deployment = Deployment(opener, way.absent)
-    way = picked(way, deployment, at_once=options.warm is not None)
+    if len(way.devices) > 1:
+        from weft.runtime.picking import picked
+
+        way = picked(way, deployment, at_once=options.warm is not None)
     if options.warm is None:
         return Model(deployment, way, options.strict)
+    from weft.runtime.warming import soonest, warm_in_background
+
     soon, better = soonest(way, opener.is_ready)
     model = Model(deployment, soon, options.strict)
     if options.sample is not None:
@@ -185,4 +192,7 @@ class ModelOpener:
 
 
 def _read(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
+    from weft.compiler import is_defined
+    from weft.frontend.read import read_model
+
     return read_model(opened, is_defined=is_defined, folders=folders)

@@ -12,25 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import numpy as np
 
-from weft.cost.roofline import Peak
 from weft.errors import DeviceError
-from weft.ir.compiled import CompiledProgram
-from weft.ir.kernel import Kernel
-from weft.ir.mixed import MixedProgram
-from weft.ir.program import TensorProgram
-from weft.ir.record import RunRecord
-from weft.ir.target import Choices, Target
-from weft.ir.tensors import DeviceTensor
-from weft.ir.work import Section
-from weft.plan.program import ProgramPlan
 from weft.records import dataclass
 
+if TYPE_CHECKING:
+    from weft.cost.roofline import Peak
+    from weft.ir.compiled import CompiledProgram
+    from weft.ir.kernel import Kernel
+    from weft.ir.mixed import MixedProgram
+    from weft.ir.program import TensorProgram
+    from weft.ir.record import RunRecord
+    from weft.ir.target import Choices, Target
+    from weft.ir.tensors import DeviceTensor
+    from weft.ir.work import Section
+    from weft.plan.program import ProgramPlan
+
 Array = np.ndarray[Any, Any]
-Compiled = Union[TensorProgram, CompiledProgram, MixedProgram]
+Compiled = Union["TensorProgram", "CompiledProgram", "MixedProgram"]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 Shortcut = Callable[[Sequence[Any]], list[Any]]
 NO_SIZES: Mapping[str, int] = MappingProxyType({})

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import onnx.defs
 
-from weft.errors import InvalidModelError, OutOfMemoryError, WeftError
+from weft.errors import InvalidModelError
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
 from weft.frontend.save import weight_names
-from weft.frontend.source import ModelSource, OpenedModel, open_source, privately, source_name
+from weft.frontend.source import ModelSource, OpenedModel, blaming, open_source, privately, source_name
 from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
@@ -27,18 +26,6 @@ def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - t
     return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
 
 
-def open_model(source: ModelSource) -> OpenedModel:
-    """Any source opened for reading, once or more than once; nothing of it is parsed."""
-    with _blaming(source_name(source)):
-        return open_source(source)
-
-
-def copy_model(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
-    """An opened source with bytes that nobody else can change."""
-    with _blaming(source.file):
-        return privately(source, folders)
-
-
 def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, folders: Sequence[Path] = ()) -> OnnxModel:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
@@ -46,24 +33,8 @@ def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, fold
     inlined. `folders` are those where large private copies of its files may lie. Everything that can be wrong with a
     file surfaces as a `WeftError` that names it.
     """
-    with _blaming(source_name(source)):
+    with blaming(source_name(source)):
         return _read(privately(open_source(source), folders), is_defined, folders)
-
-
-@contextmanager
-def _blaming(file: str) -> Iterator[None]:
-    try:
-        yield
-    except WeftError as error:
-        raise error.at(file=file) from error.__cause__
-    except MemoryError as error:
-        raise OutOfMemoryError("the model does not fit into memory", file=file) from error
-    except Exception as error:
-        raise InvalidModelError(
-            f"the model cannot be read: {type(error).__name__}: {error}",
-            hint="the file is damaged or no ONNX model; fetch or export it again",
-            file=file,
-        ) from error
 
 
 def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -> OnnxModel:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, TYPE_CHECKING, Any, TypeGuard, Union
 
-import onnx
-
-from weft.errors import InvalidModelError, ModelError
+from weft.errors import InvalidModelError, ModelError, OutOfMemoryError, WeftError
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class OpenedModel:
         return self.content
 
 
-ModelSource = Union[OpenedModel, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], onnx.ModelProto]
+ModelSource = Union[OpenedModel, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], "onnx.ModelProto"]
 
 
 def source_name(source: Any) -> str:
@@ -54,10 +57,16 @@ def source_name(source: Any) -> str:
             return _path_name(source)
         case bytes() | bytearray() | memoryview():
             return "<bytes>"
-        case onnx.ModelProto():
-            return "<ModelProto>"
+    if _is_proto(source):
+        return "<ModelProto>"
     name = getattr(source, "name", None)
     return name if isinstance(name, str) else "<file object>"
+
+
+def _is_proto(source: object) -> TypeGuard[onnx.ModelProto]:
+    """Whether it is onnx's own form of a model: then somebody has imported onnx."""
+    onnx = sys.modules.get("onnx")
+    return onnx is not None and isinstance(source, onnx.ModelProto)
 
 
 def _path_name(path: os.PathLike[Any]) -> str:
@@ -65,6 +74,35 @@ def _path_name(path: os.PathLike[Any]) -> str:
         return os.fsdecode(path)
     except Exception as error:  # whatever a class of someone else's raises
         raise ModelError(f"a {type(path).__name__} gives no path: {error}", hint="pass the path as a string") from error
+
+
+def open_model(source: ModelSource) -> OpenedModel:
+    """Any source opened for reading, once or more than once; nothing of it is parsed."""
+    with blaming(source_name(source)):
+        return open_source(source)
+
+
+def copy_model(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
+    """An opened source with bytes that nobody else can change."""
+    with blaming(source.file):
+        return privately(source, folders)
+
+
+@contextmanager
+def blaming(file: str) -> Iterator[None]:
+    """Whatever is wrong inside is a WeftError that names the file."""
+    try:
+        yield
+    except WeftError as error:
+        raise error.at(file=file) from error.__cause__
+    except MemoryError as error:
+        raise OutOfMemoryError("the model does not fit into memory", file=file) from error
+    except Exception as error:
+        raise InvalidModelError(
+            f"the model cannot be read: {type(error).__name__}: {error}",
+            hint="the file is damaged or no ONNX model; fetch or export it again",
+            file=file,
+        ) from error
 
 
 def open_source(source: ModelSource) -> OpenedModel:
@@ -77,8 +115,8 @@ def open_source(source: ModelSource) -> OpenedModel:
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
             return OpenedModel(_flat(source, name), name)
-        case onnx.ModelProto():
-            return OpenedModel(memoryview(_serialize(source)), name)
+    if _is_proto(source):
+        return OpenedModel(memoryview(_serialize(source)), name)
     if callable(getattr(source, "read", None)) and not isinstance(source, type):
         try:
             return _open_stream(source, name)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-
-import onnx
+from typing import TYPE_CHECKING
 
 from weft.errors import InvalidModelError, ModelError
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.frontend.source import OpenedModel
 from weft.frontend.wire import EXTENT_KEY, Extent
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class WeightStorage:
 
 def stored_outside(tensor: onnx.TensorProto) -> bool:
     """Whether the tensor's data is not in the parsed message."""
-    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+    return bool(tensor.data_location == tensor.EXTERNAL)
 
 
 def find_extent(storage: WeightStorage, tensor: onnx.TensorProto) -> Extent | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.ir.dtypes import DType
-from weft.ir.graph import Graph
-from weft.ir.program import TensorProgram
 from weft.ir.types import AnyType, TensorType, Type
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.ir.graph import Graph
+    from weft.ir.program import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)

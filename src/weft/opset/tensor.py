@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from weft.errors import InvalidModelError
+from weft.errors import OnlyAtRunError as OnlyAtRunError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
@@ -33,10 +34,6 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 
 class NotStaticError(Exception):
     """An op needs to know something that only the run will reveal."""
-
-
-class OnlyAtRunError(InvalidModelError):
-    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
 
 
 class _Operators:

@@ -7,19 +7,20 @@ at once: whoever has a session has all the old weights or all the new ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weft.errors import Attempt, DeviceLostError
-from weft.ir.groups import FusedProgram
-from weft.ir.program import TensorProgram
 from weft.runtime.attempts import History, is_the_devices
-from weft.runtime.generated_inputs import usual_inputs
-from weft.runtime.model_files import ModelFiles
-from weft.runtime.policy import DeviceOption
-from weft.runtime.progress import Stages
-from weft.runtime.session import Session
-from weft.runtime.weights import Array, checked_weights
 from weft.threads import lock, reentrant_lock
+
+if TYPE_CHECKING:
+    from weft.ir.groups import FusedProgram
+    from weft.ir.program import TensorProgram
+    from weft.runtime.model_files import ModelFiles
+    from weft.runtime.policy import DeviceOption
+    from weft.runtime.progress import Stages
+    from weft.runtime.session import Session
+    from weft.runtime.weights import Array
 
 
 class Opener(Protocol):
@@ -115,6 +116,8 @@ class Deployment:
 
         What the device fails at, now or in a run, is an attempt.
         """
+        from weft.runtime.generated_inputs import usual_inputs
+
         try:
             session = self.session(device, progress)
         except Exception as error:
@@ -146,6 +149,8 @@ class Deployment:
 
         A device that is lost is left: whoever wants it again finds the model compiled for it anew, or hears why not.
         """
+        from weft.runtime.weights import checked_weights
+
         with self._setting:
             opener = self.opener.with_weights(checked_weights(given, self.opener.files))
             renewed: dict[Session, Session | None] = {}

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from weft.backends.device import Backend, CompilingDriver, Device, Driver
 from weft.backends.mixed.driver import JOINED, MixedDriver
 from weft.errors import DeviceError, WeftError, shown
 from weft.runtime.available_memory import check_memory_to_import
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "weft.devices"
 _BUILT_IN = {  # the module with the DEVICE of each backend, best first
@@ -132,6 +135,8 @@ def _load_built_in(kind: str) -> Backend:
 
 def _entries() -> list[EntryPoint]:
     """What installed packages bring, by name; of one name, what is found first."""
+    from importlib.metadata import entry_points
+
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.name, entry)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from weft.errors import InputError, shown
 from weft.ir import dims
-from weft.ir.program import Value
 from weft.ir.types import TensorType
-from weft.plan.program import ProgramPlan
-from weft.plan.usual_sizes import dynamic_dims
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.ir.program import Value
+    from weft.plan.program import ProgramPlan
 
 Shape = tuple[int, ...]
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -78,6 +80,8 @@ def bind_shapes(
 
     Some exporters give unrelated dims the same name.
     """
+    from weft.plan.usual_sizes import dynamic_dims
+
     known = dynamic_dims(inputs)
     by_name = {value.name: value for value in inputs}
     sizes: dict[str, int] = {}

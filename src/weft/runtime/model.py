@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError, shown
-from weft.ir.graph import OnnxModel
-from weft.ir.program import TensorProgram
-from weft.ir.specs import Signature
 from weft.ir.tensors import DeviceTensor
-from weft.plan.program import ProgramPlan
 from weft.runtime.arguments import not_by_name
 from weft.runtime.attempts import is_the_devices
-from weft.runtime.deployment import Deployment
-from weft.runtime.device_report import DeviceReport, describe_devices
-from weft.runtime.explain import HostStep, NarrowedProduct
-from weft.runtime.memory import Memory
-from weft.runtime.picking import picked
 from weft.runtime.policy import DeviceOption, Route, route
-from weft.runtime.profile import Profile
 from weft.runtime.session import Session, on_host
-from weft.runtime.tensors import placeable
-from weft.runtime.weights import Weights
 from weft.threads import lock
+
+if TYPE_CHECKING:
+    from weft.ir.graph import OnnxModel
+    from weft.ir.program import TensorProgram
+    from weft.ir.specs import Signature
+    from weft.plan.program import ProgramPlan
+    from weft.runtime.deployment import Deployment
+    from weft.runtime.device_report import DeviceReport
+    from weft.runtime.explain import HostStep, NarrowedProduct
+    from weft.runtime.memory import Memory
+    from weft.runtime.profile import Profile
+    from weft.runtime.weights import Weights
 
 
 class Model:
@@ -133,6 +133,8 @@ class Model:
 
     def to_device(self, array: Any) -> DeviceTensor:
         """A tensor with an array's elements on this model's device, for runs to come."""
+        from weft.runtime.tensors import placeable
+
         try:
             return self.session().driver.place(placeable(array))
         except WeftError as error:
@@ -161,6 +163,8 @@ class Model:
         """The same model on another device (or chain of them): graph and weights are shared, and it is compiled there
         with its first use.
         """
+        from weft.runtime.picking import picked
+
         way = picked(route(device), self.deployment)
         return Model(self.deployment, way, self._strict, self._signature)
 
@@ -195,6 +199,8 @@ class Model:
 
     def report(self) -> DeviceReport:
         """Where the model runs and why: devices, what was tried and failed, what each of them does."""
+        from weft.runtime.device_report import describe_devices
+
         return describe_devices(self.file, self.device, self._route, self.deployment)
 
     def session(self) -> Session:
@@ -247,6 +253,8 @@ class Model:
 
         Inside of a subgraph, the first output of its node and the attribute come before the name, with slashes.
         """
+        from weft.runtime.weights import Weights
+
         return Weights(lambda: self.deployment.opener.files)
 
     def set_weight(self, name: str, array: Any) -> None:

@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.cache.digests import digest, file_digest, is_settled
 from weft.cache.files import usable
 from weft.errors import ChangedFileError, ModelError
-from weft.frontend import OpenedModel, OpenFile, copy_model, open_external, open_model, save_model
-from weft.ir.graph import OnnxModel, with_weights
+from weft.frontend.files import OpenFile
+from weft.frontend.source import OpenedModel, copy_model, open_model
 from weft.records import dataclass
 from weft.threads import reentrant_lock
 
+if TYPE_CHECKING:
+    from weft.ir.graph import OnnxModel
+
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
 Array = np.ndarray[Any, Any]
-Read = Callable[[OpenedModel, Sequence[Path]], OnnxModel]
+Read = Callable[[OpenedModel, Sequence[Path]], "OnnxModel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class ModelFiles:
 
     def external_names(self, locations: Sequence[str]) -> list[str]:
         """The names of the contents of files beside the model; a WeftError where one cannot be read."""
+        from weft.frontend.storage import open_external
+
         with self._lock:
             for location in locations:
                 if location not in self._external:
@@ -132,6 +137,8 @@ class ModelFiles:
         self._save(path, {})
 
     def _save(self, path: Path, changed: Mapping[str, Array]) -> None:
+        from weft.frontend.save import save_model
+
         with self._lock:
             model = self.model()
             assert self._copy is not None
@@ -180,6 +187,8 @@ class ChangedModelFiles(ModelFiles):
 
     def model(self) -> OnnxModel:
         """The model with the weights that were set."""
+        from weft.ir.graph import with_weights
+
         with self._lock:
             if self._model is None:
                 model = self._under.model()

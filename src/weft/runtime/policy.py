@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
 from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
 from weft.runtime import environment
 from weft.runtime.arguments import whole_number
-from weft.runtime.choice import Ranking
 from weft.runtime.devices import automatic, choose
 from weft.runtime.environment import Variable
+
+if TYPE_CHECKING:
+    from weft.runtime.choice import Ranking
 
 AUTO = "auto"
 PICKS = COST, BENCHMARK, ORDER = ("cost", "benchmark", "order")

@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PATIENCE = 1.0  # seconds
 
@@ -31,6 +32,9 @@ class Stages:
         if not self._show:
             return
         if self._bar is None and time.monotonic() - self._started > PATIENCE:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
             columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task(self._title, total=1.0)

@@ -9,28 +9,35 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
 from weft.backends.reference.sizes import GuardError, in_order
-from weft.errors import DeviceError, ExecutionError, InputError, ModelError, OutOfMemoryError, WeftError
-from weft.ir.graph import OnnxModel, find_outputs, value_names
-from weft.ir.program import TensorProgram
-from weft.ir.specs import Signature
+from weft.errors import (
+    DeviceError,
+    ExecutionError,
+    InputError,
+    ModelError,
+    OnlyAtRunError,
+    OutOfMemoryError,
+    WeftError,
+)
 from weft.ir.tensors import DeviceTensor
-from weft.opset.tensor import OnlyAtRunError
-from weft.passes.drop import with_outputs
-from weft.plan.program import ProgramPlan, weight_bytes
-from weft.plan.usual_sizes import dynamic_dims, usual_sizes
 from weft.records import dataclass
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
-from weft.runtime.explain import HostStep, NarrowedProduct, explain, narrowed_products
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
-from weft.runtime.memory import Memory, bind_shapes, summarize
-from weft.runtime.profile import Profile, profile_runs
 from weft.threads import lock
+
+if TYPE_CHECKING:
+    from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
+    from weft.ir.graph import OnnxModel
+    from weft.ir.program import TensorProgram
+    from weft.ir.specs import Signature
+    from weft.plan.program import ProgramPlan
+    from weft.runtime.explain import HostStep, NarrowedProduct
+    from weft.runtime.memory import Memory
+    from weft.runtime.profile import Profile
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
@@ -198,10 +205,14 @@ class Session:
 
     def explain(self) -> tuple[HostStep, ...]:
         """The steps that did not become native code: the node each came from, and why; empty if all did."""
+        from weft.runtime.explain import explain
+
         return explain(self.whole.program)
 
     def narrowed(self) -> tuple[NarrowedProduct, ...]:
         """The products that round their operands; empty if none does, whatever the precision allows."""
+        from weft.runtime.explain import narrowed_products
+
         return narrowed_products(self.whole.program)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
@@ -209,12 +220,17 @@ class Session:
 
         Dynamic dims that are not given get usual sizes, which the answer states.
         """
+        from weft.runtime.memory import bind_shapes, summarize
+
         plan, sizes = self.plan(shapes)
         given, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in given])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
+        from weft.plan.usual_sizes import usual_sizes
+        from weft.runtime.memory import bind_shapes
+
         program = self.whole.program
         shapes = whole_shapes(shapes, self.file)
         given, clash = bind_shapes(program.inputs, shapes, self.file)
@@ -246,6 +262,10 @@ class Session:
 
     def check_limit(self, limit: int) -> None:
         """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""
+        from weft.ir.program import TensorProgram
+        from weft.plan.program import weight_bytes
+        from weft.plan.usual_sizes import dynamic_dims
+
         program = self.whole.program
         if isinstance(program, TensorProgram):
             hint = "choose a device that compiles: see weft.devices()"
@@ -259,6 +279,8 @@ class Session:
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
         """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
+        from weft.runtime.profile import profile_runs
+
         repeat = whole_number(repeat, "repeat", self.file)
         request = self.request({} if inputs is None else inputs)
         self.answer(request)  # what is wrong with the inputs shows here
@@ -279,6 +301,8 @@ class Session:
 
     def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         """The names of outputs, or of inner values, that the model has."""
+        from weft.ir.graph import find_outputs, value_names
+
         wanted = listed(outputs, option, self.file)
         if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in wanted):
             return wanted
@@ -357,6 +381,8 @@ class Session:
 
     def _part(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
         """The program that gives some outputs; for inner values it is traced with them as outputs."""
+        from weft.passes.drop import with_outputs
+
         if not set(wanted) <= set(self._names):
             return self._compiler.specialise(shapes, overridden, wanted)
         any_shape = shapes is None and not overridden

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.backends.device import Array, Compiled, CompilingDriver, KeepingDriver, Recorder, Runner, RunOptions
-from weft.backends.mixed.runner import MixedRunner
 from weft.errors import DeviceError
 from weft.ir.mixed import MixedProgram
 from weft.ir.tensors import DeviceTensor
@@ -31,6 +30,8 @@ class MixedDriver(KeepingDriver):
         return JOINED.join(f"{driver.name} {driver.identity()}" for driver in self.drivers)
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:
+        from weft.backends.mixed.runner import MixedRunner
+
         assert isinstance(program, MixedProgram)
         drivers = {driver.name: driver for driver in self.drivers}
         if len(program.pieces) == 1:
