@@ -5,8 +5,7 @@ Regions: whole addresses (constants), the arena, the errors, then the section's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -39,8 +38,10 @@ from weft.plan.scans import UNROLLED, ScanPlaces, repeat
 from weft.plan.storage import Sizes, StoragePlan, arrange
 from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
+Owners = Collection["Value | tuple[int, int]"]  # of pieces of memory: values, or a task's number and a workspace's
 ALIGNMENT = 64
 MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
 _NOWHERE = Place(ABSOLUTE)
@@ -52,14 +53,15 @@ def make_plan(
     sizes: Mapping[str, int],
     steps: Sequence[Sequence[int]] | None = None,
     alignment: int = ALIGNMENT,
+    roomy: Owners = frozenset(),
 ) -> Plan:
     """Places and launches for given sizes; `constants` are those that tasks read from memory.
 
     `steps` are numbers of tasks in the order to run in; those of one step may run side by side. None: one by one, in
-    an order that needs little memory, never more than the section's own.
+    an order that needs little memory, never more than the section's own. What is `roomy` gets more than its bytes.
     """
     given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, Numbers(sizes), alignment)
+    planner = _Planner(constants, Numbers(sizes), alignment, roomy)
     planner.check_launches(section)
     if steps is None:
         steps = planner.lean_steps(section, frozenset(given))
@@ -91,6 +93,24 @@ def make_plan(
     return plan
 
 
+def section_storage(
+    section: NativeSection,
+    constants: Mapping[Value, Array],
+    sizes: Mapping[str, int],
+    steps: Sequence[Sequence[int]],
+    alignment: int = ALIGNMENT,
+    roomy: Owners = frozenset(),
+) -> StoragePlan:
+    """Who lies in whose memory in the plan that `make_plan` makes of the same."""
+    given = frozenset((*section.inputs, *section.outputs))
+    return _Planner(constants, Numbers(sizes), alignment, roomy).lay_out(section, given, steps)[0]
+
+
+def bytes_with_room(size: int) -> int:
+    """What a piece that may grow gets."""
+    return size + size // 2 + ALIGNMENT
+
+
 def shape_of(value: Value) -> tuple[Dim, ...]:
     assert isinstance(value.type, TensorType)
     return value.type.shape or ()
@@ -107,10 +127,13 @@ class _Layout:
 
 
 class _Planner:
-    def __init__(self, constants: Mapping[Value, Array], number: Numbers, alignment: int) -> None:
+    def __init__(
+        self, constants: Mapping[Value, Array], number: Numbers, alignment: int, roomy: Owners = frozenset()
+    ) -> None:
         self.constants = constants
         self.number = number
         self.alignment = alignment
+        self.roomy = roomy
         self.kept: list[Array] = []  # packed constants that launches point to
         self.known_bytes: dict[Value, int] = {}
         self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
@@ -359,7 +382,15 @@ class _Planner:
         return -(-size // self.alignment) * self.alignment
 
     def place(self, storage: StoragePlan) -> Placement:
-        return place([Lifetime(piece.size, piece.first, piece.last) for piece in storage.pieces], self.alignment)
+        return place(
+            [
+                Lifetime(
+                    bytes_with_room(piece.size) if piece.owner in self.roomy else piece.size, piece.first, piece.last
+                )
+                for piece in storage.pieces
+            ],
+            self.alignment,
+        )
 
     def sum_bytes(self, section: NativeSection, storage: StoragePlan) -> int:
         """What a section's own values and workspaces take if each has memory of its own."""

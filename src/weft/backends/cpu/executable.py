@@ -12,15 +12,22 @@ from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import CpuSection, CpuState
 from weft.backends.device import NO_SIZES, RunOptions
 from weft.backends.naming import kernel_names
-from weft.backends.reference import interpret
 from weft.backends.sections import Sections
+from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
+from weft.ir.types import TensorType
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
 
 Array = np.ndarray[Any, Any]
+
+
+def shown_sizes(inputs: Sequence[Value]) -> frozenset[str]:
+    """The names of the sizes that inputs show."""
+    shapes = [value.type.shape or () for value in inputs if isinstance(value.type, TensorType)]
+    return frozenset(symbol.name for shape in shapes for size in shape for symbol in dims.symbols(size))
 
 
 class CpuExecutable:
@@ -31,7 +38,7 @@ class CpuExecutable:
         program: CompiledProgram,
         threads: int,
         options: RunOptions = RunOptions(),  # noqa: B008
-        step: Callable[..., list[Any]] = interpret.run_step,
+        step: Callable[..., list[Any]] | None = None,
     ) -> None:
         """Under a memory limit, which weights, arena, workspace and outputs share, no arena may grow for speed.
 
@@ -47,7 +54,7 @@ class CpuExecutable:
             budget = MemoryBudget(may_grow=options.may_grow)
         else:
             budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
-        self._state = CpuState(code, threads, Arenas(), budget)
+        self._state = CpuState(code, threads, Arenas(), budget, shown_sizes(program.inputs))
         self._whole = Sections(program, program.sections, self._section, step)
 
     def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:

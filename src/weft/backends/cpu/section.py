@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import empty, ndarray
@@ -15,7 +15,7 @@ from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.planned import PlannedSection
-from weft.backends.reference.interpret import physical_memory
+from weft.backends.reference.sizes import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
 from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
@@ -25,6 +25,11 @@ from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
 from weft.plan.plan import FIRST_FREE, Plan
 from weft.plan.schedule import side_by_side
+from weft.plan.sections import Owners, make_plan
+from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.backends.cpu.renewals import SectionRenewals
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +58,15 @@ class PreparedSection:
         self.long = long
         self._native = runner()
         self._call = self._native.call
+
+    def renewed(self, tape: Tape, shapes: Sequence[tuple[int, ...]]) -> PreparedSection:
+        """The section for other sizes, with a tape for them and shapes of its outputs."""
+        other = PreparedSection.__new__(PreparedSection)
+        other.tape, other.arena_bytes, other.arenas = tape, self.arena_bytes, self.arenas
+        other.threads, other.regions, other.long = self.threads, self.regions, self.long
+        other._native, other._call = self._native, self._call
+        other._outputs = tuple([(place, shape, dtype) for (place, _, dtype), shape in zip(self._outputs, shapes)])
+        return other
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The section's outputs."""
@@ -97,6 +111,7 @@ class CpuState:
     threads: int
     arenas: Arenas
     budget: MemoryBudget
+    shown: frozenset[str] = frozenset()  # the sizes that the program's inputs show
 
 
 class CpuSection(PlannedSection[PreparedSection]):
@@ -107,6 +122,28 @@ class CpuSection(PlannedSection[PreparedSection]):
         self.threads = state.threads
         self.code = state.code
         self.arenas = state.arenas
+        self.shown = state.shown
+        self.renewals: SectionRenewals | None = None
+
+    def prepared(self, sizes: Mapping[str, int]) -> PreparedSection:
+        """The section for given sizes: what was prepared for them, or for others and then renewed, or prepared now."""
+        latest = self._latest
+        key = tuple([sizes[name] for name in self.symbols])
+        if latest is not None and latest is self._plans.get(key):
+            return latest
+        renewals = self.renewals
+        if renewals is not None:
+            found = renewals.find(key)
+            if found is not None:
+                return found
+        found = super().prepared(sizes)
+        if len(self._plans) > 1 and not found.long and self.budget.limit is None:
+            if renewals is None:
+                from weft.backends.cpu.renewals import SectionRenewals
+
+                self.renewals = renewals = SectionRenewals(self, next(iter(self._plans)))
+            renewals.note(key)
+        return found
 
     def run(
         self,
@@ -119,11 +156,18 @@ class CpuSection(PlannedSection[PreparedSection]):
         return self.prepared(sizes).run(arrays)
 
     def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
-        plan = self.make_plan(sizes)
+        return self._prepare_plan(self.make_plan(sizes))
+
+    def _prepare_plan(self, plan: Plan) -> PreparedSection:
         count = len(self.section.inputs)
         threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
         long = is_long(plan.launches, assumed_peak())
         return PreparedSection(self.make_tape(plan), plan, count, self.arenas, threads, long)
+
+    def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[PreparedSection, Plan]:
+        """The section for given sizes, with room for some of its values and workspaces to grow."""
+        plan = make_plan(self.section, self.constants, sizes, None, self.alignment, roomy)
+        return self._prepare_plan(plan), plan
 
     def _launches_in(self, prepared: PreparedSection) -> int:
         return prepared.tape.count

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import get_ident, main_thread
 from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.memory import DATA_AT
+from weft.backends.cpu.memory import DATA_AT, address
 from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, runner, shared_pool
 from weft.errors import InternalError
 from weft.ir.work import Place
+from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
+Numbered = tuple[Array, Sequence[int]]  # numbers of things, and what each of them is
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,32 @@ class Tape:
         self._keep = keep
         self.address = self._head.ctypes.data
         self.parallel = any(launch.parts > 1 for launch in listed)
+
+    def renewed(self, blocks: Numbered, parameters: Numbered, places: Numbered) -> Tape:
+        """The same launches with some other numbers of blocks, parameters and offsets of buffers, by their numbers.
+
+        Where buffers move, every step waits for all before it.
+        """
+        other = Tape.__new__(Tape)
+        other._parameters, other._launches = self._parameters.copy(), self._launches.copy()
+        other._places, other._steps = self._places, self._steps
+        moved = address(other._parameters) - address(self._parameters)
+        other._launches[:, _PARAMETERS_AT] += moved
+        if len(parameters[0]):
+            other._parameters[parameters[0]] = parameters[1]
+        if len(places[0]):
+            other._places = self._places.copy()
+            other._places[places[0], 1] = places[1]
+        if len(blocks[0]):
+            other._launches[blocks[0], _BLOCKS] = other._launches[blocks[0], _MOST] = blocks[1]
+        if len(places[0]) or (len(blocks[0]) and self.parallel):
+            other._steps = _other_steps(self._steps, blocks, wait=len(places[0]) > 0)
+        other._head = self._head.copy()
+        steps, launches, spots = address(other._steps), address(other._launches), address(other._places)
+        other._head[0], other._head[2], other._head[3] = steps, launches, spots
+        other.count, other.regions, other._keep, other.parallel = self.count, self.regions, self._keep, self.parallel
+        other.address = address(other._head)
+        return other
 
     def run(self, addresses: Sequence[int], threads: int = 1, keep: object = None) -> None:
         """Run all launches; `addresses` are those of the regions, `keep` is what they belong to."""
@@ -153,8 +180,22 @@ _NO_END = 1 << 62
 
 VISIBLE = 32  # steps that threads look at; a step can wait for those that are less than that many before it
 MOST_BLOCKS = 1 << 32
-_FIRST_PLACE = 2  # column of a launch's row
+_BLOCKS, _FIRST_PLACE, _PARAMETERS_AT, _MOST = 1, 2, 4, 5  # columns of a launch's row
 _ALL = (1 << VISIBLE) - 1
+
+
+def _other_steps(steps: Array, blocks: Numbered, *, wait: bool) -> Array:
+    """The steps where some launches have other numbers of blocks, and, if told so, each waits for all before it."""
+    steps = steps.copy()
+    if wait:
+        steps[:, 5] = _ALL
+    first = {int(row[0]): row for row in steps if row[4] > 1}
+    for launch, count in zip(blocks[0], blocks[1]):
+        row = first.get(int(launch))
+        if row is not None:
+            parts = max(count // int(row[3]), 1)
+            row[2:5] = (count, row[3], parts) if parts > 1 else (1, 1, 1)
+    return steps
 
 
 def _once(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:

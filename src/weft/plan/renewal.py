@@ -1,0 +1,381 @@
+"""A plan made for some sizes, renewed for others: its order, places and waits stay, and only numbers are computed anew.
+
+A loop may have other sizes in each of its turns, which take less time than a plan. What a plan decided by its sizes
+(who lies in whose memory, which copies are left out) is checked for the new ones; where one decision would be another,
+or something no longer fits where it lies, there is no renewal, and a new plan is made. All that is computed is compiled
+once to one Python function of the sizes that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Union
+
+import numpy as np
+
+from weft.ir import dims
+from weft.ir.dims import Compound, Dim, Expr, Symbol
+from weft.ir.numbers import Numbers
+from weft.ir.program import Value
+from weft.ir.types import TensorType
+from weft.ir.verification import is_verifying
+from weft.ir.work import Launch, NativeSection, Place, PlannedLaunch, Reference, Repeated, ScanTask, Task
+from weft.plan.plan import Plan
+from weft.plan.sections import Owners, bytes_with_room, section_storage
+from weft.plan.storage import StoragePlan
+from weft.plan.verify import verify_plan
+from weft.records import dataclass
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[..., Union[list[int], None]]
+MOST_VARYING = 400  # numbers of a plan that differ; computing more takes as long as a plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Renewal:
+    """What differs from a plan, for other sizes: `compute` gives it, in the order of the fields, or None.
+
+    `blocks` are numbers of launches, as the plan unrolls them; `parameters` and `places` those of parameters and
+    buffers of all launches, where launches that are repeated have their parameters once and their buffers each time.
+    `outputs` are shapes, the sizes that differ as None.
+    """
+
+    varying: tuple[int, ...]  # of the section's symbols, by number, that `compute` takes
+    fixed: tuple[tuple[int, int], ...]  # the others, and what each must be
+    compute: Compute
+    blocks: Array
+    parameters: Array
+    places: Array
+    outputs: tuple[tuple[int | None, ...], ...]
+    plan: Plan
+
+    def numbers(self, sizes: Sequence[int]) -> list[int] | None:
+        """All numbers that differ, for the sizes of the section's symbols; None: this takes another plan."""
+        for number, size in self.fixed:
+            if sizes[number] != size:
+                return None
+        try:
+            return self.compute(*[sizes[number] for number in self.varying])
+        except ArithmeticError:
+            return None
+
+    def shapes(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """The shapes of the outputs, of which `numbers` are those that differ."""
+        given = iter(numbers)
+        return [tuple([next(given) if size is None else size for size in shape]) for shape in self.outputs]
+
+
+def varying_owners(section: NativeSection, names: Collection[str]) -> Owners:
+    """The values and workspaces of a section whose bytes depend on some sizes."""
+    found: set[Value | tuple[int, int]] = set()
+    for number, task in enumerate(section.tasks):
+        found.update(value for value in task.results if _depends(_bytes(value), names))
+        if isinstance(task, Task):
+            spaces = enumerate(task.work.workspaces)
+            found.update((number, index) for index, space in spaces if _depends(space.size, names))
+    return frozenset(found)
+
+
+def find_renewal(
+    section: NativeSection,
+    symbols: Sequence[str],
+    constants: Mapping[Value, Array],
+    plan: Plan,
+    sizes: Mapping[str, int],
+    varying: Collection[str],
+    roomy: Owners = frozenset(),
+) -> Renewal | None:
+    """How a plan, made for some sizes with room for what is `roomy`, is renewed; None where it cannot be."""
+    storage = section_storage(section, constants, sizes, plan.steps, roomy=roomy)
+    work = _Search(section, storage, Numbers(sizes), frozenset(varying), roomy)
+    if not work.follow(plan):
+        return None
+    work.find_conditions()
+    outputs = [_shape(value) for value in section.outputs]
+    shown = [size for shape in outputs for size in shape if work.differs(size)]
+    numbers = [*work.blocks.values(), *work.parameters.values(), *work.places.values(), *shown]
+    if len(numbers) > MOST_VARYING:
+        return None
+    taken = tuple(number for number, name in enumerate(symbols) if name in varying)
+    return Renewal(
+        taken,
+        tuple((number, sizes[name]) for number, name in enumerate(symbols) if name not in varying),
+        _compiled(work, [symbols[number] for number in taken], numbers),
+        np.array(list(work.blocks), np.intp),
+        np.array(list(work.parameters), np.intp),
+        np.array(list(work.places), np.intp),
+        tuple(tuple(None if work.differs(size) else work.number(size) for size in shape) for shape in outputs),
+        plan,
+    )
+
+
+class _Search:
+    """What of a plan depends on the sizes that vary, and what must hold for it to stay."""
+
+    def __init__(
+        self,
+        section: NativeSection,
+        storage: StoragePlan,
+        number: Numbers,
+        varying: frozenset[str],
+        roomy: Owners,
+    ) -> None:
+        self.section, self.storage, self.number, self.varying = section, storage, number, varying
+        self.room = {p.owner: bytes_with_room(p.size) if p.owner in roomy else p.size for p in storage.pieces}
+        self.blocks: dict[int, Dim] = {}
+        self.parameters: dict[int, Dim] = {}
+        self.places: dict[int, Dim] = {}
+        self.conditions: dict[str, tuple[Dim, str, Dim]] = {}
+        self.offsets = self._offsets()
+
+    def differs(self, dim: Dim) -> bool:
+        return _depends(dim, self.varying)
+
+    # -- what differs ------------------------------------------------------------------------------------------------
+
+    def follow(self, plan: Plan) -> bool:
+        """Go along the launches of a plan with what they were made from; False where they cannot be told apart."""
+        if self.offsets is None:
+            return False
+        entries = iter(plan.launches)
+        entry = next(entries, None)
+        row = parameter = place = 0
+        for number in (number for step in plan.steps for number in step):
+            task = self.section.tasks[number]
+            if isinstance(task, ScanTask):
+                if self._scan_differs(task):
+                    return False
+                while isinstance(entry, Repeated) or (entry is not None and entry.task >= len(self.section.tasks)):
+                    inside = entry.launches if isinstance(entry, Repeated) else (entry,)
+                    times = entry.count if isinstance(entry, Repeated) else 1
+                    row += times * len(inside)
+                    parameter += sum(len(launch.parameters) for launch in inside)
+                    place += times * sum(len(launch.buffers) for launch in inside)
+                    entry = next(entries, None)
+                continue
+            for index, launch in enumerate(task.work.launches):
+                if (number, index) in self.storage.skipped:
+                    continue
+                if not isinstance(entry, PlannedLaunch) or entry.kernel is not launch.kernel:
+                    return False
+                self._note_launch(task, launch, entry, row, parameter, place)
+                row, parameter, place = row + 1, parameter + len(entry.parameters), place + len(entry.buffers)
+                entry = next(entries, None)
+        return entry is None
+
+    def _note_launch(
+        self, task: Task, launch: Launch, entry: PlannedLaunch, row: int, parameter: int, place: int
+    ) -> None:
+        if self.differs(launch.blocks):
+            if entry.blocks == 0:
+                self._require(launch.blocks, "==", 0)
+                return
+            self._require(launch.blocks, ">", 0)
+            self.blocks[row] = launch.blocks
+        if entry.blocks == 0:
+            return
+        for number, value in enumerate(launch.values):
+            if self.differs(value):
+                self.parameters[parameter + number] = value
+        for number, (reference, buffer) in enumerate(zip(launch.references, entry.buffers)):
+            offset = self._offset(reference, task)
+            if self.differs(offset):
+                self.places[place + number] = buffer.offset - self.number(offset) + offset
+
+    def _scan_differs(self, task: ScanTask) -> bool:
+        """Whether a scan may depend on what varies, seen from outside or inside."""
+        inside = (value for step in task.program.steps for value in step.results)
+        values = (*task.operands, *task.results, *task.program.inputs, *inside)
+        works = [task_work for inner in task.body.tasks if isinstance(inner, Task) for task_work in (inner.work,)]
+        if len(works) < len(task.body.tasks):
+            return True
+        launches = [launch for work in (*works, *task.copies) for launch in work.launches]
+        dims_inside = [dim for launch in launches for dim in (launch.blocks, *launch.values)]
+        spaces = [space.size for work in works for space in work.workspaces]
+        sizes = [size for value in values for size in _shape(value)]
+        return any(map(self.differs, (task.primitive.length, *dims_inside, *spaces, *sizes)))
+
+    def _offset(self, reference: Reference, task: Task) -> Dim:
+        """How far the value of a reference lies into the memory that it is a part of."""
+        match reference.kind:
+            case "operand":
+                value = task.operands[reference.number]
+            case "result":
+                value = task.results[reference.number]
+            case _:
+                return 0
+        offset: Dim = 0
+        assert self.offsets is not None
+        while (home := self.storage.homes.get(value)) is not None:
+            offset = offset + self.offsets.get(value, 0)
+            value = home.base
+        return offset
+
+    def _offsets(self) -> dict[Value, Dim] | None:
+        """How far values lie into others, as dims; None where that is not clear."""
+        found: dict[Value, Dim] = {}
+        homes = self.storage.homes
+        for number, task in enumerate(self.section.tasks):
+            for copy in task.work.copies if isinstance(task, Task) else ():
+                if (number, copy.launch) not in self.storage.skipped:
+                    continue
+                result, operand = task.results[0], task.operands[copy.operand]
+                size = _itemsize(result)
+                if result in homes and homes[result].base == operand:
+                    found[result] = copy.source * size
+                    continue
+                for value in self._chain(operand):
+                    if value in homes and homes[value].base == result:
+                        found[value] = copy.target * size
+                        break
+        exact = all(self.number(found.get(value, 0)) == home.offset for value, home in homes.items())
+        return found if exact else None
+
+    def _chain(self, value: Value) -> list[Value]:
+        """A value and all those in whose memory it lies."""
+        chain = [value]
+        while (home := self.storage.homes.get(chain[-1])) is not None:
+            chain.append(home.base)
+        return chain
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def find_conditions(self) -> None:
+        """That what the plan decided by sizes would be decided again, and all fits where it lies."""
+        values = {value for task in self.section.tasks for value in (*task.operands, *task.results)}
+        for size in {size for value in values for size in _shape(value)}:
+            self._require(size, ">=", 0)
+        for number, task in enumerate(self.section.tasks):
+            if not isinstance(task, Task):
+                continue
+            for index, space in enumerate(task.work.workspaces):
+                self._require(space.size * space.dtype.numpy.itemsize, "<=", self.room[number, index])
+            if not task.results:
+                continue
+            whole = _bytes(task.results[0])
+            for copy in task.work.copies:
+                self._require_same(copy.pieces, 1)
+                if self.number(copy.pieces) == 1:
+                    size = copy.size * _itemsize(task.results[0])
+                    self._require_same(copy.source, 0)
+                    self._require_same(copy.target, 0)
+                    self._require_same(size, whole)
+                    for value in self._chain(task.operands[copy.operand]):
+                        self._require_same(size, _bytes(value))
+            for operand in task.work.overwritable:
+                for value in self._chain(task.operands[operand]):
+                    self._require_same(_bytes(value), whole)
+        for piece in self.storage.pieces:
+            if isinstance(piece.owner, Value):
+                self._require(_bytes(piece.owner), "<=", self.room[piece.owner])
+
+    def _require_same(self, left: Dim, right: Dim) -> None:
+        """That two numbers are equal if they are now, and different if they are not."""
+        self._require(left, "==" if self.number(left) == self.number(right) else "!=", right)
+
+    def _require(self, left: Dim, relation: str, right: Dim) -> None:
+        if self.differs(left) or self.differs(right):
+            self.conditions.setdefault(f"{left} {relation} {right}", (left, relation, right))
+
+
+class _Writer:
+    """Expressions of Python for dims; what is computed twice gets a name."""
+
+    def __init__(self, work: _Search, names: Mapping[str, str]) -> None:
+        self.work, self.names = work, names
+        self.lines: list[str] = []
+        self.written: dict[Expr | Compound, str] = {}
+
+    def __call__(self, dim: Dim) -> str:
+        if isinstance(dim, int) or not self.work.differs(dim):
+            return str(self.work.number(dim))
+        assert isinstance(dim, Expr)
+        if dim not in self.written:
+            self.written[dim] = self._named(" + ".join(self._term(monomial, times) for monomial, times in dim.terms))
+        return self.written[dim]
+
+    def _term(self, monomial: Sequence[Any], times: int) -> str:
+        factors = [self._atom(atom) for atom in monomial]
+        return " * ".join(factors if times == 1 and factors else [f"({times})", *factors])
+
+    def _atom(self, atom: Any) -> str:
+        if isinstance(atom, Symbol):
+            return self.names.get(atom.name) or f"({self.work.number.sizes[atom.name]})"
+        assert isinstance(atom, Compound)
+        if atom not in self.written:
+            left, right = self(atom.left), self(atom.right)
+            operation = atom.operation
+            text = f"{operation}({left}, {right})" if operation in ("min", "max") else f"({left}) {operation} ({right})"
+            self.written[atom] = self._named(text)
+        return self.written[atom]
+
+    def _named(self, text: str) -> str:
+        if text.isidentifier():
+            return text
+        self.lines.append(f"t{len(self.lines)} = {text}")
+        return f"t{len(self.lines) - 1}"
+
+
+def _compiled(work: _Search, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
+    """A function of the sizes that vary: numbers, or None where a condition does not hold."""
+    write = _Writer(work, {name: f"s{number}" for number, name in enumerate(varying)})
+    conditions = [f"({write(left)}) {relation} ({write(right)})" for left, relation, right in work.conditions.values()]
+    if conditions:
+        write.lines.append(f"if not ({' and '.join(conditions)}): return None")
+    results = ", ".join(map(write, numbers))
+    parameters = ", ".join(f"s{number}" for number in range(len(varying)))
+    body = "".join(f"    {line}\n" for line in write.lines)
+    scope: dict[str, Any] = {}
+    exec(f"def compute({parameters}):\n{body}    return [{results}]\n", {"min": min, "max": max}, scope)
+    compute: Compute = scope["compute"]
+    return compute
+
+
+def check_renewal(
+    section: NativeSection, renewal: Renewal, constants: Mapping[Value, Array], symbols: Mapping[str, int]
+) -> None:
+    """Where verification is switched on, prove the plan that a renewal stands for."""
+    if not is_verifying():
+        return
+    numbers = renewal.numbers(list(symbols.values()))
+    assert numbers is not None
+    if any(isinstance(entry, Repeated) for entry in renewal.plan.launches):
+        return
+    first, second = len(renewal.blocks), len(renewal.blocks) + len(renewal.parameters)
+    third = second + len(renewal.places)
+    blocks = dict(zip(renewal.blocks.tolist(), numbers[:first]))
+    parameters = dict(zip(renewal.parameters.tolist(), numbers[first:second]))
+    places = dict(zip(renewal.places.tolist(), numbers[second:third]))
+    launches: list[PlannedLaunch | Repeated] = []
+    parameter = place = 0
+    for row, entry in enumerate(renewal.plan.launches):
+        assert isinstance(entry, PlannedLaunch)
+        after = None if places else entry.after
+        own = tuple(parameters.get(parameter + n, value) for n, value in enumerate(entry.parameters))
+        spots = tuple(Place(b.region, places.get(place + n, b.offset)) for n, b in enumerate(entry.buffers))
+        launches.append(
+            replace(entry, blocks=blocks.get(row, entry.blocks), parameters=own, buffers=spots, after=after)
+        )
+        parameter, place = parameter + len(own), place + len(spots)
+    dtypes = [dtype for _, dtype in renewal.plan.outputs]
+    outputs = tuple(zip(renewal.shapes(numbers[third:]), dtypes))
+    plan = replace(renewal.plan, launches=tuple(launches), outputs=outputs)
+    verify_plan(section, plan, constants, symbols)
+
+
+def _shape(value: Value) -> tuple[Dim, ...]:
+    return value.type.shape or () if isinstance(value.type, TensorType) else ()
+
+
+def _bytes(value: Value) -> Dim:
+    return dims.product(_shape(value)) * _itemsize(value)
+
+
+def _itemsize(value: Value) -> int:
+    assert isinstance(value.type, TensorType)
+    return value.type.dtype.numpy.itemsize
+
+
+def _depends(dim: Dim, names: Collection[str]) -> bool:
+    return not isinstance(dim, int) and any(symbol.name in names for symbol in dims.symbols(dim))
