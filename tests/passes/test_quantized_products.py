@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.ir.program import Contract, Convolve, tensor_dtype
-from weft.opset.trace import FOLDED_ELEMENTS
 
 Array = np.ndarray[Any, Any]
 DEVICES = ("reference", "cpu")
@@ -71,8 +70,7 @@ def test_dequantized_operands(seed: int) -> None:
     for device in DEVICES:
         loaded = weft.load(model, device=device, cache=False)
         (product,) = [step for step in loaded.program.steps if isinstance(step.primitive, Contract)]
-        kept = all(not side.constant or side.numbers.size > FOLDED_ELEMENTS for side in (left, right))
-        assert tensor_dtype(product.results[0]).name == ("int32" if kept else "float32")
+        assert tensor_dtype(product.results[0]).name == "int32"
         (found,) = loaded.run(given).values()
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
 
@@ -135,7 +133,7 @@ def test_convolutions(seed: int) -> None:
     for device in DEVICES:
         loaded = weft.load(model, device=device, cache=False)
         (product,) = [step for step in loaded.program.steps if isinstance(step.primitive, Convolve)]
-        centered = (w.zero == (128 if w.kind is np.uint8 else 0)).all() and w.numbers.size > FOLDED_ELEMENTS
+        centered = (w.zero == (128 if w.kind is np.uint8 else 0)).all()
         assert tensor_dtype(product.results[0]).name == ("int32" if centered else "float32")
         (found,) = loaded.run({"a": x.numbers}).values()
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
