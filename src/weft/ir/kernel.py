@@ -88,10 +88,11 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), `dot4` or `dot2`.
+    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), `dot4`, `dot2` or `half_bits`.
 
     `dot4` takes three int32: the sum of the four uint8 in the first times the four int8 in the second, plus the third.
-    `dot2` takes two int32 of two bfloat16 each and a float32: the sum of the two products, plus the third.
+    `dot2` takes two int32 of two bfloat16 each and a float32: the sum of the two products, plus the third. `half_bits`
+    is a float32 rounded to bfloat16, as a uint16; for targets with `dot2`, and like that it takes subnormals for 0.
     """
 
     function: str
@@ -184,11 +185,15 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A name for a buffer from a uniform offset on, to the end of the body; the place is computed here and kept."""
+    """A name for a buffer from a uniform offset on, to the end of the body; the place is computed here and kept.
+
+    With a `dtype` the same bytes are elements of that type; the offset counts those of the buffer.
+    """
 
     name: str
     buffer: str
     offset: Dim
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,8 +563,8 @@ def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
                     yield from _body_lines(otherwise, indent + "  ")
             case Let(name, value):
                 yield f"{indent}let {name} = {value}"
-            case View(name, buffer, place):
-                yield f"{indent}view {name} = {buffer} from {place}"
+            case View(name, buffer, place, dtype):
+                yield f"{indent}view {name} = {buffer} from {place}{'' if dtype is None else f' as {dtype}'}"
             case Transpose(names):
                 yield f"{indent}transpose {', '.join(names)}"
             case FetchRun(names, buffer, offset, _, mask):

@@ -117,7 +117,8 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
             case View(name, buffer, place):
                 if buffer not in buffers or dims_vary(place):
                     raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
-                buffers[name] = buffers[buffer]
+                known = buffers[buffer]
+                buffers[name] = known if statement.dtype is None else replace(known, dtype=statement.dtype)
             case Transpose(names):
                 if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
                     raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")

@@ -22,6 +22,14 @@ def dot2(builder: Builder, left: Value, right: Value, total: Value) -> Value:
     return _in_parts(builder, _pair_products, left, right, total)
 
 
+def half_bits(builder: Builder, value: Value) -> Value:
+    """Floats rounded to bfloat16, as 16 bits; in one instruction where there is `dot2`."""
+    lanes = value.type.count if isinstance(value.type, ir.VectorType) else None
+    half, bits = ir.BFloatType(), ir.IntType(16)
+    rounded = builder.fptrunc(value, half if lanes is None else vector(half, lanes))
+    return builder.bitcast(rounded, bits if lanes is None else vector(bits, lanes))
+
+
 def _in_parts(builder: Builder, instruction: _Instruction, left: Value, right: Value, total: Value) -> Value:
     if not isinstance(total.type, ir.VectorType):
         single = [

@@ -107,7 +107,8 @@ class Emitter:
                     self.variables[name] = self.integer(value)
                     self.moving.add(name)
                 case View(name, buffer, offset):
-                    dtype = self.dtypes[name] = self.dtypes[buffer]
+                    dtype = self.dtypes[buffer]
+                    self.dtypes[name] = statement.dtype or dtype
                     self.homes[name] = self.homes.get(buffer, buffer)
                     self.buffers[name] = self.lanes.view(self, self.address(buffer, offset, None, dtype))
                 case FetchRun(names):
@@ -330,6 +331,8 @@ class Emitter:
             return self.lanes.dot4(self, *values)
         if call.function == "dot2":
             return self.lanes.dot2(self, *values)
+        if call.function == "half_bits":
+            return self.lanes.half_bits(self, *values)
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
 
     def spread(self, value: Value, varying: bool) -> Value:

@@ -71,6 +71,10 @@ class Lanes(ABC):
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
         """total + the sum of two bfloat16 times two others, each two in an int32."""
 
+    @abstractmethod
+    def half_bits(self, emitter: Emitter, value: Value) -> Value:
+        """A float rounded to bfloat16, as 16 bits."""
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @abstractmethod

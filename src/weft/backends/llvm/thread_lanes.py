@@ -143,6 +143,9 @@ class ThreadLanes(Lanes):
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
         raise InternalError(f"kernel {emitter.kernel.name}: threads multiply bfloat16 in tiles")
 
+    def half_bits(self, emitter: Emitter, value: Value) -> Value:
+        raise InternalError(f"kernel {emitter.kernel.name}: threads multiply bfloat16 in tiles")
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def view(self, emitter: Emitter, address: Value) -> Value:

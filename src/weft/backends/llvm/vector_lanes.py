@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
-from weft.backends.llvm.dots import dot2, dot4
+from weft.backends.llvm.dots import dot2, dot4, half_bits
 from weft.backends.llvm.emit import Emitter, sum_of
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
@@ -113,6 +113,9 @@ class VectorLanes(Lanes):
 
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
         return dot2(emitter.builder, left, right, total)
+
+    def half_bits(self, emitter: Emitter, value: Value) -> Value:
+        return half_bits(emitter.builder, value)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

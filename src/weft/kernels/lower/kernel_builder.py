@@ -123,10 +123,11 @@ class KernelBuilder:
         self._locals.append(buffer)
         return buffer
 
-    def view(self, hint: str, buffer: Buffer, offset: Dim) -> tuple[View, Buffer]:
-        """A buffer from a uniform offset on, as one of its own."""
+    def view(self, hint: str, buffer: Buffer, offset: Dim, dtype: DType | None = None) -> tuple[View, Buffer]:
+        """A buffer from a uniform offset on, as one of its own; with a `dtype` of elements of another type."""
         name = self._buffers.fresh(hint)
-        return View(name, buffer.name, offset), Buffer(name, buffer.dtype, buffer.written, buffer.local_size)
+        seen = Buffer(name, dtype or buffer.dtype, buffer.written, buffer.local_size)
+        return View(name, buffer.name, offset, dtype), seen
 
     # -- registers and variables -------------------------------------------------------------------------------------
 

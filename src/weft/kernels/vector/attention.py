@@ -3,7 +3,8 @@
 A block has some tiles of queries of one head. It goes over the keys in pieces: products of a tile with a piece's keys
 go into memory of the block's own, become scores and then weights, and weigh the piece's values into the tile's results.
 The softmax is the running one: the largest score so far is subtracted, and where a piece has a larger one, what was
-summed up before is scaled down. Keys and values are packed beforehand, see key_panels.py.
+summed up before is scaled down. Keys and values are packed beforehand, see key_panels.py; where these are pairs of
+bfloat16, queries and weights are rounded to such pairs as well.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from weft.kernels.build.attention import used_operands, with_operands
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import split_index
 from weft.kernels.build.loop_nest import Body, Span, lane_loop
-from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.build.multiply_add import PAIRS, accumulate
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat, unbounded
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
-from weft.kernels.vector.key_panels import outer_axes
+from weft.kernels.vector.key_panels import WORDS, outer_axes
 from weft.records import dataclass
 
 FLOAT = DType.float32
+HALF_BITS = DType.uint16  # of a bfloat16
 PIECE = 256  # keys at a time
 VECTORS = 2  # of keys, or of columns, at a time
 TALLEST = 12  # rows of a tile; never more than lanes, which stand for rows where those are summed up
@@ -73,6 +75,7 @@ class TileRows:
     height: int
     row: Dim
     query: Buffer
+    query_words: Buffer
     sum: Buffer
     most: Buffer
     total: Buffer
@@ -127,8 +130,10 @@ class _Builder:
         ]
         self.epilogue_writer = EpilogueWriter(result, self.epilogue(operands), self.builder, len(used))
         before = len(used) + len(self.epilogue_writer.inputs)
-        self.key_buffer = self.builder.input("keys", FLOAT, Reference("operand", before))
-        self.value_buffer = self.builder.input("values", FLOAT, Reference("operand", before + 1))
+        self.key_buffer = self.builder.input("keys", keys.dtype, Reference("operand", before))
+        self.value_buffer = self.builder.input("values", values.dtype, Reference("operand", before + 1))
+        self.element = HALF_BITS if keys.dtype is WORDS else FLOAT  # of queries and weights
+        self.per_word = 2 if keys.dtype is WORDS else 1
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
         self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
         count = dims.product(attention.shape[axis] for axis in self.rows)
@@ -190,9 +195,12 @@ class _Builder:
     def add_local_memory(self) -> None:
         """What tiles keep, and what the present one works with."""
         tile = self.height
-        self.queries = self.builder.local("queries", FLOAT, self.most_tiles * tile * self.attention.depth)
+        self.queries = self.builder.local("queries", self.element, self.most_tiles * tile * self.attention.depth)
         self.sums = self.builder.local("sums", FLOAT, self.most_tiles * tile * self.width)
-        self.scores = self.builder.local("scores", FLOAT, tile * (PIECE + PADDING))
+        self.scores = self.builder.local("scores", FLOAT, tile * self.score_row)
+        self.weights = self.scores
+        if self.per_word > 1:
+            self.weights = self.builder.local("weights", self.element, tile * self.score_row)
         self.largest = self.builder.local("largest", FLOAT, self.most_tiles * self.lanes)
         self.totals = self.builder.local("totals", FLOAT, self.most_tiles * self.lanes)
         self.shifts = self.builder.local("shifts", FLOAT, self.lanes)
@@ -212,7 +220,12 @@ class _Builder:
             "total": (self.totals, self.lanes),
         }
         views = [self.builder.view(hint, whole, slot * size) for hint, (whole, size) in parts.items()]
-        inner = body(TileRows(tiles.height, row, *(buffer for _, buffer in views)))
+        words = views[0]
+        if self.per_word > 1:
+            words = self.builder.view("query_words", self.queries, slot * parts["query"][1], WORDS)
+        query, *others = (buffer for _, buffer in views)
+        views += [words] if self.per_word > 1 else []
+        inner = body(TileRows(tiles.height, row, query, words[1], *others))
         start, count = named(f"first{tiles.height}", tiles.first), named(f"count{tiles.height}", tiles.count)
         first = let(row, named(f"row{tiles.height}", tiles.row) + (tile - start) * tiles.height)
         low, high = dims.maximum(self.first, start), dims.minimum(self.end, start + count)
@@ -222,6 +235,10 @@ class _Builder:
         """Places along all axes but the last: those of the block, and of a row that is inside."""
         inside = row if self.is_exact else dims.minimum(row, self.row_count - 1)
         return {**self.places, **dict(zip(self.rows, split_index(inside, self.row_sizes)))}
+
+    def rounded(self, code: Code) -> Code:
+        """A query or a weight as it is kept."""
+        return Call("half_bits", (code,), HALF_BITS) if self.per_word > 1 else code
 
     def each_row(self, rows: TileRows, body: Callable[[Dim], Body]) -> Statement:
         """A loop over the rows of a tile, around what is done for one by its number."""
@@ -244,7 +261,7 @@ class _Builder:
             def gather(position: Dim, mask: Code | None) -> Body:
                 statements: list[Statement] = []
                 code = self.lowering({**places, self.last + 1: position}, statements, mask).code(self.query)
-                return *statements, put(rows.query, number * depth + position, code, mask=mask)
+                return *statements, put(rows.query, number * depth + position, self.rounded(code), mask=mask)
 
             exact = depth % self.lanes == 0
             gathered = lane_loop(self.builder, "i", Span(0, depth), self.lanes, gather, exact=exact)
@@ -355,14 +372,14 @@ class _Builder:
 
     def multiply_keys(self, rows: TileRows, keys: KeyPiece) -> Statement:
         """Products of all queries of a tile with a panel of keys at a time."""
-        depth = self.attention.depth
+        depth = self.attention.depth // self.per_word
         head = self.head("keys", self.attention.key, self.packed_keys)
         panels = self.builder.named("key_panels", self.packed_keys.shape[-3])
         panel, k = self.builder.variable("panel"), self.builder.variable("k")
         place = head * panels + dims.floordiv(keys.start, self.lanes) + panel
         view, columns = self.builder.view("columns", self.key_buffer, place * (depth * self.lanes))
         totals = self.builder.registers("a", rows.height, FLOAT)
-        elements = [fetch(rows.query, row * depth + k) for row in range(rows.height)]
+        elements = [fetch(rows.query_words, row * depth + k) for row in range(rows.height)]
         at = panel * self.lanes + lane(self.lanes)
         body = [
             view,
@@ -377,15 +394,20 @@ class _Builder:
         head = self.head("values", self.attention.value, self.packed_values)
         panel, k = self.builder.variable("panel"), self.builder.variable("k")
         at = panel * self.lanes + lane(self.lanes)
-        start = (head * self.panels + panel) * self.keys + keys.start
+        steps = self.builder.named("value_steps", self.packed_values.shape[-2])
+        start = (head * self.panels + panel) * steps + dims.floordiv(keys.start, self.per_word)
         view, columns = self.builder.view("columns", self.value_buffer, start * self.lanes)
         body: list[Statement] = [view]
+        weights = self.weights
+        if self.per_word > 1:
+            seen, weights = self.builder.view("weight_words", self.weights, 0, WORDS)
+            body.append(seen)
         totals = self.builder.registers("a", rows.height, FLOAT)
         for row, total in enumerate(totals):
             before = fetch(rows.sum, row * self.width + at)
             body.append(define(total, _call("multiply", before, fetch(self.factors, row))))
-        elements = [fetch(self.scores, row * self.score_row + k) for row in range(rows.height)]
-        body.append(self.add_products(k, keys.count, columns, elements, totals))
+        elements = [fetch(weights, row * (self.score_row // self.per_word) + k) for row in range(rows.height)]
+        body.append(self.add_products(k, dims.ceildiv(keys.count, self.per_word), columns, elements, totals))
         body += [put(rows.sum, row * self.width + at, total) for row, total in enumerate(totals)]
         return repeat(panel, 0, self.panels, 1, body)
 
@@ -394,8 +416,10 @@ class _Builder:
     ) -> Statement:
         """For so many steps, one row's element after the other times a vector of columns, added to the row's total."""
         defined, vector = self.builder.keep("b", fetch(columns, step * self.lanes + lane(self.lanes)))
+        words = PAIRS if self.per_word > 1 else ""
         added = [
-            assign(total, multiply_add(self.target, element, vector, total)) for element, total in zip(elements, totals)
+            assign(total, accumulate(words, self.target, element, vector, total))
+            for element, total in zip(elements, totals)
         ]
         return repeat(step, 0, count, 1, (defined, *added), UNROLL)
 
@@ -452,7 +476,7 @@ class _Builder:
             if mask is not None:
                 weight = _call("select", mask, weight, _number(0.0))
             defined, own = self.builder.keep("w", weight, varying=True)
-            return defined, put(self.scores, at, own), assign(total, _call("add", total, own))
+            return defined, put(self.weights, at, self.rounded(own)), assign(total, _call("add", total, own))
 
         loop = lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
         return begin_by, begin, *loop, put(self.fresh, number, Across("sum", total))

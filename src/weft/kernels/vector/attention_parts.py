@@ -23,8 +23,9 @@ def attention_parts(
     shape = attention.shape
     key_operands, value_operands = used_operands(attention.key), used_operands(attention.value)
     key, value = with_operands(attention.key, key_operands), with_operands(attention.value, value_operands)
-    keys = key_panels(key, shape, attention.depth, lanes)
-    values = value_panels(value, shape, attention.width, lanes)
+    pairs = target.narrow_products and target.dot_product_16 and attention.depth % 2 == 0
+    keys = key_panels(key, shape, attention.depth, lanes, pairs=pairs)
+    values = value_panels(value, shape, attention.width, lanes, pairs=pairs)
     pack = pack_keys(key, shape, tuple(operands[n] for n in key_operands), keys, target)
     first = Part(Work((pack,)), key_operands, keys)
     pack = pack_values(value, shape, attention.width, tuple(operands[n] for n in value_operands), values)

@@ -7,9 +7,9 @@ from weft.ir import dims
 from weft.ir.access import axes_of, move_axes, stride_along
 from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer, Statement, block, lane
+from weft.ir.kernel import Call, Code, Integer, Number, Statement, block, lane
 from weft.ir.layout import row_major
-from weft.ir.scalar import Index, Scalar, flat_loads, loads
+from weft.ir.scalar import Apply, Index, Literal, Scalar, flat_loads, loads
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
 from weft.kernels.lower.expressions import Lowering
@@ -20,6 +20,7 @@ from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor
 from weft.kernels.vector.maps import map_launch
 
 FLOAT = DType.float32
+WORDS = DType.int32  # of two bfloat16
 MOST_LANES = 16  # of a square that is turned in registers
 
 
@@ -28,18 +29,21 @@ def outer_axes(element: Scalar, last: int) -> list[int]:
     return sorted(axis for axis in axes_of(element) if axis < last)
 
 
-def key_panels(key: Scalar, shape: tuple[Dim, ...], depth: int, lanes: int) -> StoredTensor:
-    """[places where keys change, panels, depth, lanes] for keys over the axes of `shape`, the last being the keys'."""
+def key_panels(key: Scalar, shape: tuple[Dim, ...], depth: int, lanes: int, *, pairs: bool = False) -> StoredTensor:
+    """[places where keys change, panels, depth, lanes] for keys over the axes of `shape`, the last being the keys'.
+
+    With `pairs` it is words of two bfloat16 along the depth, which is even.
+    """
     outer = [shape[axis] for axis in outer_axes(key, len(shape) - 1)]
-    packed = (*outer, dims.ceildiv(shape[-1], lanes), depth, lanes)
-    return StoredTensor(FLOAT, packed, row_major(len(packed)))
+    packed = (*outer, dims.ceildiv(shape[-1], lanes), depth // 2 if pairs else depth, lanes)
+    return StoredTensor(WORDS if pairs else FLOAT, packed, row_major(len(packed)))
 
 
-def value_panels(value: Scalar, shape: tuple[Dim, ...], width: int, lanes: int) -> StoredTensor:
-    """[places where values change, panels, keys, lanes]."""
+def value_panels(value: Scalar, shape: tuple[Dim, ...], width: int, lanes: int, *, pairs: bool = False) -> StoredTensor:
+    """[places where values change, panels, keys, lanes]; with `pairs` it is words of two bfloat16 along the keys."""
     outer = [shape[axis] for axis in outer_axes(value, len(shape) - 1)]
-    packed = (*outer, -(-width // lanes), shape[-1], lanes)
-    return StoredTensor(FLOAT, packed, row_major(len(packed)))
+    packed = (*outer, -(-width // lanes), dims.ceildiv(shape[-1], 2) if pairs else shape[-1], lanes)
+    return StoredTensor(WORDS if pairs else FLOAT, packed, row_major(len(packed)))
 
 
 def pack_values(
@@ -52,9 +56,16 @@ def pack_values(
     column = dims.axis(count, panels) * lanes + dims.axis(count + 2, lanes)
     axes: dict[int, Dim] = dict.fromkeys(range(len(shape) - 1), 0)
     axes |= {axis: dims.axis(number, sizes[number]) for number, axis in enumerate(outer)}
-    axes |= {len(shape) - 1: dims.axis(count + 1, keys), len(shape): column}
     assert isinstance(lanes, int)
-    return map_launch(guarded(move_axes(value, axes), column, width), list(operands), packed, lanes)
+
+    def element(key: Dim) -> Scalar:
+        return guarded(move_axes(value, {**axes, len(shape) - 1: key, len(shape): column}), column, width)
+
+    key = dims.axis(count + 1, keys)
+    if packed.dtype is FLOAT:
+        return map_launch(element(key), list(operands), packed, lanes)
+    pair = [guarded(element(2 * key + number), 2 * key + number, shape[-1]) for number in range(2)]
+    return map_launch(word_of(*pair), list(operands), packed, lanes)
 
 
 @memoized
@@ -71,9 +82,23 @@ def pack_keys(
     place = dims.axis(count, panels) * lanes + dims.axis(count + 2, lanes)
     axes: dict[int, Dim] = dict.fromkeys(range(len(shape) - 1), 0)
     axes |= {axis: dims.axis(number, sizes[number]) for number, axis in enumerate(outer)}
-    axes |= {len(shape) - 1: place, len(shape): dims.axis(count + 1, depth)}
     assert isinstance(lanes, int)
-    return map_launch(guarded(move_axes(key, axes), place, shape[-1]), list(operands), packed, lanes)
+
+    def element(depth: Dim) -> Scalar:
+        return guarded(move_axes(key, {**axes, len(shape) - 1: place, len(shape): depth}), place, shape[-1])
+
+    step = dims.axis(count + 1, depth)
+    expression = element(step) if packed.dtype is FLOAT else word_of(element(2 * step), element(2 * step + 1))
+    return map_launch(expression, list(operands), packed, lanes)
+
+
+def word_of(low: Scalar, high: Scalar) -> Scalar:
+    """Two float32 rounded to bfloat16 in an int32, the first in the lower half."""
+    bits = [
+        Apply("cast", (Apply("bitcast", (Apply("cast", (each,), DType.bfloat16),), DType.uint16),), WORDS)
+        for each in (low, high)
+    ]
+    return Apply("bit_or", (bits[0], Apply("shift_left", (bits[1], Literal(16, WORDS)), WORDS)), WORDS)
 
 
 def _runs_along_depth(expression: Scalar, depth: int) -> bool:
@@ -100,11 +125,12 @@ class _Turning:
         self.builder = KernelBuilder("keys")
         self.last = len(shape) - 1
         self.lanes = min(target.vector_bytes // 4, MOST_LANES)
-        depth, width = packed.shape[-2:]
-        assert isinstance(depth, int) and isinstance(width, int)
-        self.depth, self.width = depth, width
+        steps, width = packed.shape[-2:]
+        assert isinstance(steps, int) and isinstance(width, int)
+        self.per_word = 1 if packed.dtype is FLOAT else 2
+        self.depth, self.width = steps * self.per_word, width
         self.views = operand_views(operands, operand_inputs(operands, self.builder), self.builder)
-        self.out = self.builder.output("out", FLOAT, RESULT)
+        self.out = self.builder.output("out", packed.dtype, RESULT)
 
     def launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
@@ -154,7 +180,15 @@ class _Turning:
             statements.append(define(register, lowering.code(self.expression)))
         statements.append(transpose(registers))
         of_all = head * self.builder.named("panels", self.packed.shape[-3]) + panel
-        for number, register in enumerate(registers[:depth]):
-            row = (of_all * self.depth + d + number) * self.width
-            statements.append(put(self.out, row + part + lane(self.lanes), register))
+        steps = self.depth // self.per_word
+        for number in range(depth // self.per_word):
+            row = (of_all * steps + dims.floordiv(d, self.per_word) + number) * self.width
+            code = registers[number] if self.per_word == 1 else _word(*registers[2 * number : 2 * number + 2])
+            statements.append(put(self.out, row + part + lane(self.lanes), code))
         return tuple(statements)
+
+
+def _word(low: Code, high: Code) -> Code:
+    """As `word_of`, for a target with pair products."""
+    bits = [Call("cast", (Call("half_bits", (each,), DType.uint16),), WORDS) for each in (low, high)]
+    return Call("bit_or", (bits[0], Call("shift_left", (bits[1], Number(16, WORDS)), WORDS)), WORDS)
