@@ -200,14 +200,14 @@ class Pipeline:
 
     def _tune(self) -> None:
         """Measure the products of the model, for a sample's sizes where there is one, if that was asked for."""
+        seconds = self.options.tune
+        if not isinstance(seconds, (int, float)) or not isinstance(self.driver, TunableDriver):
+            return
         from weft.runtime.choice import likely_sizes
         from weft.runtime.memory import bind_shapes
         from weft.runtime.picking import shapes_of
         from weft.runtime.tuning import tuned_driver
 
-        seconds = self.options.tune
-        if not isinstance(seconds, (int, float)) or not isinstance(self.driver, TunableDriver):
-            return
         program = self.program()
         names = {value.name for value in program.inputs}
         shapes = {name: shape for name, shape in shapes_of(self.options.sample or {}).items() if name in names}

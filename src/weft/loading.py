@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from weft.backends.device import KeepingDriver
 from weft.cache.digests import key_of
 from weft.cache.models import shared_models
+from weft.cache.sources import definitions_digest
 from weft.compiler import Pipeline
 from weft.errors import (
     DeviceFallbackError,
@@ -19,7 +20,6 @@ from weft.errors import (
     WeftError,
 )
 from weft.frontend.source import open_model
-from weft.opset.foreign import foreign_digest
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver
@@ -136,7 +136,7 @@ class ModelOpener:
 
     def content(self) -> str | None:
         """What names the model for those who remember what was chosen for it."""
-        definitions = foreign_digest()
+        definitions = definitions_digest()
         if not self.options.cache or self.options.dump is not None or definitions is None:
             return None
         return key_of(self.files.name(), definitions, self.options.precision, repr(self.options.outputs))

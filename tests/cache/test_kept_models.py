@@ -18,11 +18,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft import compiler, loading
 from weft.backends.cpu import compile as compilation
 from weft.cache import code, digests, files, serialization
 from weft.cache import entries as cache_entries
 from weft.cache.models import ModelCache
+from weft.frontend import read as reading
 from weft.frontend.files import OpenFile, open_path
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
@@ -30,6 +30,8 @@ from weft.ir.dtypes import DType
 from weft.ir.packing import Packing, pieces_of
 from weft.ir.program import Value
 from weft.ir.types import TensorType
+from weft.kernels import sections as building
+from weft.opset import lower as lowering
 
 Array = np.ndarray[Any, Any]
 
@@ -57,9 +59,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, counted)
 
-    count(loading, "read_model")
-    count(compiler, "lower")
-    count(compiler, "build_sections")
+    count(reading, "read_model")
+    count(lowering, "lower")
+    count(building, "build_sections")
     count(compilation, "compile_kernels")
     return calls
 

@@ -19,7 +19,7 @@ from weft.cache.files import VARIABLE
 from weft.compiler import Pipeline
 from weft.cost.calibration import Calibration
 from weft.errors import DeviceError, ExecutionError, InputError
-from weft.runtime import choice, deployment, picking
+from weft.runtime import choice, generated_inputs, picking
 
 GPU = "webgpu:llvmpipe"
 GPU_NAME = "webgpu:0"
@@ -186,7 +186,7 @@ def test_without_data_that_the_model_takes_costs_decide(monkeypatch: pytest.Monk
     def wants_others(_: Any) -> Any:
         raise ExecutionError("an index is out of range")
 
-    monkeypatch.setattr(deployment, "usual_inputs", wants_others)
+    monkeypatch.setattr(generated_inputs, "usual_inputs", wants_others)
     model = weft.load(affine(), device=DevicePolicy(allow=HOST_TWICE, pick="benchmark"))
     assert model.device == "cpu"
     assert "best by cost" in model.report().services[0].reason

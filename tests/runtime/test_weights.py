@@ -26,7 +26,7 @@ from models.catalog import CatalogModel, load_catalog, random_inputs
 from runtime.weight_models import attention, feeds_for, image_network, pair, text_network
 
 import weft
-from weft.cache import code, digests
+from weft.cache import code, sources
 from weft.cache import files as own_files
 from weft.compiler import Pipeline
 from weft.errors import ChangedFileError, DeviceLostError, InputError
@@ -593,7 +593,7 @@ def test_what_is_compiled_for_the_file_serves_all_sets_of_weights(compiled: list
     model = weft.load(path, device="cpu")
     model.set_weight("normed", model.weights["normed"] * 0.5)
     content = pickle.dumps(model)
-    if digests.package_digest() is None:
+    if sources.package_digest() is None:
         pytest.skip("weft's own files changed while it runs")
     compiled.clear()
     other = pickle.loads(content)

@@ -1,4 +1,4 @@
-"""Content as short names: of models, of the files that hold them, and of weft itself.
+"""Content as short names: of models, and of the files that hold them.
 
 A large file is read once: its digest is remembered under its path with what the system says of the file (number, size,
 times), where that tells of every change to come. It does so if the file was not changed for some time, so that the
@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -60,35 +59,6 @@ def key_of(*parts: str) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
-
-
-@cache
-def package_digest(*folders: str) -> str | None:
-    """weft's own files in these folders (all, for none) by size and time.
-
-    None if one was changed since the process began to use them, or if they are not files.
-    """
-    package = str(Path(__file__).parent.parent)
-    try:
-        found = list(_python_files([f"{package}/{folder}" for folder in folders] or [package]))
-    except OSError:
-        return None
-    if not found or any(status.st_mtime > _STARTED for _, status in found):
-        return None
-    return key_of(*sorted(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in found))
-
-
-def _python_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    yield entry.path, entry.stat()
-                elif entry.is_dir() and entry.name != "__pycache__":
-                    yield from _python_files([entry.path])
-
-
-_STARTED = time.time()
 
 
 def digest(content: memoryview | ContentFile) -> str:

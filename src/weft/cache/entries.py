@@ -9,13 +9,13 @@ from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from weft.cache import serialization
-from weft.cache.digests import key_of, package_digest
+from weft.cache.digests import key_of
 from weft.cache.models import ModelCache, shared_models
+from weft.cache.sources import definitions_digest, libraries, package_digest
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram
 from weft.ir.specs import Signature
-from weft.opset.foreign import foreign_digest
 from weft.records import dataclass
 
 
@@ -58,10 +58,10 @@ class CacheEntry:
         self._key: str | None = None
         if self._cache.folder is None:
             return
-        package, definitions = package_digest(), foreign_digest()
+        package, definitions = package_digest(), definitions_digest()
         if package is not None and definitions is not None:
             device, *options = dependencies
-            self._key = key_of(content.name(), device, package, definitions, *options)
+            self._key = key_of(content.name(), device, package, libraries(), definitions, *options)
 
     def get(self) -> CachedModel | None:
         """The model, if it is there."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
 import warnings
 from contextlib import suppress
 from errno import EINVAL, ELOOP, ENOTDIR
 from pathlib import Path
-from tempfile import mkstemp
-
-import platformdirs
 
 from weft.errors import CacheWarning
 from weft.threads import lock
@@ -42,10 +40,19 @@ def cache_folder() -> Path | None:
     if named is not None:
         return Path(named) if named else None
     try:
-        folder = platformdirs.user_cache_path("weft", appauthor=False)
+        folder = _usual_folder()
     except (OSError, RuntimeError):  # no home to be found
         return None
     return folder if folder.is_absolute() else None
+
+
+def _usual_folder() -> Path:
+    if sys.platform == "linux":  # as platformdirs has it, which takes its time to import
+        said = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(said) if said.strip() else Path("~/.cache").expanduser()) / "weft"
+    import platformdirs
+
+    return platformdirs.user_cache_path("weft", appauthor=False)
 
 
 class ForeignFileError(OSError):
@@ -178,6 +185,8 @@ def read_file(path: Path) -> bytes:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all; OSError where the disk does not allow it, or others may write there."""
+    from tempfile import mkstemp  # slow to import, and not needed to read
+
     make_folder(path.parent)
     handle, name = mkstemp(UNFINISHED, dir=path.parent)
     unfinished = Path(name)

@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import shutil
 import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any
 
 import numpy as np
@@ -89,6 +87,8 @@ class ModelCache:
         size = _PAGE + len(saved.structure) + saved.array_bytes
         if self.folder is None or size > self.most_bytes // LARGEST_SHARE:
             return False
+        import shutil
+
         tried = False
         with suppress(OSError):
             make_folder(self.folder)
@@ -135,6 +135,8 @@ class ModelCache:
         return bytes(content[_HEAD.size : end]), arrays
 
     def _write(self, path: Path, saved: serialization.SerializedValue) -> None:
+        from tempfile import mkstemp
+
         start = -(-(_HEAD.size + len(saved.structure)) // _PAGE) * _PAGE
         handle, name = mkstemp(UNFINISHED, dir=path.parent)
         unfinished = Path(name)

@@ -11,12 +11,12 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from types import ModuleType
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from weft.ir import compiled, dims, dtypes, graph, kernel, mixed, program, scalar, specs, types, work
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
@@ -139,7 +139,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _ALLOWED[module, name]
+            return _allowed(module, name)
         except KeyError:
             raise pickle.UnpicklingError(f"{module}.{name} is no data") from None
 
@@ -163,17 +163,35 @@ def _objects(shape: tuple[int, ...], items: list[Any]) -> Array:
     return array.reshape(shape)
 
 
-def _records(module: ModuleType) -> dict[tuple[str, str], Any]:
-    """The data classes that a module defines."""
-    return {
-        (module.__name__, name): kind
-        for name, kind in vars(module).items()
-        if isinstance(kind, type)
-        and kind.__module__ == module.__name__
-        and (is_dataclass(kind) or issubclass(kind, Enum) or kind is Expr)
-    }
+_MODULES = frozenset(
+    f"weft.ir.{name}"
+    for name in (
+        "compiled",
+        "dims",
+        "dtypes",
+        "graph",
+        "kernel",
+        "mixed",
+        "program",
+        "scalar",
+        "specs",
+        "types",
+        "work",
+    )
+)
+"""Those whose records may be read: an entry brings in the ones that it needs."""
+_OTHERS: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
-for _module in (compiled, dims, dtypes, graph, kernel, mixed, program, scalar, types, work, specs):
-    _ALLOWED |= _records(_module)
+@cache
+def _allowed(module: str, name: str) -> Any:
+    """A data class that one of the modules defines; KeyError for every other name."""
+    if (module, name) in _OTHERS:
+        return _OTHERS[module, name]
+    if module not in _MODULES:
+        raise KeyError(name)
+    kind = vars(import_module(module))[name]
+    is_record = isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum) or kind is Expr)
+    if not is_record or kind.__module__ != module:
+        raise KeyError(name)
+    return kind

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.backends.device import CompilingDriver, KeepingDriver, Runner, RunOptions
-from weft.cache.digests import key_of, package_digest
+from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
+from weft.cache.sources import package_digest
 from weft.cost.calibration import Calibration, Transfer, WorkKind, from_record, to_record
 from weft.cost.roofline import Peak
 from weft.errors import DeviceError, WeftError

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from backends.cpu.native import LANES, elementwise, run_elementwise
 
-from weft.backends.cpu import codegen
 from weft.backends.cpu.codegen import code_key, compile_modules, load_code
 from weft.backends.cpu.machine import _cache_bytes, host, named
 from weft.backends.cpu.pool import runner_text
+from weft.backends.llvm import compilation
 from weft.backends.llvm.compilation import assembly_text, compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
@@ -69,7 +69,7 @@ def test_compiled_code_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.
     heard: list[tuple[int, int]] = []
     first = compile_modules(texts, host(), cache, progress=lambda done, count: heard.append((done, count)))
     assert heard == [(1, 2), (2, 2)]
-    monkeypatch.setattr(codegen, "compile_module", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(compilation, "compile_module", lambda *_: pytest.fail("compiled again"))
     assert compile_modules(texts, host(), cache) == first
 
 

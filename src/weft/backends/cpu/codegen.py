@@ -14,15 +14,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
 from weft.backends.cpu.machine import Machine, host
-from weft.backends.llvm.compilation import LLVM, PIPELINE, compile_module, target_machine
+from weft.backends.llvm.pipeline import PIPELINE
 from weft.cache.code import CodeCache
 from weft.cache.digests import key_of
+from weft.cache.sources import library_version
 from weft.errors import InternalError
 from weft.records import dataclass
 from weft.threads import Team, once, usable_cores
@@ -54,6 +52,9 @@ def compile_modules(
     missing = [index for index, code in enumerate(objects) if code is None]
     missing.sort(key=lambda index: -len(texts[index]))  # the largest first, so that none is left over at the end
 
+    if missing:
+        from weft.backends.llvm.compilation import compile_module
+
     def build(index: int) -> tuple[int, bytes]:
         code = compile_module(texts[index], machine)
         if cache is not None:
@@ -79,7 +80,8 @@ def code_identity(machine: Machine | None = None) -> str:
     machine = machine or host()
     version = sys.modules["weft"].__version__  # the root package is above this layer: loaded, but not to be imported
     target = repr(replace(machine.target, features=frozenset()))  # which have no order, and are in `features` too
-    return key_of(machine.triple, machine.processor, machine.features, target, version, llvmlite.__version__, PIPELINE)
+    compiler = library_version("llvmlite"), PIPELINE
+    return key_of(machine.triple, machine.processor, machine.features, target, version, *compiler)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
@@ -99,11 +101,15 @@ def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:
 
 def link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
     """The same by LLVM's linker, which knows every system and takes some megabytes for itself."""
+    from weft.backends.llvm.compilation import LLVM
+
     with LLVM:
         return _link_code(objects, names)
 
 
 def _link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
+    import llvmlite.binding as llvm
+
     linker = _linker()
     library = llvm.JITLibraryBuilder().add_current_process()
     for code in objects:
@@ -124,6 +130,10 @@ _numbers = itertools.count()
 
 @once
 def _linker() -> Any:
+    import llvmlite.binding as llvm
+
+    from weft.backends.llvm.compilation import target_machine
+
     return llvm.create_lljit_compiler(target_machine(host()), use_jit_link=os.name != "nt")
 
 

@@ -11,7 +11,8 @@ from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import named_kernels, named_sections
 from weft.cache.code import CodeCache, shared_cache
-from weft.cache.digests import key_of, package_digest
+from weft.cache.digests import key_of
+from weft.cache.sources import package_digest
 from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
-from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import CpuExecutable
-from weft.backends.cpu.peak import known_peak
 from weft.backends.cpu.pool import MOST_THREADS
-from weft.backends.cpu.recording import recorder
 from weft.backends.device import (
     Array,
     Backend,
@@ -26,17 +24,17 @@ from weft.backends.device import (
     RunOptions,
     Standing,
 )
-from weft.backends.llvm.compilation import assembly_text
-from weft.backends.llvm.emit import llvm_text
-from weft.backends.llvm.vector_lanes import VECTOR_LANES
-from weft.cost.roofline import Peak
 from weft.ir.compiled import CompiledProgram
-from weft.ir.kernel import Kernel
-from weft.ir.program import TensorProgram
-from weft.ir.target import Target
-from weft.ir.tensors import DeviceTensor, host_tensor
-from weft.ir.work import Section
+from weft.ir.tensors import host_tensor
 from weft.threads import usable_cores
+
+if TYPE_CHECKING:
+    from weft.cost.roofline import Peak
+    from weft.ir.kernel import Kernel
+    from weft.ir.program import TensorProgram
+    from weft.ir.target import Target
+    from weft.ir.tensors import DeviceTensor
+    from weft.ir.work import Section
 
 
 class CpuDriver(CompilingDriver):
@@ -52,9 +50,15 @@ class CpuDriver(CompilingDriver):
     def compile(
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
     ) -> CompiledProgram:
+        from weft.backends.cpu.compile import compile_program
+
         return compile_program(program, sections, cache, partial(progress, "generating code"))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
+        from weft.backends.llvm.compilation import assembly_text
+        from weft.backends.llvm.emit import llvm_text
+        from weft.backends.llvm.vector_lanes import VECTOR_LANES
+
         text = llvm_text([kernel], VECTOR_LANES)
         assembly = assembly_text(text, machine.host())
         return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
@@ -67,10 +71,14 @@ class CpuDriver(CompilingDriver):
         return host_tensor(array, self.name)
 
     def record(self, program: Compiled, threads: int | None) -> Recorder:
+        from weft.backends.cpu.recording import recorder
+
         assert isinstance(program, CompiledProgram)
         return Recorder(recorder(program, _threads(threads)), _threads(threads))
 
     def calibrate(self, threads: int) -> Peak:
+        from weft.backends.cpu.peak import known_peak
+
         return known_peak(threads)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
+from weft.backends.cpu.processor import processor_names
 from weft.cost.profiles import CORE
 from weft.errors import DeviceError
 from weft.ir.target import VectorTarget
@@ -14,6 +13,7 @@ from weft.records import dataclass
 
 CACHE_LINE = 64
 _USUAL_CACHE = 512 * 1024
+_MOST_CACHES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,18 @@ class Machine:
 @cache
 def host() -> Machine:
     """The machine that this process runs on."""
-    found = llvm.get_host_cpu_features()
-    triple = llvm.get_process_triple()
-    features = frozenset(name for name, here in found.items() if here)
-    target = _target(triple, features, _cache_bytes(Path("/sys/devices/system/cpu/cpu0/cache")))
-    return Machine(triple, llvm.get_host_cpu_name(), found.flatten(), target)
+    triple, processor, features = processor_names()
+    here = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
+    target = _target(triple, here, _cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
+    return Machine(triple, processor, features, target)
 
 
 def named(processor: str) -> Machine:
     """A machine of another kind; its code can be compiled and read here, but not run."""
     if processor not in _NAMED:
         raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(_NAMED)}")
+    import llvmlite.binding as llvm
+
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple, features = _NAMED[processor]
@@ -80,11 +81,14 @@ def _target(triple: str, features: frozenset[str], cache_bytes: int) -> VectorTa
     )
 
 
-def _cache_bytes(folder: Path) -> int:
+def _cache_bytes(folder: str) -> int:
     """The second level's size, from Linux's description of a core's caches."""
-    for index in sorted(folder.glob("index*")):
-        if _read(index / "level") == "2":
-            size = _read(index / "size")
+    for index in range(_MOST_CACHES):
+        level = _read(f"{folder}/index{index}/level")
+        if not level:
+            break
+        if level == "2":
+            size = _read(f"{folder}/index{index}/size")
             unit = {"K": 1024, "M": 1024**2}.get(size[-1:], 1)
             digits = size.rstrip("KM")
             if digits.isdigit():
@@ -92,8 +96,8 @@ def _cache_bytes(folder: Path) -> int:
     return _USUAL_CACHE
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""

@@ -20,7 +20,6 @@ import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host
-from weft.backends.llvm.compilation import compile_module
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.roofline import Peak
@@ -158,6 +157,8 @@ def _rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list
 
 @once
 def _code() -> LoadedCode:
+    from weft.backends.llvm.compilation import compile_module
+
     machine = host()
     text = peak_text(machine)
     return load_code([compile_module(text, machine)], _FUNCTIONS)

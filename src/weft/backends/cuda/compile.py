@@ -22,14 +22,16 @@ from weft.backends.cuda.library import DriverError
 from weft.backends.cuda.processors import processor_of, thread_lanes
 from weft.backends.cuda.runs import runs_of
 from weft.backends.llvm import assembly
-from weft.backends.llvm.compilation import PIPELINE, assembly_text
+from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.nvptx import NvidiaProcessor
+from weft.backends.llvm.pipeline import PIPELINE
 from weft.backends.llvm.thread_lanes import ThreadLanes, launched_shared_bytes
 from weft.backends.naming import named_kernels, named_sections
 from weft.cache.code import CodeCache, shared_cache
-from weft.cache.digests import key_of, package_digest
+from weft.cache.digests import key_of
 from weft.cache.serialization import kernel_bytes, kernel_of
+from weft.cache.sources import package_digest
 from weft.errors import KernelError
 from weft.ir.compiled import CompiledProgram, compiled
 from weft.ir.kernel import Kernel

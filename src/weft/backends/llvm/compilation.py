@@ -19,8 +19,6 @@ from weft.threads import Undivided, free_in_children
 LLVM = Undivided()
 free_in_children(ffi.lib._lock._lock)  # llvmlite's, which it takes for a moment wherever it lets something go
 
-PIPELINE = "always-inline,sroa,instcombine,simplifycfg"  # part of the name of cached code
-
 
 class Processor(Protocol):
     """What code is compiled for, by LLVM's names."""
