@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
     from weft.loading import load
+    from weft.quantization.quantize import QuantizationReport, quantize
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.devices import devices
     from weft.runtime.explain import HostStep
@@ -73,6 +74,7 @@ __all__ = [
     "ModelError",
     "OutOfMemoryError",
     "Profile",
+    "QuantizationReport",
     "Tensor",
     "TensorSpec",
     "UnsupportedModelError",
@@ -81,6 +83,7 @@ __all__ = [
     "devices",
     "load",
     "ops",
+    "quantize",
     "to_device",
 ]
 
@@ -97,6 +100,8 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
     "Profile": "weft.runtime.profile",
+    "QuantizationReport": "weft.quantization.quantize",
+    "quantize": "weft.quantization.quantize",
     "Tensor": "weft.builder.tensor",
     "TensorSpec": "weft.ir.specs",
 }

@@ -1,0 +1,228 @@
+"""A graph of one opset as one of a newer opset: nodes whose form changed are written in the new one.
+
+Most versions of an op differ in types alone. The table here has those that differ in inputs, attributes or meaning;
+what cannot be said in a newer opset without knowing more is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from weft.errors import UnsupportedModelError
+from weft.ir.graph import Attribute, Graph, Node, subgraphs
+from weft.quantization.editing import STANDARD, GraphEdit, tidy
+from weft.records import dataclass
+
+Array = np.ndarray[Any, Any]
+OLDEST = 7  # below, elementwise ops broadcast in ways of their own
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """From version `since` on, a node has another form."""
+
+    since: int
+    adapt: Callable[[_Adapter, Node], Node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """Where the constants and nodes go that a new form needs."""
+
+    edit: GraphEdit
+    ranks: Mapping[str, int]
+    nodes: list[Node] = field(default_factory=list)
+
+    def moved(self, node: Node, names: Mapping[str, int], dtype: str = "int64") -> Node:
+        """Attributes as inputs at their places."""
+        inputs = list(node.inputs)
+        for name, place in names.items():
+            if name in node.attributes:
+                inputs += [""] * (place + 1 - len(inputs))
+                content = np.asarray(node.attributes[name], dtype)
+                inputs[place] = self.edit.constant(f"{node.outputs[0]}_{name}", content)
+        return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
+
+
+def newest_version(graph: Graph) -> int:
+    """The newest opset that the nodes of a graph are of: one, unless functions with others were inlined."""
+    own = (node.version for node in graph.nodes if node.domain == STANDARD)
+    inner = (newest_version(each) for node in graph.nodes for each in subgraphs(node))
+    return max((*own, *inner), default=1)
+
+
+def upgraded(graph: Graph, version: int, ranks: Mapping[str, int]) -> Graph:
+    """The graph with all nodes of this opset; `ranks` are those of values, as far as they are known."""
+    if all(node.version == version for node in graph.nodes if node.domain == STANDARD) and not any(
+        True for node in graph.nodes for _ in subgraphs(node)
+    ):
+        return graph
+    adapter = _Adapter(GraphEdit(graph, version), ranks)
+    adapter.nodes.extend([_upgraded(adapter, node, version) for node in graph.nodes])
+    whole = replace(graph, nodes=(*adapter.nodes, *adapter.edit.nodes), initializers=adapter.edit.initializers)
+    return _sorted(whole)
+
+
+def _sorted(graph: Graph) -> Graph:
+    open_names = any(value.shows for value in graph.outputs)
+    return graph if open_names else tidy(graph)
+
+
+def _upgraded(adapter: _Adapter, node: Node, version: int) -> Node:
+    attributes = {
+        name: upgraded(content, version, {}) if isinstance(content, Graph) else content
+        for name, content in node.attributes.items()
+    }
+    node = replace(node, attributes=attributes)
+    if node.domain != STANDARD or node.version == version:
+        return node
+    if node.version < OLDEST:
+        problem = f"{node.op} of opset {node.version} cannot be written as one of opset {version}"
+        raise UnsupportedModelError(problem, node=node.name, hint="export the model again with a newer opset")
+    for change in _CHANGES.get(node.op, ()):
+        if node.version < change.since <= version:
+            node = change.adapt(adapter, node)
+    return replace(node, version=version)
+
+
+def _without(node: Node, *names: str) -> dict[str, Attribute]:
+    return {name: content for name, content in node.attributes.items() if name not in names}
+
+
+def _as_axes(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(node, {"axes": 1})
+
+
+def _clip(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(node, {"min": 1, "max": 2}, "float32")
+
+
+def _pad(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(adapter.moved(node, {"pads": 1}), {"value": 2}, "float32")
+
+
+def _slice(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(node, {"starts": 1, "ends": 2, "axes": 3})
+
+
+def _top_k(adapter: _Adapter, node: Node) -> Node:
+    count = node.attributes["k"]
+    assert isinstance(count, int)
+    return adapter.moved(replace(node, attributes={**node.attributes, "k": (count,)}), {"k": 1})
+
+
+def _split(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(node, {"split": 1})
+
+
+def _split_evenly(_: _Adapter, node: Node) -> Node:
+    """Without sizes, the number of parts is told."""
+    if len(node.inputs) > 1 and node.inputs[1]:
+        return node
+    return replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})
+
+
+def _dropout(_: _Adapter, node: Node) -> Node:
+    return replace(node, attributes=_without(node, "ratio"))
+
+
+def _spatial(_: _Adapter, node: Node) -> Node:
+    if node.attributes.get("spatial", 1) != 1:
+        raise _untold(node, "statistics of each element")
+    return replace(node, attributes=_without(node, "spatial"))
+
+
+def _inference(_: _Adapter, node: Node) -> Node:
+    if any(node.outputs[1:]):
+        raise _untold(node, "statistics of training as outputs")
+    return replace(node, outputs=node.outputs[:1])
+
+
+def _softmax(adapter: _Adapter, node: Node) -> Node:
+    """It was over all axes from the given one on, and is over that axis alone."""
+    axis = node.attributes.get("axis", 1)
+    assert isinstance(axis, int)
+    rank = adapter.ranks.get(node.inputs[0])
+    if axis == -1 or (rank is not None and axis in (rank - 1, -1)):
+        return replace(node, attributes={"axis": -1})
+    edit, name = adapter.edit, node.outputs[0]
+    flat = edit.add("Flatten", [node.inputs[0]], f"{name}_flat", {"axis": axis})
+    soft = edit.add(node.op, [flat], f"{name}_rows", {"axis": -1})
+    shape = edit.add("Shape", [node.inputs[0]], f"{name}_shape")
+    return replace(node, op="Reshape", inputs=(soft, shape), attributes={})
+
+
+def _upsample_scales(adapter: _Adapter, node: Node) -> Node:
+    return adapter.moved(node, {"scales": 1}, "float32")
+
+
+def _as_resize(_: _Adapter, node: Node) -> Node:
+    return replace(node, op="Resize")
+
+
+def _resize(adapter: _Adapter, node: Node) -> Node:
+    empty = adapter.edit.constant(f"{node.outputs[0]}_roi", np.zeros(0, np.float32))
+    places = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    inputs = (node.inputs[0], empty, *node.inputs[1:])
+    return replace(node, inputs=inputs, attributes={**node.attributes, **places})
+
+
+def _scatter(_: _Adapter, node: Node) -> Node:
+    return replace(node, op="ScatterElements")
+
+
+def _grid_sample(_: _Adapter, node: Node) -> Node:
+    new = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = str(node.attributes.get("mode", "bilinear"))
+    return replace(node, attributes={**node.attributes, "mode": new.get(mode, mode)})
+
+
+def _roi_align(_: _Adapter, node: Node) -> Node:
+    return replace(node, attributes={"coordinate_transformation_mode": "output_half_pixel", **node.attributes})
+
+
+def _fourier(adapter: _Adapter, node: Node) -> Node:
+    axis = node.attributes.get("axis", 1)
+    return adapter.moved(replace(node, attributes={**node.attributes, "axis": axis}), {"axis": 2})
+
+
+def _refused(_: _Adapter, node: Node) -> Node:
+    raise _untold(node, "what it meant there")
+
+
+def _untold(node: Node, what: str) -> UnsupportedModelError:
+    problem = f"{node.op} of opset {node.version} cannot be written in a newer opset: {what}"
+    return UnsupportedModelError(problem, node=node.name, hint="export the model again with a newer opset")
+
+
+_SOFTMAX = (_Change(13, _softmax),)
+_CHANGES: dict[str, tuple[_Change, ...]] = {
+    "BatchNormalization": (_Change(9, _spatial), _Change(14, _inference)),
+    "Clip": (_Change(11, _clip),),
+    "DFT": (_Change(20, _fourier),),
+    "Dropout": (_Change(12, _dropout),),
+    "GridSample": (_Change(20, _grid_sample),),
+    "GroupNormalization": (_Change(21, _refused),),
+    "Hardmax": _SOFTMAX,
+    "LogSoftmax": _SOFTMAX,
+    "Pad": (_Change(11, _pad),),
+    "ReduceSum": (_Change(13, _as_axes),),
+    "Resize": (_Change(11, _resize),),
+    "RoiAlign": (_Change(16, _roi_align),),
+    "Scan": (_Change(9, _refused),),
+    "Scatter": (_Change(11, _scatter),),
+    "Slice": (_Change(10, _slice),),
+    "Softmax": _SOFTMAX,
+    "Split": (_Change(13, _split), _Change(18, _split_evenly)),
+    "Squeeze": (_Change(13, _as_axes),),
+    "TopK": (_Change(10, _top_k),),
+    "Unsqueeze": (_Change(13, _as_axes),),
+    "Upsample": (_Change(9, _upsample_scales), _Change(10, _as_resize), _Change(11, _resize)),
+    **{f"Reduce{name}": (_Change(18, _as_axes),) for name in _REDUCTIONS},
+}

@@ -1,0 +1,135 @@
+"""What is done to a graph before its numbers are narrowed: weights that are computed become constants, and batch
+normalisation goes into the convolution before it, so that a layer is one node with its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.backends.reference.interpret import Interpreter
+from weft.errors import WeftError
+from weft.ir.graph import Graph, Node, subgraphs, with_outputs
+from weft.ir.types import TensorType
+from weft.opset.lower import lower, run_eagerly
+from weft.opset.tensor import OnlyAtRunError
+from weft.quantization.editing import STANDARD, GraphEdit, read_inside, readers
+
+Array = np.ndarray[Any, Any]
+
+_CHANCE = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+LARGEST_FOLDED = 1 << 30  # bytes of a weight that is computed
+
+
+def value_types(graph: Graph) -> dict[str, TensorType]:
+    """The tensor types of all values of a graph that tracing can tell."""
+    names = [name for node in graph.nodes for name in node.outputs if name]
+    known = {value.name: value.type for value in (*graph.inputs, *graph.defaults)}
+    try:
+        program = lower(with_outputs(graph, names), Interpreter())
+        known.update(zip(names, (value.type for value in program.outputs)))
+    except (WeftError, OnlyAtRunError, ArithmeticError):
+        known.update({value.name: value.type for value in graph.outputs})
+    return {name: type for name, type in known.items() if isinstance(type, TensorType)}
+
+
+def constants(graph: Graph) -> dict[str, Array]:
+    """The values that are constants: initializers that nobody can override, and nodes that are nothing but a tensor."""
+    given = {value.name for value in graph.defaults}
+    found = {name: array for name, array in graph.initializers.items() if name not in given}
+    for node in graph.nodes:
+        if node.op == "Constant" and node.domain == STANDARD and len(node.attributes) == 1:
+            (content,) = node.attributes.values()
+            if isinstance(content, np.ndarray):
+                found[node.outputs[0]] = content
+    return found
+
+
+def with_fixed_weights(graph: Graph) -> Graph:
+    """The graph of an old file, whose every weight had to be an input: without those inputs."""
+    return replace(graph, defaults=())
+
+
+def with_folded(graph: Graph, wanted: Iterable[str]) -> Graph:
+    """The graph with those of the wanted values as initializers that only constants decide."""
+    known = constants(graph)
+    producer = {name: node for node in graph.nodes for name in node.outputs}
+    folded: dict[str, Array] = {}
+    for name in wanted:
+        if name in known or name in folded or name not in producer or not _is_decided(name, producer, known):
+            continue
+        part = replace(with_outputs(graph, [name]), inputs=(), defaults=())
+        (content,) = run_eagerly(part, Interpreter(), {})
+        if isinstance(content, np.ndarray) and content.nbytes <= LARGEST_FOLDED:
+            folded[name] = content
+    if not folded:
+        return graph
+    nodes = [node for node in graph.nodes if not folded.keys() & set(node.outputs)]
+    kept = tuple(nodes)
+    lost = {name for node in graph.nodes if node not in nodes for name in node.outputs} - folded.keys()
+    if lost & ({name for node in kept for name in node.inputs} | {value.name for value in graph.outputs}):
+        return graph
+    return GraphEdit(replace(graph, initializers={**graph.initializers, **folded}), 0).finish(kept)
+
+
+def _is_decided(name: str, producer: Mapping[str, Node], known: Mapping[str, Array]) -> bool:
+    """Whether a value depends on nothing but constants."""
+    waiting, seen = [name], set()
+    while waiting:
+        current = waiting.pop()
+        if current in known or not current or current in seen:
+            continue
+        seen.add(current)
+        node = producer.get(current)
+        if node is None or node.op in _CHANCE or any(True for _ in subgraphs(node)):
+            return False
+        waiting.extend(node.inputs)
+    return True
+
+
+def with_folded_normalisation(graph: Graph) -> Graph:
+    """The graph without batch normalisations that follow a convolution and nothing else reads what they do."""
+    known = constants(graph)
+    reading, inside = readers(graph), read_inside(graph)
+    shown = {value.name for value in graph.outputs}
+    edit = GraphEdit(graph, 0)
+    made: dict[str, Node] = {}  # by the first output of the node that it replaces
+    dropped: set[str] = set()
+    for node in graph.nodes:
+        (follower, *others) = reading.get(node.outputs[0], [None]) if node.outputs else [None]
+        if node.op != "Conv" or node.domain != STANDARD or follower is None or others:
+            continue
+        hidden = node.outputs[0] not in shown and node.outputs[0] not in inside
+        if hidden and _is_normalisation(follower, node.outputs[0]) and not any(follower.outputs[1:]):
+            parameters = [known.get(name) for name in (*node.inputs[1:3], *follower.inputs[1:5])]
+            if len(parameters) == 4 + len(node.inputs[1:3]) and all(array is not None for array in parameters):
+                made[follower.outputs[0]] = _folded(edit, node, follower, known)
+                dropped.add(node.outputs[0])
+    nodes = [made.get(node.outputs[0], node) for node in graph.nodes if node.outputs[0] not in dropped]
+    return edit.finish(nodes) if made else graph
+
+
+def _is_normalisation(node: Node, source: str) -> bool:
+    named = node.op == "BatchNormalization" and node.domain == STANDARD and node.inputs[0] == source
+    return named and not node.attributes.get("training_mode", 0) and node.attributes.get("spatial", 1) == 1
+
+
+def _folded(edit: GraphEdit, convolution: Node, normalisation: Node, known: Mapping[str, Array]) -> Node:
+    weights = known[convolution.inputs[1]]
+    gain, offset, mean, variance = (known[name].astype(np.float64) for name in normalisation.inputs[1:5])
+    epsilon = normalisation.attributes.get("epsilon", 1e-5)
+    assert isinstance(epsilon, (int, float))
+    factor = gain / np.sqrt(variance + float(epsilon))
+    has_bias = len(convolution.inputs) > 2 and bool(convolution.inputs[2])
+    bias = known[convolution.inputs[2]].astype(np.float64) if has_bias else np.zeros_like(mean)
+    scaled = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
+    name = normalisation.outputs[0]
+    inputs = (
+        convolution.inputs[0],
+        edit.constant(f"{convolution.inputs[1]}_folded", scaled.astype(weights.dtype)),
+        edit.constant(f"{name}_bias", ((bias - mean) * factor + offset).astype(weights.dtype)),
+    )
+    return replace(convolution, inputs=inputs, outputs=(name,))

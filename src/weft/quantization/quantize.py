@@ -1,0 +1,290 @@
+"""`weft.quantize`: the whole way of a model to narrower numbers: read, prepare, calibrate, choose, write, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError, UnsupportedModelError
+from weft.frontend.write import write_file, write_model
+from weft.ir.graph import Graph, OnnxModel, value_names
+from weft.ir.specs import TensorSpec, signature
+from weft.loading import load, open_pipeline
+from weft.opset.lower import untraced
+from weft.quantization.blocks import STANDARD_SINCE
+from weft.quantization.editing import MICROSOFT, STANDARD, with_shown_outputs
+from weft.quantization.integers import PER_CHANNEL
+from weft.quantization.layers import quantised_node, weight_operands
+from weft.quantization.measure import OutputError, Sizes, Times, file_bytes, output_errors, run_times, value_errors
+from weft.quantization.narrowing import Blocks, Integers, Narrowing, matching
+from weft.quantization.opsets import newest_version, upgraded
+from weft.quantization.options import INT4, INT8, STANDARD_FORM, QuantizeOptions
+from weft.quantization.preparing import (
+    value_types,
+    with_fixed_weights,
+    with_folded,
+    with_folded_normalisation,
+)
+from weft.quantization.running import GraphRunner, GraphValues, Runs
+from weft.quantization.samples import Sample, folder_samples, made_up_samples
+from weft.quantization.sensitivity import LayerError, by_error, layer_errors, out_of_line
+from weft.runtime.choice import likely_sizes
+from weft.runtime.options import LoadOptions
+from weft.runtime.progress import stages
+
+Array = np.ndarray[Any, Any]
+Tell = Callable[[str, float], None]
+
+MEASURED = 8  # samples that errors are measured on
+SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
+IR_VERSIONS = {21: 10, 19: 9}  # opset to the IR version that it came with
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """A layer that could be narrowed: whether it is, its error on its own, and with those of all before it."""
+
+    node: str
+    op: str
+    value: str
+    narrowed: bool
+    reason: str  # why it is not
+    alone: LayerError | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationReport:
+    """What became of a model."""
+
+    path: Path
+    to: str
+    form: str
+    samples: int
+    made_up: bool  # whether nobody gave data, so that ranges and errors are those of random numbers
+    opset: int
+    layers: tuple[LayerReport, ...]
+    outputs: tuple[OutputError, ...]
+    sizes: Sizes | None
+    times: Times | None
+
+    @property
+    def error(self) -> float:
+        """The largest of all outputs."""
+        return max((each.error for each in self.outputs), default=0.0)
+
+
+def quantize(
+    source: Any, path: str | Path, *, data: str | Path | Sequence[Sample] | None = None, **given: Any
+) -> QuantizationReport:
+    """Write an ONNX model again with narrower numbers, and say what that does to size, speed and results.
+
+    source: a path, bytes, a file object or an onnx.ModelProto.
+    path: where the new model goes.
+    data: a folder of samples (docs/QUANTIZING.md), or a list of dicts of arrays by the names of inputs. None makes up
+        random ones, which are good enough to see that it works, and not for int8 that is used.
+    given: see `QuantizeOptions`.
+    """
+    options = QuantizeOptions(**given)
+    with stages("quantizing") as progress:
+        return _quantize(source, Path(path), data, options, progress.stage)
+
+
+def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell: Tell) -> QuantizationReport:
+    tell("reading", 0.0)
+    pipeline = open_pipeline(source, LoadOptions(device=options.device))
+    original = pipeline.read()
+    _check(original, options)
+    specs = signature(original.graph, untraced(original.graph)).inputs
+    sizes = likely_sizes(pipeline.program(), options.sizes)
+    samples, made_up = _samples(data, specs, sizes, options)
+    model, version = _prepared(original, options)
+    narrowing = _narrowing(model, version, samples, options, tell)
+    if not narrowing.candidates:
+        raise UnsupportedModelError(
+            f"nothing in this model can become {options.to}", file=original.file, hint=_needs(options.to)
+        )
+    few = samples[:MEASURED]
+    whole = load(source, device=options.device, threads=options.threads)
+    choice = _Choice(model, narrowing, options, tell)
+    narrowed = choice.made(whole, few)
+    written = _as_file(model, narrowed, version)
+    write_file(written, write_model(replace(written, graph=replace(narrowed, initializers={}))), path)
+    tell("measuring", 0.9)
+    outputs: tuple[OutputError, ...] = ()
+    times = None
+    inside: Mapping[str, float] = {}
+    if options.measure:
+        after = GraphValues(written, narrowed, _common(narrowed, narrowing.candidates), few[0], options.device)
+        inside = value_errors(narrowing.values, after, few)
+        del narrowing, after
+        result = load(path, device=options.device, threads=options.threads)
+        outputs = output_errors(whole, result, few)
+        times = run_times(whole, result, few[0])
+    external = open_pipeline(path, LoadOptions(device=options.device)).read().external
+    before_bytes = pipeline.files.opened.size + sum(map(len, original.external.values()))
+    return QuantizationReport(
+        path,
+        options.to,
+        options.written,
+        len(samples),
+        made_up,
+        version,
+        choice.layers(inside),
+        outputs,
+        Sizes(before_bytes, file_bytes(path, external)),
+        times,
+    )
+
+
+def _common(graph: Graph, names: Sequence[str]) -> list[str]:
+    known = value_names(graph)
+    return [name for name in names if name in known]
+
+
+def _check(model: OnnxModel, options: QuantizeOptions) -> None:
+    node = quantised_node(model.graph)
+    if node is not None:
+        raise UnsupportedModelError(
+            f"the model is quantised already: {node.op} computes with integers that stand for numbers",
+            file=model.file,
+            node=node.name,
+            hint=f"start from the model in float32 to get {options.to}",
+        )
+
+
+def _needs(to: str) -> str:
+    if to == INT8:
+        return "it needs convolutions or products whose weights are constants of float32"
+    if to == INT4:
+        return "it needs products whose weights are constants with at least a block in each row; see --block"
+    return "it needs values of float32"
+
+
+def _samples(
+    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions
+) -> tuple[Sequence[Sample], bool]:
+    if data is None:
+        return made_up_samples(specs, sizes, min(options.samples, MEASURED), options.seed), True
+    if isinstance(data, (str, Path)):
+        return folder_samples(Path(data), specs, options.samples, options.pictures), False
+    given = list(data)[: options.samples]
+    if not given or not all(isinstance(sample, Mapping) for sample in given):
+        raise InputError("data must be a folder, or a list of dicts of arrays by the names of inputs, at least one")
+    return given, False
+
+
+def _prepared(original: OnnxModel, options: QuantizeOptions) -> tuple[OnnxModel, int]:
+    """The model with layers that are nodes with constant weights, in an opset that has what is needed."""
+    graph = original.graph
+    if original.ir_version < SEPARATE_WEIGHTS:
+        graph = with_fixed_weights(graph)
+    newest = max(newest_version(graph), original.opsets.get(STANDARD, 1))
+    graph = with_shown_outputs(graph, newest)
+    graph, version = _in_opset(graph, newest, options)
+    graph = with_folded_normalisation(with_folded(graph, weight_operands(graph)))
+    return replace(original, graph=graph, opsets={**original.opsets, STANDARD: version}), version
+
+
+def _in_opset(graph: Graph, newest: int, options: QuantizeOptions) -> tuple[Graph, int]:
+    if options.to == INT8:
+        wanted, needed = max(newest, PER_CHANNEL), newest
+    elif options.written == STANDARD_FORM:
+        wanted = needed = max(newest, STANDARD_SINCE)
+    else:
+        wanted = needed = newest
+    ranks = {name: len(type.shape) for name, type in value_types(graph).items() if type.shape is not None}
+    try:
+        return upgraded(graph, wanted, ranks), wanted
+    except UnsupportedModelError:
+        if wanted == needed:
+            raise
+        return upgraded(graph, needed, ranks), needed  # com.microsoft has scales along an axis in any opset
+
+
+def _narrowing(
+    model: OnnxModel, version: int, samples: Sequence[Sample], options: QuantizeOptions, tell: Tell
+) -> Narrowing:
+    if options.to == INT8:
+        return Integers(model, version, samples, options, tell)
+    return Blocks(model, version, samples, options)
+
+
+class _Choice:
+    """Which layers are narrowed, and why the others are not."""
+
+    def __init__(self, model: OnnxModel, narrowing: Narrowing, options: QuantizeOptions, tell: Tell) -> None:
+        self._model = model
+        self._narrowing = narrowing
+        self._options = options
+        self._tell = tell
+        self.reasons: dict[str, str] = {}
+        self.errors: dict[str, LayerError] = {}
+
+    def made(self, whole: Runs, samples: Sequence[Sample]) -> Graph:
+        """The graph with all layers narrowed that may be."""
+        options, candidates = self._options, self._narrowing.candidates
+        for pattern, names in matching(self._model.graph, candidates, options.keep).items():
+            if not names:
+                raise InputError(f"--keep {pattern}: no layer has such a name", hint="see the names with --json")
+            self.reasons.update(dict.fromkeys(names, f"kept by {pattern}"))
+        self._tell("measuring layers", 0.4)
+        shadows = self._narrowing.shadows() if options.measure or options.leave or options.budget else None
+        if shadows is not None:
+            self.errors = layer_errors(self._model, shadows, samples, options.device)
+        if options.leave:
+            for name in out_of_line(self.errors):
+                self.reasons.setdefault(name, "its error is out of line")
+        graph = self._narrowing.graph(self.reasons.keys())
+        if options.budget is None:
+            return graph
+        return self._within_budget(graph, whole, samples, options.budget)
+
+    def _within_budget(self, graph: Graph, whole: Runs, samples: Sequence[Sample], budget: float) -> Graph:
+        """Leave the worst layers as they are, as few of them as will do."""
+        worst = [name for name in by_error(self.errors) if name not in self.reasons]
+        if self._error(graph, whole, samples) <= budget:
+            return graph
+        low, high = 0, len(worst)  # `low` are too few, `high` are enough
+        best = self._narrowing.graph({*self.reasons, *worst})
+        while high - low > 1:
+            self._tell(f"trying {len(worst) - (low + high) // 2} layers", 0.5)
+            middle = (low + high) // 2
+            graph = self._narrowing.graph({*self.reasons, *worst[:middle]})
+            if self._error(graph, whole, samples) <= budget:
+                high, best = middle, graph
+            else:
+                low = middle
+        self.reasons.update(dict.fromkeys(worst[:high], "left for the budget"))
+        return best
+
+    def _error(self, graph: Graph, whole: Runs, samples: Sequence[Sample]) -> float:
+        runner = GraphRunner(self._model, graph, self._options.device, self._options.threads)
+        return max((each.error for each in output_errors(whole, runner, samples)), default=0.0)
+
+    def layers(self, inside: Mapping[str, float]) -> tuple[LayerReport, ...]:
+        nodes = {name: node for node in self._model.graph.nodes for name in node.outputs}
+        return tuple(
+            LayerReport(
+                nodes[name].name,
+                nodes[name].op,
+                name,
+                name not in self.reasons,
+                self.reasons.get(name, ""),
+                self.errors.get(name),
+                inside.get(name),
+            )
+            for name in self._narrowing.candidates
+        )
+
+
+def _as_file(model: OnnxModel, graph: Graph, version: int) -> OnnxModel:
+    """The model as its file says it."""
+    domains = {node.domain for node in graph.nodes}
+    opsets = {**model.opsets, STANDARD: version, **({MICROSOFT: 1} if MICROSOFT in domains else {})}
+    least = next((ir for opset, ir in IR_VERSIONS.items() if version >= opset), SEPARATE_WEIGHTS)
+    return replace(model, graph=graph, opsets=opsets, ir_version=max(model.ir_version, least), external={})
