@@ -107,7 +107,9 @@ def branch(
             return list(then() if all(flags) else otherwise())
     first, second = trace.body([], then), trace.body([], otherwise)
     types = [join_types(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
-    if equality is not None and any(isinstance(type, TensorType) and type.shape is None for type in types):
+    of_data = equality is not None and any(map(trace.depends_on_data, (equality.left, equality.right)))
+    open_rank = any(isinstance(type, TensorType) and type.shape is None for type in types)
+    if equality is not None and open_rank and not of_data:
         assume_equal(equality.left, equality.right, "a condition on sizes")
         return list(otherwise() if equality.negated else then())
     primitive = Branch(first.program, second.program)

@@ -72,6 +72,7 @@ class Trace:
     tensors: dict[int, Tensor] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     symbol_names: set[str] = field(default_factory=set)
+    observed: set[str] = field(default_factory=set)  # of these, in the outermost trace, those that are data
     budget: float = inf  # how many nodes may still be traced
     is_void: bool = (
         False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
@@ -334,7 +335,20 @@ class Trace:
             raise NotStaticError(f"the number of elements of {hint!r} must be known, not {size}")
         symbols = tuple(self.fresh_symbol(f"{hint}{i}" if size > 1 else hint, None) for i in range(size))
         self.emit(Observe(symbols), [tensor], [])
+        own = self.own(tensor)
+        content = np.empty(size, object)
+        content[:] = symbols
+        own.known = content.reshape(own.shape)
+        self._root().observed.update(str(symbol) for symbol in symbols)
         return symbols
+
+    def depends_on_data(self, size: Dim) -> bool:
+        """Whether a size is computed from what tensors hold, rather than from their shapes alone."""
+        observed = self._root().observed
+        return any(atom.name in observed for atom in dims.symbols(size))
+
+    def _root(self) -> Trace:
+        return self if self.parent is None else self.parent._root()
 
     def _register(self, tensor: Tensor) -> Tensor:
         self.tensors[tensor.value.number] = tensor

@@ -12,6 +12,7 @@ from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.flattened import restore_rows
 from weft.passes.fold import fold_constants
+from weft.passes.gather import gather_host_steps
 from weft.passes.hoist import hoist_products
 from weft.passes.nothing import settle_nothing
 from weft.passes.quantized import multiply_bytes
@@ -38,6 +39,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scales,
     move_shuffles,
     drop_unused,
+    gather_host_steps,
     number_values,
 )
 
