@@ -25,6 +25,7 @@ from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 TAPS = 3
+SUMMED_AS_FLOAT32 = (DType.float32, DType.float16, DType.bfloat16)
 SIZES = (2, 4)  # outputs of a tile along an axis
 WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
 _MOST_APART = 2.0**16  # the largest weight of a layer from the usual one
@@ -143,7 +144,7 @@ def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
     """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
     plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
     unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
-    return plain and unit and dtype is DType.float32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
+    return plain and unit and dtype in SUMMED_AS_FLOAT32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
 
 
 def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:

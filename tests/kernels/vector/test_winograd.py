@@ -35,17 +35,18 @@ STRICT = replace(TARGET, transformed_products=False)
 KERNELS = ((3, 3), (1, 3), (3, 1), (3,))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(30))
 def test_winograd(seed: int) -> None:
     random = np.random.default_rng(seed)
+    dtype = F32 if seed < 24 else (DType.float16, DType.bfloat16)[seed % 2]
     kernel = KERNELS[seed % len(KERNELS)]
     batch, channels, features = int(random.integers(1, 3)), int(random.choice(CHANNELS)), int(random.choice(CHANNELS))
     sizes = [int(size) for size in random.integers(3, 24, len(kernel))]
     pads = [(int(before), int(after)) for before, after in random.integers(0, 3, (len(kernel), 2))]
     shape = (batch, features, *(size + sum(pad) - taps + 1 for size, pad, taps in zip(sizes, pads, kernel)))
     x, w = (
-        random_array(seed, (batch, channels, *sizes), F32),
-        random_array(seed + 1, (features, channels, *kernel), F32),
+        random_array(seed, (batch, channels, *sizes), dtype),
+        random_array(seed + 1, (features, channels, *kernel), dtype),
     )
     ones = (1,) * len(kernel)
     primitive, layout = Convolve(ones, ones, tuple(pads), 1), channels_last(x.ndim)
@@ -56,15 +57,15 @@ def test_winograd(seed: int) -> None:
         names[2] = dims.symbol("h", 3)
         bound["h"] = sizes[0]
         outputs[2] = names[2] + sum(pads[0]) - kernel[0] + 1
-    ending = Ending(KINDS[seed % len(KINDS)], F32, tuple(outputs), shape, 1, layout, seed)
-    result = StoredTensor(F32, tuple(outputs), layout)
+    ending = Ending(KINDS[seed % len(KINDS)], dtype, tuple(outputs), shape, 1, layout, seed)
+    result = StoredTensor(dtype, tuple(outputs), layout)
     tensor = tensor_of(x, layout, names)
     work = transformed(winograd_work, primitive, tensor, w, result, ending.epilogue, TARGET, 2 + 2 * (seed // 4 % 2))
     assert work is not None
     operands = [(x, layout), (w, row_major(w.ndim)), *ending.arrays]
     (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 4 == 0)
     wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, pads, shape)
-    assert_close(found, ending.meaning(wanted), F32, tolerance=1e-5)
+    assert_close(found, ending.meaning(wanted), dtype, tolerance=1e-5 if dtype is F32 else None)
 
 
 @pytest.mark.parametrize(("channels", "cache"), [(8, 1024), (256, TARGET.cache_bytes)])

@@ -16,7 +16,11 @@ from weft.kernels.threads.row_pieces import are_few_and_long, piece_length
 def sweep_work(sweep: Sweep, target: ThreadTarget) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces, several of long rows may be kernels each."""
     if are_few_and_long(sweep, target) and can_split(sweep):
-        return split_work(sweep, lambda lone: sweep_work(lone, target), lambda *parts: region_launch(*parts, target))
+        return split_work(
+            sweep,
+            lambda lone: sweep_work(lone, target),
+            lambda value, operands, result: region_launch(value, operands, result, target),
+        )
     length = piece_length(sweep, target) if is_lone(sweep) else None
     if length is None:
         return Work((sweep_launch(sweep, target),))

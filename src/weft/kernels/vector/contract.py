@@ -8,6 +8,7 @@ where it is constant, and packed by a kernel of its own otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,12 +19,13 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.layout import row_major
 from weft.ir.packing import Packing
-from weft.ir.scalar import Index, Load
+from weft.ir.scalar import Apply, Index, Load
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import Contraction, ContractOperand, guarded, sum_order
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.build.multiply_add import PAIRS
+from weft.kernels.build.loop_nest import choose_lanes
+from weft.kernels.build.multiply_add import PAIRS, accumulator_type
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.dot_products import HEIGHT, dot_kernel
 from weft.kernels.vector.maps import map_launch
@@ -48,7 +50,8 @@ def contract_work(
     for plan in plans:
         plan.words = PAIRS if pairs else plan.words
         plan.prepare = contraction.prepare
-    return min(plans, key=_Plan.cost).work()
+    plan = min(plans, key=_Plan.cost)
+    return plan.widened_work() if plan.widens else plan.work()
 
 
 class _Plan:
@@ -154,6 +157,32 @@ class _Plan:
         pack = pack.rebound({Reference("operand", 0): right, Reference("result", 0): space})
         launches = (pack, launch.rebound({LEFT: left, RIGHT: space}))
         return Work(launches, (Workspace(self.right.tensor.dtype, size),))
+
+    @property
+    def widens(self) -> bool:
+        """Whether elements of rows, which are read one by one, are narrower than their sums: a wide copy pays then."""
+        dtype = self.left.tensor.dtype
+        if accumulator_type(dtype) is dtype or self.left.constant is not None or self.uses_dots:
+            return False
+        return self.extent(self.columns) >= self.panels.lanes
+
+    def widened_work(self) -> Work:
+        """The same work on a wide copy of the rows."""
+        narrow, number = self.left.tensor, self.left.number
+        wide = replace(narrow, dtype=accumulator_type(narrow.dtype))
+        self.left = replace(self.left, tensor=wide)
+        work = self.work()
+        places = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(narrow.shape))
+        element = Apply("cast", (Load(0, places, narrow.dtype),), wide.dtype)
+        copy = map_launch(element, [narrow], wide, choose_lanes(self.target, (wide.dtype,)))
+        own, space = Reference("operand", number), Reference("workspace", len(work.workspaces))
+        launches = (
+            copy.rebound({Reference("operand", 0): own, Reference("result", 0): space}),
+            *(launch.rebound({own: space}) for launch in work.launches),
+        )
+        return replace(
+            work, launches=launches, workspaces=(*work.workspaces, Workspace(wide.dtype, dims.product(wide.shape)))
+        )
 
     def product(self, *, padded: bool = False) -> TiledProduct:
         grid, sums, panel = self.loop_axes() if padded else self.walks_in_place()

@@ -23,6 +23,7 @@ from weft.kernels.build.contraction import guarded
 from weft.kernels.build.convolution import Convolution, fixed, kernel_slice
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.loop_nest import choose_lanes
+from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.build.windows import Phase, needed
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
@@ -106,7 +107,7 @@ class _Builder:
         firsts = {2 + axis: window.first for axis, window in enumerate(phase) if window.first}
         starts = [window.base - low for window, low in zip(phase, source.low)]
         return TiledProduct(
-            left=self.x.dtype,
+            left=source.tensor.dtype,
             right=self.w.dtype,
             result=self.result,
             epilogue=self.epilogue,
@@ -131,14 +132,19 @@ class _Builder:
         sizes = [(size - 1) * distance + 1 for size, distance in zip(self.x.shape[2:], self.distances)]
         ranges = [needed(self.phases, axis, size) for axis, size in enumerate(sizes)]
         whole = all(low == 0 and high == size - 1 for (low, high), size in zip(ranges, self.x.shape[2:]))
-        if self.depthwise or whole:
+        if self.depthwise or (whole and not self.widens):
             return Source(self.x, Reference("operand", 0), (0,) * len(sizes))
         lows = tuple(low for low, _ in ranges)
         shape = (*self.x.shape[:2], *(high - low + 1 for low, high in ranges))
-        padded = StoredTensor(self.x.dtype, shape, channels_last(len(shape)))
-        reference = self.space(self.x.dtype, dims.product(shape))
+        padded = StoredTensor(accumulator_type(self.x.dtype), shape, channels_last(len(shape)))
+        reference = self.space(padded.dtype, dims.product(shape))
         self.launches.append(self.pad(padded, lows).rebound({Reference("result", 0): reference}))
         return Source(padded, reference, lows)
+
+    @property
+    def widens(self) -> bool:
+        """Whether elements, which products read one by one, are narrower than what they are summed up in."""
+        return accumulator_type(self.x.dtype) is not self.x.dtype and self.order is None
 
     def pad(self, padded: StoredTensor, lows: Sequence[Dim]) -> Launch:
         """Copy x into the padded input; where it has its channels last, they count as part of the last axis."""
@@ -162,6 +168,8 @@ class _Builder:
                 test = condition if test is None else Apply("logical_and", (test, condition), DType.bool)
         if test is not None:
             value = Apply("select", (test, value, Literal(0, x.dtype)), x.dtype)
+        if padded.dtype is not x.dtype:
+            value = Apply("cast", (value,), padded.dtype)
         return _bind(map_launch(value, [x], padded, choose_lanes(self.target, (x.dtype,))), names)
 
     # -- the weights -------------------------------------------------------------------------------------------------

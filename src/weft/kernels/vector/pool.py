@@ -20,10 +20,12 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_nest import Body, choose_lanes, lane_loop, loops, spread
+from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, repeat
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.vector.pool_lines import pooled_lines
+from weft.kernels.vector.turned_results import turned_work
 
 SMALL_WINDOW = 16  # elements
 MOST_VECTORS = 4
@@ -33,10 +35,15 @@ def pool_work(
     primitive: Pool, operand: StoredTensor, result: StoredTensor, target: VectorTarget, epilogue: Epilogue | None = None
 ) -> Work:
     """References count the operand, then the epilogue's."""
-    launch = pooled_lines(primitive, operand, result, epilogue, target)
-    if launch is None:
-        launch = _Pooling(primitive, operand, result, epilogue, target).launch()
-    return Work((launch,))
+
+    def along_channels(made: StoredTensor, ending: Epilogue | None) -> Work | None:
+        found = pooled_lines(primitive, operand, made, ending, target)
+        return None if found is None else Work((found,))
+
+    work = turned_work(along_channels, result, epilogue, 1, target)
+    if work is None:
+        work = Work((_Pooling(primitive, operand, result, epilogue, target).launch(),))
+    return work
 
 
 class _Pooling:
@@ -55,7 +62,7 @@ class _Pooling:
         self.source = self.builder.input("in0", operand.dtype, Reference("operand", 0))
         self.epilogue_writer = EpilogueWriter(result, epilogue, self.builder, 1)
         self.kind = "sum" if primitive.kind == "sum" else "maximum"
-        self.wide = wide_dtype(self.kind, operand.dtype)
+        self.wide = accumulator_type(wide_dtype(self.kind, operand.dtype))
         self.order = [axis for axis in result.layout.order if result.shape[axis] != 1] or [result.layout.order[-1]]
         lanes = choose_lanes(target, [self.wide], widest=8)
         length = estimate(result.shape[self.order[-1]])

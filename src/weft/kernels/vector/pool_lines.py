@@ -11,6 +11,7 @@ from weft.ir.program import Pool
 from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
 from weft.kernels.build.loop_nest import choose_lanes
+from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.build.windows import Phase, Window
 from weft.kernels.lower.kernel_builder import assign, define
 from weft.kernels.lower.tensors import Epilogue, Launch, StoredTensor
@@ -29,7 +30,7 @@ def pooled_lines(
         return None
     small = all(isinstance(size, int) and size <= _MOST_TAPS for size in primitive.window)
     apart = operand.layout.order[-1] != _CHANNEL or result.layout.order[-1] != _CHANNEL
-    lanes = choose_lanes(target, [wide_dtype(primitive.kind, operand.dtype)], widest=8)
+    lanes = choose_lanes(target, [accumulator_type(wide_dtype(primitive.kind, operand.dtype))], widest=8)
     if not small or apart or estimate(operand.shape[_CHANNEL]) * 2 < lanes:
         return None
     windows = zip(result.shape[2:], primitive.pads, primitive.strides, primitive.dilations, primitive.window)
@@ -55,7 +56,7 @@ class _PooledLines(PixelLines):
     ) -> None:
         super().__init__(phase, x, result, epilogue, lanes, target)
         self.kind = kind
-        self.type = wide_dtype(kind, x.dtype)
+        self.type = accumulator_type(wide_dtype(kind, x.dtype))
 
     def add_operands(self) -> None:
         pass

@@ -22,7 +22,11 @@ LONG_ACROSS = 256  # elements of a row, each on a line of its own, that do not s
 def sweep_work(sweep: Sweep, target: VectorTarget) -> Work:
     """The kernels of a sweep; a lone reduction may be cut into pieces, and several across memory be kernels each."""
     if _goes_across(sweep) and can_split(sweep):
-        return split_work(sweep, lambda lone: sweep_work(lone, target), lambda *parts: region_launch(*parts, target))
+        return split_work(
+            sweep,
+            lambda lone: sweep_work(lone, target),
+            lambda value, operands, result: region_launch(value, operands, result, target),
+        )
     place = _where_to_cut(sweep)
     if place is None:
         return Work((sweep_launch(sweep, target),))

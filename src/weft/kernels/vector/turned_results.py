@@ -1,4 +1,4 @@
-"""Convolutions whose results are not to have their channels as neighbours: computed as if they were, then turned.
+"""Convolutions and pools whose results shall not have their channels as neighbours: as if they should, then turned.
 
 Vectors are of channels. Written to where their elements lie far apart, each would be as many writes as it has elements,
 and transformed tiles would not do.
@@ -21,28 +21,34 @@ from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work, 
 from weft.kernels.vector.maps import map_launch
 
 Build = Callable[[Convolution, VectorTarget, int | None], Work | None]
+Ended = Callable[[StoredTensor, Epilogue | None], Work | None]  # by a result and an epilogue
 _FEWEST = 4  # channels that are worth it
-_PRODUCT_OPERANDS = 2
 
 
 def turning(build: Build) -> Build:
     """The same work with its result turned where that pays."""
 
     def work(convolution: Convolution, target: VectorTarget, tile: int | None) -> Work | None:
-        last = channels_last(len(convolution.result.shape))
-        if not _pays(convolution.result):
-            return build(convolution, target, tile)
-        epilogue = convolution.epilogue
-        early = epilogue if epilogue is None or _reads_channels(epilogue, convolution.result) else None
-        made = replace(convolution.result, layout=last)
-        if early is None and epilogue is not None:
-            made = replace(made, dtype=_held_dtype(epilogue))
-        inner = build(replace(convolution, result=made, epilogue=early), target, tile)
-        if inner is None:
-            return None
-        return _turned(inner, made, convolution.result, None if early is epilogue else epilogue, target)
+        def ended(result: StoredTensor, epilogue: Epilogue | None) -> Work | None:
+            return build(replace(convolution, result=result, epilogue=epilogue), target, tile)
+
+        return turned_work(ended, convolution.result, convolution.epilogue, 2, target)
 
     return work
+
+
+def turned_work(
+    build: Ended, result: StoredTensor, epilogue: Epilogue | None, operands: int, target: VectorTarget
+) -> Work | None:
+    """What `build` gives for a result, turned where that pays; the epilogue's operands come after so many others."""
+    if not _pays(result):
+        return build(result, epilogue)
+    early = epilogue if epilogue is None or _reads_channels(epilogue, result) else None
+    made = replace(result, layout=channels_last(len(result.shape)))
+    if early is None and epilogue is not None:
+        made = replace(made, dtype=_held_dtype(epilogue))
+    work = build(made, early)
+    return None if work is None else _turned(work, made, result, None if early else epilogue, operands, target)
 
 
 def _pays(result: StoredTensor) -> bool:
@@ -65,24 +71,29 @@ def _held_dtype(epilogue: Epilogue) -> DType:
 
 
 def _turned(
-    work: Work, made: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, target: VectorTarget
+    work: Work,
+    made: StoredTensor,
+    result: StoredTensor,
+    epilogue: Epilogue | None,
+    before: int,
+    target: VectorTarget,
 ) -> Work:
     """The result of a work, as it was made, in the layout that is wanted, with what an epilogue makes of it."""
     space = Reference("workspace", len(work.workspaces))
     places = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
     element: Scalar = Load(0, places, made.dtype)
-    operands = [made]
+    read = [made]
     moved = {Reference("operand", 0): space}
     if epilogue is not None:
         later = rebuild(epilogue.expression, lambda load: replace(load, operand=1 + load.operand))
         element = with_held(later, {AT_HAND: element})
-        operands += epilogue.operands
+        read += epilogue.operands
         moved |= {
-            Reference("operand", 1 + number): Reference("operand", _PRODUCT_OPERANDS + number)
+            Reference("operand", 1 + number): Reference("operand", before + number)
             for number in range(len(epilogue.operands))
         }
     lanes = choose_lanes(target, (*computed_dtypes(element), result.dtype))
-    turn = map_launch(element, operands, result, lanes).rebound(moved)
+    turn = map_launch(element, read, result, lanes).rebound(moved)
     launches = (*(launch.rebound({Reference("result", 0): space}) for launch in work.launches), turn)
     spaces = (*work.workspaces, Workspace(made.dtype, dims.product(made.shape)))
     return replace(work, launches=launches, workspaces=spaces)

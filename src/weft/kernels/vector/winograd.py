@@ -31,7 +31,7 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, split_index
-from weft.kernels.build.multiply_add import multiply_add
+from weft.kernels.build.multiply_add import multiply_add, widened
 from weft.kernels.lower.expressions import both
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.memoize import memoized
@@ -200,7 +200,7 @@ class _Builder:
 
     def transform_input(self) -> Launch:
         kernel = _Loops("winograd_input", self, self.channels)
-        x = kernel.builder.input("x", DType.float32, LEFT)
+        x = kernel.builder.input("x", self.x.dtype, LEFT)
         out = kernel.builder.output("out", DType.float32, TAKEN)
         flags = kernel.builder.output("flags", DType.bool, FLAGS)
         watch = Watch(self.target, kernel.builder, self.sizes, self.sides)
@@ -213,7 +213,7 @@ class _Builder:
                 for at, size in zip(places, sizes) if not inside else ():
                     mask = both(mask, both(_less(-1, at), _less(at, size)))
                 at = offset(strides, [kernel.places[0], kernel.channel(panel), *places])
-                return fetch(x, at, mask=mask)
+                return widened(fetch(x, at, mask=mask), DType.float32)
 
             lines = TransformLines(self.target, kernel.builder)
             tile = _tile(self.sides, lambda place: lines.keep(load(place)))
@@ -250,7 +250,7 @@ class _Builder:
         kernel = _Loops("winograd_output", self, self.features)
         products = kernel.builder.input("in", DType.float32, PRODUCTS)
         sources = _Sources(
-            kernel.builder.input("x", DType.float32, LEFT),
+            kernel.builder.input("x", self.x.dtype, LEFT),
             kernel.builder.input("weights", DType.float32, WEIGHTS),
             kernel.builder.local("tile", DType.float32, prod(self.sizes) * self.lanes),
             kernel.builder.local("patch", DType.float32, self.points * _CHANNELS_EACH),
@@ -349,7 +349,7 @@ class _Builder:
         for at, size in zip(places, sizes):
             mask = both(mask, both(_less(-1, at), _less(at, size)))
         fetched = fetch(sources.x, offset(strides, [kernel.places[0], channel + near, *places]), mask=mask)
-        fill = put(sources.patch, position * _CHANNELS_EACH + near, fetched)
+        fill = put(sources.patch, position * _CHANNELS_EACH + near, widened(fetched, DType.float32))
         vectors = repeat(vector, 0, dims.ceildiv(count, self.lanes), 1, (fill,))
         return repeat(position, 0, self.points, 1, (vectors,))
 
