@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from math import gcd
+from operator import attrgetter
 from typing import Any, Union
 
 from weft.errors import WeftError
+from weft.ir.atoms import Atom as Atom
+from weft.ir.atoms import Axis as Axis
+from weft.ir.atoms import Compound as Compound
+from weft.ir.atoms import Symbol as Symbol
+from weft.ir.interned import Interned
 from weft.records import dataclass
 
 Dim = Union[int, "Expr"]
@@ -42,46 +48,6 @@ class UndecidedError(WeftError):
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
-    """A size known only at run time, within [low, high]."""
-
-    name: str
-    low: int | None = 1
-    high: int | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The loop variable of a map's output dimension `position`: 0 <= Axis < size."""
-
-    position: int
-    size: Dim
-
-    def __str__(self) -> str:
-        return f"i{self.position}"
-
-
-@dataclass(frozen=True, slots=True)
-class Compound:
-    """An operation that does not simplify: `//` and `%` (flooring, like Python's), `min`, `max`."""
-
-    operation: str
-    left: Dim
-    right: Dim
-
-    def __str__(self) -> str:
-        if self.operation in ("min", "max"):
-            return f"{self.operation}({self.left}, {self.right})"
-        return f"{_parenthesized(self.left)} {self.operation} {_parenthesized(self.right)}"
-
-
-Atom = Union[Symbol, Axis, Compound]
-
-
-@dataclass(frozen=True, slots=True)
 class Equality:
     """Whether two sizes are equal (or, with `negated`, differ), where that is known only at run time."""
 
@@ -94,39 +60,48 @@ class Equality:
 
 
 class Expr:
-    """A polynomial that is not a plain int. Build it with operators, `symbol` and `axis`; it is immutable."""
+    """A polynomial that is not a plain int. Build it with operators, `symbol` and `axis`; it is immutable.
 
-    __slots__ = ("_hash", "terms")
+    There is one object for each polynomial, which keeps what is often asked of it.
+    """
 
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        self._hash = hash(terms)
+    __slots__ = ("__weakref__", "_atoms", "_bounds", "_names", "_symbols", "_text", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+    _atoms: frozenset[Atom] | None
+    _bounds: Interval | None
+    _names: frozenset[str] | None
+    _symbols: frozenset[Symbol] | None
+    _text: str | None
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Expr):
-            return self is other or (self._hash == other._hash and self.terms == other.terms)
-        return False if isinstance(other, int) else NotImplemented  # what is neither may know how to compare with it
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(cls, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
+        entry = _find_expr(terms)
+        found = None if entry is None else entry()
+        if found is not None:
+            return found
+        made = object.__new__(cls)
+        made.terms = terms
+        made._atoms = made._bounds = made._names = made._symbols = made._text = None
+        return _EXPRS.keep(terms, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Expr, (self.terms,)  # hashes of names differ between processes
+        return Expr, (self.terms,)
 
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
-        return _add(self, other)
+        return _add(self, other) if other != 0 else self
 
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return Expr(tuple((monomial, -coefficient) for monomial, coefficient in self.terms))
+        return Expr(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
 
     def __sub__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
-        return self + (-other)
+        if isinstance(other, int):
+            return _add(self, -other) if other else self
+        return _subtract(self, other)
 
     def __rsub__(self, other: Dim) -> Dim:
         return -self + other
@@ -134,7 +109,7 @@ class Expr:
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, Expr)):
             return NotImplemented
-        return _multiply_exprs(self, other)
+        return _multiply_exprs(self, other) if other != 1 else self
 
     __rmul__ = __mul__
 
@@ -163,6 +138,13 @@ class Expr:
         return not decide_less(self, other) if isinstance(other, (int, Expr)) else NotImplemented
 
     def __str__(self) -> str:
+        if self._text is None:
+            self._text = self._written()
+        return self._text
+
+    __repr__ = __str__
+
+    def _written(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms:
             factors = [_factor(atom, alone=len(monomial) == 1 and coefficient == 1) for atom in monomial]
@@ -173,9 +155,12 @@ class Expr:
             parts.append(f" {sign} {text}" if parts else (f"-{text}" if sign == "-" else text))
         return "".join(parts)
 
-    __repr__ = __str__
+
+_EXPRS: Interned[Expr] = Interned()
+_find_expr = _EXPRS.find
 
 
+@lru_cache(maxsize=65536)
 def symbol(name: str, low: int | None = 1, high: int | None = LARGEST_SIZE) -> Expr:
     """A named size within [low, high]; a run checks that its inputs keep to that."""
     return Expr((((Symbol(name, low, high),), 1),))
@@ -276,11 +261,16 @@ def is_at_least(a: Dim, b: Dim) -> bool:
     return low is not None and low >= 0
 
 
-@lru_cache(maxsize=65536)
 def bounds(dim: Dim) -> Interval:
     """An interval that holds the value for every assignment; None means unbounded."""
     if isinstance(dim, int):
         return dim, dim
+    if dim._bounds is None:
+        dim._bounds = _find_bounds(dim)
+    return dim._bounds
+
+
+def _find_bounds(dim: Expr) -> Interval:
     low, high = _tight_interval(dim)
     loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
     if loops:  # i < n is lost in plain interval arithmetic: put the extremes in, too
@@ -313,33 +303,42 @@ def _parts(dim: Expr) -> int:
 
 def symbols(dim: Dim) -> frozenset[Symbol]:
     """The named symbols that occur anywhere in `dim`."""
-    return _NOTHING if isinstance(dim, int) else _symbols(dim)
+    if isinstance(dim, int):
+        return _NO_SYMBOLS
+    if dim._symbols is None:
+        dim._symbols = frozenset(atom for atom in atoms(dim) if isinstance(atom, Symbol))
+    return dim._symbols
 
 
-_NOTHING: frozenset[Symbol] = frozenset()
+def symbol_names(dim: Dim) -> frozenset[str]:
+    """The names of these symbols."""
+    if isinstance(dim, int):
+        return _NO_NAMES
+    if dim._names is None:
+        dim._names = frozenset(symbol.name for symbol in symbols(dim))
+    return dim._names
 
 
-@lru_cache(maxsize=65536)
-def _symbols(dim: Expr) -> frozenset[Symbol]:
-    return frozenset(atom for atom in _atoms(dim) if isinstance(atom, Symbol))
+_NO_SYMBOLS: frozenset[Symbol] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
+_NO_ATOMS: frozenset[Atom] = frozenset()
 
 
 def atoms(dim: Dim) -> frozenset[Atom]:
     """Every atom in `dim`, inside compounds and axis sizes too."""
-    return frozenset() if isinstance(dim, int) else _atoms(dim)
-
-
-@lru_cache(maxsize=65536)
-def _atoms(dim: Expr) -> frozenset[Atom]:
-    found: set[Atom] = set()
-    for atom in _top_atoms(dim):
-        found.add(atom)
-        match atom:
-            case Compound(_, left, right):
-                found |= atoms(left) | atoms(right)
-            case Axis(_, size):
-                found |= atoms(size)
-    return frozenset(found)
+    if isinstance(dim, int):
+        return _NO_ATOMS
+    if dim._atoms is None:
+        found: set[Atom] = set()
+        for atom in _top_atoms(dim):
+            found.add(atom)
+            match atom:
+                case Compound(_, left, right):
+                    found |= atoms(left) | atoms(right)
+                case Axis(_, size):
+                    found |= atoms(size)
+        dim._atoms = frozenset(found)
+    return dim._atoms
 
 
 def is_uneven(dim: Dim, position: int) -> bool:
@@ -377,8 +376,36 @@ def fold(dim: Dim, leaf: Callable[[Symbol | Axis], Any], functions: Mapping[str,
 
 def substitute(dim: Dim, replace: Callable[[Symbol | Axis], Dim]) -> Dim:
     """Put other dims in the place of symbols and axes, simplifying again."""
-    result: Dim = fold(dim, replace, _SYMBOLIC)
-    return result
+    if isinstance(dim, int):
+        return dim
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        term: Dim = coefficient
+        for atom in monomial:
+            if isinstance(atom, Compound):
+                function = _SYMBOLIC[atom.operation]
+                factor = function(substitute(atom.left, replace), substitute(atom.right, replace))
+            else:
+                factor = replace(atom)
+            term = factor * term
+        _accumulate(total, term)
+    return _from_terms(total)
+
+
+def weighted_sum(weights: Iterable[Dim], values: Iterable[Dim]) -> Dim:
+    """The sum of the products of pairs."""
+    total: dict[Monomial, int] = {}
+    for weight, value in zip(weights, values):
+        _accumulate(total, value * weight)
+    return _from_terms(total)
+
+
+def _accumulate(total: dict[Monomial, int], dim: Dim) -> None:
+    if isinstance(dim, int):
+        total[()] = total.get((), 0) + dim
+        return
+    for monomial, coefficient in dim.terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -402,20 +429,34 @@ _SYMBOLIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 @lru_cache(maxsize=65536)
 def _add(a: Expr, b: Dim) -> Dim:
+    if isinstance(b, int):
+        *others, (last, constant) = a.terms
+        if last:
+            return Expr((*a.terms, ((), b)))
+        return Expr((*others, ((), constant + b)) if constant + b else tuple(others))
     total = dict(a.terms)
-    for monomial, coefficient in _terms(b):
+    for monomial, coefficient in b.terms:
         total[monomial] = total.get(monomial, 0) + coefficient
     return _from_terms(total)
 
 
 @lru_cache(maxsize=65536)
+def _subtract(a: Expr, b: Expr) -> Dim:
+    total = dict(a.terms)
+    for monomial, coefficient in b.terms:
+        total[monomial] = total.get(monomial, 0) - coefficient
+    return _from_terms(total)
+
+
+@lru_cache(maxsize=65536)
 def _multiply_exprs(a: Expr, b: Dim) -> Dim:
+    if isinstance(b, int):
+        return Expr(tuple([(monomial, coefficient * b) for monomial, coefficient in a.terms])) if b else 0
     total: dict[Monomial, int] = {}
-    others = _terms(b)
-    if len(a.terms) * len(others) > MOST_TERMS:
+    if len(a.terms) * len(b.terms) > MOST_TERMS:
         raise UndecidedError(f"a product of sizes has more than {MOST_TERMS} terms")
     for left, x in a.terms:
-        for right, y in others:
+        for right, y in b.terms:
             monomial = tuple(sorted(left + right, key=_atom_order)) if left and right else left or right
             total[monomial] = total.get(monomial, 0) + x * y
     return _from_terms(total)
@@ -428,24 +469,28 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _from_terms(total: dict[Monomial, int]) -> Dim:
-    kept = [(monomial, coefficient) for monomial, coefficient in total.items() if coefficient]
-    if not kept:
+    kept = [term for term in total.items() if term[1]]
+    if len(kept) > 1:
+        if len(kept) > MOST_TERMS:
+            raise UndecidedError(f"a sum of sizes has more than {MOST_TERMS} terms")
+        kept.sort(key=_term_order)
+    elif not kept:
         return 0
-    if len(kept) == 1 and kept[0][0] == ():
+    elif not kept[0][0]:
         return kept[0][1]
-    if len(kept) > MOST_TERMS:
-        raise UndecidedError(f"a sum of sizes has more than {MOST_TERMS} terms")
-    kept.sort(key=_term_order)
     return Expr(tuple(kept))
 
 
 def _term_order(term: tuple[Monomial, int]) -> tuple[int, tuple[str, ...]]:
-    return -len(term[0]), tuple(map(_atom_order, term[0]))
+    return _monomial_order(term[0])
 
 
 @lru_cache(maxsize=65536)
-def _atom_order(atom: Atom) -> str:
-    return f"{type(atom).__name__}:{atom}"
+def _monomial_order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    return -len(monomial), tuple([atom.order for atom in monomial])
+
+
+_atom_order = attrgetter("order")
 
 
 def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
@@ -634,8 +679,3 @@ def _atom_interval(atom: Atom) -> Interval:
 def _factor(atom: Atom, *, alone: bool) -> str:
     divides = isinstance(atom, Compound) and atom.operation in ("//", "%")
     return f"({atom})" if divides and not alone else str(atom)
-
-
-def _parenthesized(dim: Dim) -> str:
-    text = str(dim)
-    return f"({text})" if " " in text or "*" in text or text.startswith("-") else text

@@ -9,7 +9,6 @@ whether it depends on the lane.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Union
 
 from weft.ir import dims
@@ -401,12 +400,7 @@ def is_varying(code: Code) -> bool:
 
 def dims_vary(value: Dim) -> bool:
     """Whether index arithmetic depends on the lane."""
-    return not isinstance(value, int) and _depends_on_lane(value)
-
-
-@lru_cache(maxsize=65536)
-def _depends_on_lane(value: Expr) -> bool:
-    return any(symbol.name == LANE for symbol in dims.symbols(value))
+    return LANE in dims.symbol_names(value)
 
 
 def walk_code(code: Code) -> Iterator[Code]:

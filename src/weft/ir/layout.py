@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from weft.ir.dims import Dim
+from weft.ir.dims import Dim, weighted_sum
 from weft.ir.types import Shape
 from weft.records import dataclass
 
@@ -17,12 +18,17 @@ class Layout:
 
     def strides(self, shape: Shape) -> tuple[Dim, ...]:
         """Elements between neighbours along each axis."""
-        strides: list[Dim] = [1] * len(shape)
-        step: Dim = 1
-        for axis in reversed(self.order):
-            strides[axis] = step
-            step = step * shape[axis]
-        return tuple(strides)
+        return _strides(self.order, shape)
+
+
+@lru_cache(maxsize=4096)
+def _strides(order: tuple[int, ...], shape: Shape) -> tuple[Dim, ...]:
+    strides: list[Dim] = [1] * len(shape)
+    step: Dim = 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
 
 
 def row_major(rank: int) -> Layout:
@@ -36,7 +42,4 @@ def channels_last(rank: int) -> Layout:
 
 def offset(strides: Sequence[Dim], indices: Sequence[Dim]) -> Dim:
     """Where the element at `indices` lies."""
-    total: Dim = 0
-    for stride, index in zip(strides, indices):
-        total = total + stride * index
-    return total
+    return weighted_sum(strides, indices)
