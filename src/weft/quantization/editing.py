@@ -50,10 +50,20 @@ class GraphEdit:
         domain: str = STANDARD,
     ) -> str:
         """A node with one output, which has this name or one like it; gives the name."""
-        name = self.fresh(output)
+        return self.give(op, inputs, self.fresh(output), attributes, domain)
+
+    def give(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        attributes: Mapping[str, Attribute] | None = None,
+        domain: str = STANDARD,
+    ) -> str:
+        """A node that gives a value of this very name."""
         version = 1 if domain == MICROSOFT else self._version
-        self.nodes.append(Node(op, domain, version, self.fresh(name), tuple(inputs), (name,), attributes or {}))
-        return name
+        self.nodes.append(Node(op, domain, version, self.fresh(output), tuple(inputs), (output,), attributes or {}))
+        return output
 
     def again(self, node: Node) -> str:
         """Another node like one with a single output, beside it; gives the name of what it gives."""

@@ -10,17 +10,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, OnnxModel
 from weft.quantization.blocks import BlockForm, in_blocks, shadow_blocks
-from weft.quantization.calibrate import observed_ranges
+from weft.quantization.calibrate import observed_ranges, seen_values
+from weft.quantization.halves import half_weights, in_halves, narrow_nodes, with_half_weights
 from weft.quantization.integers import in_integers, plan_integers, shadow_integers
 from weft.quantization.layers import NarrowedLayer, find_layers
-from weft.quantization.options import QuantizeOptions
+from weft.quantization.options import BF16, FP16, QuantizeOptions
 from weft.quantization.preparing import constants
 from weft.quantization.ranges import CodeScale, code_scale
 from weft.quantization.running import GraphValues, Sample
 from weft.quantization.sensitivity import Shadows
 
+HALF_TYPES = {FP16: DType.float16, BF16: DType.bfloat16}
 Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
@@ -100,6 +103,59 @@ class Blocks:
 
     def shadows(self) -> Shadows:
         return shadow_blocks(self._graph, self._layers, self._form, self._version)
+
+
+class Halves:
+    """float16 or bfloat16 for all that stands it: what the nodes are is seen in runs."""
+
+    def __init__(
+        self, model: OnnxModel, version: int, samples: Sequence[Sample], options: QuantizeOptions, tell: Tell
+    ) -> None:
+        self._graph = model.graph
+        self._version = version
+        self._dtype = HALF_TYPES[options.to]
+        names = [name for node in model.graph.nodes for name in node.outputs if name]
+        self.values = GraphValues(model, model.graph, names, samples[0], options.device)
+        self._seen = seen_values(model.graph, self.values, samples, tell)
+        self._nodes = narrow_nodes(model.graph, self._seen, self._dtype)
+
+    @property
+    def candidates(self) -> Sequence[str]:
+        return [node.outputs[0] for node in self._nodes]
+
+    def graph(self, kept: Collection[str]) -> Graph:
+        chosen = [node for node in self._nodes if node.outputs[0] not in kept]
+        return in_halves(self._graph, chosen, self._seen, self._dtype, self._version)
+
+    def shadows(self) -> None:
+        return None
+
+
+class HalfWeights:
+    """float16 or bfloat16 for weights alone."""
+
+    def __init__(self, model: OnnxModel, version: int, samples: Sequence[Sample], options: QuantizeOptions) -> None:
+        self._graph = model.graph
+        self._version = version
+        self._dtype = HALF_TYPES[options.to]
+        self._weights = half_weights(model.graph, self._dtype)
+        self._readers = {
+            node.outputs[0]: [name for name in node.inputs if name in self._weights]
+            for node in model.graph.nodes
+            if any(name in self._weights for name in node.inputs)
+        }
+        self.values = GraphValues(model, model.graph, self.candidates, samples[0], options.device)
+
+    @property
+    def candidates(self) -> Sequence[str]:
+        return list(self._readers)
+
+    def graph(self, kept: Collection[str]) -> Graph:
+        wide = {name for reader in kept for name in self._readers.get(reader, ())}
+        return with_half_weights(self._graph, self._dtype, wide, self._version)
+
+    def shadows(self) -> None:
+        return None
 
 
 def _fills(layer: NarrowedLayer, block: int) -> bool:

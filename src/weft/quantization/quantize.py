@@ -17,12 +17,13 @@ from weft.loading import load, open_pipeline
 from weft.opset.lower import untraced
 from weft.quantization.blocks import STANDARD_SINCE
 from weft.quantization.editing import MICROSOFT, STANDARD, with_shown_outputs
+from weft.quantization.halves import ALL_IN_BFLOAT16, BFLOAT16
 from weft.quantization.integers import PER_CHANNEL
 from weft.quantization.layers import quantised_node, weight_operands
 from weft.quantization.measure import OutputError, Sizes, Times, file_bytes, output_errors, run_times, value_errors
-from weft.quantization.narrowing import Blocks, Integers, Narrowing, matching
+from weft.quantization.narrowing import Blocks, HalfWeights, Halves, Integers, Narrowing, matching
 from weft.quantization.opsets import newest_version, upgraded
-from weft.quantization.options import INT4, INT8, STANDARD_FORM, QuantizeOptions
+from weft.quantization.options import BF16, FULL_FORM, INT4, INT8, STANDARD_FORM, WEIGHTS_FORM, QuantizeOptions
 from weft.quantization.preparing import (
     value_types,
     with_fixed_weights,
@@ -195,6 +196,8 @@ def _in_opset(graph: Graph, newest: int, options: QuantizeOptions) -> tuple[Grap
         wanted, needed = max(newest, PER_CHANNEL), newest
     elif options.written == STANDARD_FORM:
         wanted = needed = max(newest, STANDARD_SINCE)
+    elif options.to == BF16:
+        wanted = needed = max(newest, ALL_IN_BFLOAT16 if options.written == FULL_FORM else BFLOAT16)
     else:
         wanted = needed = newest
     ranks = {name: len(type.shape) for name, type in value_types(graph).items() if type.shape is not None}
@@ -211,7 +214,11 @@ def _narrowing(
 ) -> Narrowing:
     if options.to == INT8:
         return Integers(model, version, samples, options, tell)
-    return Blocks(model, version, samples, options)
+    if options.to == INT4:
+        return Blocks(model, version, samples, options)
+    if options.written == WEIGHTS_FORM:
+        return HalfWeights(model, version, samples, options)
+    return Halves(model, version, samples, options, tell)
 
 
 class _Choice:
