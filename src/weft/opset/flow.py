@@ -152,7 +152,32 @@ def loop(
     counted = count_iterations(trace, trips, condition, carries, traced)
     if counted is not None and not loose:
         return _counted_loop(counted, carries, body)
+    inside = traced.program
+    staying = [before == after for before, after in zip(inside.inputs[2 : 2 + count], inside.outputs[1 : 1 + count])]
+    if any(staying):
+        return _loop_with_less(trips, condition, carries, staying, body)
     return _emit_loop(trace, traced, trips, condition, carries, types)
+
+
+def _loop_with_less(
+    trips: Tensor,
+    condition: Tensor,
+    carries: Sequence[Tensor],
+    staying: Sequence[bool],
+    body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A loop whose body takes what it would only hand on from outside, where more is known of it."""
+
+    def fewer(iteration: Tensor, going: Tensor, *moving: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        given = iter(moving)
+        proceed, new, outputs = body(
+            iteration, going, *(carry if stays else next(given) for carry, stays in zip(carries, staying))
+        )
+        return proceed, [value for value, stays in zip(new, staying) if not stays], outputs
+
+    final, outputs = loop(trips, condition, [c for c, stays in zip(carries, staying) if not stays], fewer)
+    last = iter(final)
+    return [carry if stays else next(last) for carry, stays in zip(carries, staying)], outputs
 
 
 def _emit_loop(
