@@ -171,6 +171,10 @@ class ModelOpener:
         """The same model with some other weights."""
         return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
 
+    def with_precision(self, precision: str) -> ModelOpener:
+        """The same model in another precision."""
+        return ModelOpener(self.files, replace(self.options, precision=precision, dump=None), self._progress)
+
     def renew(self, session: Session) -> Session:
         """The model on a session's device, with these weights instead of the session's."""
         with self._within_memory():

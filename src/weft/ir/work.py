@@ -22,6 +22,8 @@ Bound = TypeVar("Bound")
 
 # -- without memory --------------------------------------------------------------------------------------------------
 
+PAIR_PRODUCTS = "pair products"  # the template of products that round their operands to bfloat16
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:

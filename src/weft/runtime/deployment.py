@@ -75,6 +75,10 @@ class Opener(Protocol):
         """The same with some other weights."""
         ...
 
+    def with_precision(self, precision: str) -> Opener:
+        """The same in another precision."""
+        ...
+
     def renew(self, session: Session) -> Session:
         """What a session with other weights is with these: what it has of use is taken over."""
         ...

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Kernel, MultiplyTiles, Statement, inner_bodies
+from weft.ir.kernel import Call, Kernel, MultiplyTiles, Statement, inner_bodies, statement_codes, walk_code
 from weft.ir.mixed import MixedProgram
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.types import TensorType
-from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
+from weft.ir.work import PAIR_PRODUCTS, HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
 
@@ -76,7 +76,7 @@ def _explain_interpreted(program: TensorProgram) -> Iterator[HostStep]:
 def narrowed_products(program: TensorProgram | CompiledProgram | MixedProgram) -> tuple[NarrowedProduct, ...]:
     """The products of a prepared program that take less of their operands than these have, in order.
 
-    It is read from the kernels themselves: from the types of the tiles that they multiply.
+    It is read from the kernels themselves: from the types of the tiles or pairs that they multiply.
     """
     match program:
         case MixedProgram(pieces=pieces):
@@ -107,6 +107,19 @@ def _narrowed_task(task: Task) -> Iterator[NarrowedProduct]:
         yield NarrowedProduct(task.origin, "tf32", task.template)
     elif DType.float16 in multiplied and DType.float16 not in given:
         yield NarrowedProduct(task.origin, DType.float16.value, task.template)
+    elif task.template == PAIR_PRODUCTS or any(_adds_pairs(launch.kernel.body) for launch in task.work.launches):
+        yield NarrowedProduct(task.origin, DType.bfloat16.value, task.template)
+
+
+def _adds_pairs(body: Sequence[Statement]) -> bool:
+    """Whether a kernel multiplies pairs of bfloat16."""
+    for statement in body:
+        for code in statement_codes(statement):
+            if any(isinstance(node, Call) and node.function == "dot2" for node in walk_code(code)):
+                return True
+        if any(_adds_pairs(inner) for inner in inner_bodies(statement)):
+            return True
+    return False
 
 
 def _multiplied(kernel: Kernel) -> set[DType]:

@@ -7,9 +7,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import DeviceFallbackError, InputError, OutOfMemoryError, WeftError, shown
+from weft.errors import (
+    DeviceFallbackError,
+    InputError,
+    OutOfMemoryError,
+    RunCancelledError,
+    RunTimeoutError,
+    WeftError,
+    shown,
+)
+from weft.interrupts import Cancellation, watched
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.arguments import not_by_name
+from weft.runtime.arguments import not_by_name, seconds_to_run
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.policy import DeviceOption, Route, route
 from weft.runtime.session import Session, on_host
@@ -65,6 +74,8 @@ class Model:
         outputs: Sequence[str] | None = None,
         keep: bool | Sequence[str] = False,
         stream: int | None = None,
+        timeout: float | None = None,
+        cancel: Cancellation | None = None,
     ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
@@ -81,7 +92,14 @@ class Model:
         stream: of CUDA, as the number that other libraries give it (torch.cuda.current_stream().cuda_stream). The run
             sees what the stream was given before, and what it is given afterwards sees the outputs that are kept;
             nobody waits on the host. Tensors of other libraries on the GPU are ordered by themselves.
+
+        timeout: seconds after which the run ends with a RunTimeoutError that says where it was.
+
+        cancel: what another thread may end the run with (`weft.Cancellation`), which then raises a RunCancelledError.
+            After both, as after Ctrl-C, the model runs again as before.
         """
+        if timeout is not None or cancel is not None:
+            return self._run_watched((inputs, outputs, keep, stream), timeout, cancel)
         given = {} if inputs is None else inputs
         if not isinstance(given, Mapping):
             raise not_by_name(given, self.file)
@@ -103,6 +121,17 @@ class Model:
             if not self._leaves(session.device, "running", error):
                 raise
             return self.run(on_host(request.bound.arrays), outputs, keep)
+
+    def _run_watched(
+        self, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None
+    ) -> dict[str, Any]:
+        if cancel is not None and not isinstance(cancel, Cancellation):
+            raise InputError(f"cancel must be a weft.Cancellation, not {shown(cancel)}", file=self.file)
+        seconds = None if timeout is None else seconds_to_run(timeout, self.file)
+        try:
+            return watched(self.run, *arguments, timeout=seconds, cancel=cancel)
+        except (RunTimeoutError, RunCancelledError) as error:
+            raise error.at(file=self.file) from None
 
     def _run_on_stream(
         self,
@@ -319,6 +348,21 @@ class Model:
         allows it and the device has such products.
         """
         return self.session().narrowed()
+
+    def deviation(self, inputs: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """How far each output of floats is from that of the same model in "float32", for inputs or for made-up ones.
+
+        It is the largest difference, as a part of the largest magnitude in float32; 0 where nothing is narrowed. The
+        model is compiled in float32 for this, which then goes.
+        """
+        from weft.runtime.generated_inputs import usual_inputs
+        from weft.runtime.options import USUAL_PRECISION
+        from weft.runtime.rounding import output_deviations
+
+        given = usual_inputs(self) if inputs is None else inputs
+        results = self.run(given)
+        exact = self.deployment.opener.with_precision(USUAL_PRECISION).open(self.device)
+        return output_deviations(results, exact, given)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.

@@ -61,15 +61,16 @@ def building_rows(build: Callable[[Sweep, Any], Work], *, keeps: bool) -> Buildi
     return work
 
 
-def building_contractions(build: Callable[[Contraction, Any], Work]) -> Building:
-    def work(request: Request[HeavyGroup, Any]) -> Work:
+def building_contractions(build: Callable[[Contraction, Any], Work | None]) -> Building:
+    def work(request: Request[HeavyGroup, Any]) -> Work | None:
         group = request.group
         assert isinstance(group.heavy.primitive, Contract)
         left, right = request.take(group.sources)
         epilogue = request.epilogue(group.epilogue)
         constants = [request.constants.get(value) for value in group.sources]
         contraction = Contraction(group.heavy.primitive, left, right, request.result, epilogue, *constants)
-        return overwriting(build(contraction, request.target), epilogue, request.result)
+        made = build(contraction, request.target)
+        return None if made is None else overwriting(made, epilogue, request.result)
 
     return work
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.ir.groups import AttentionGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import VectorTarget
+from weft.ir.work import PAIR_PRODUCTS
 from weft.kernels.build.contraction import Contraction
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.templates import Template, Templates
@@ -38,11 +39,14 @@ from weft.kernels.vector.winograd import winograd_work
 
 
 def _contract(contraction: Contraction, target: VectorTarget) -> Work:
-    """Elements of two types are bytes, or rounded ones with weights."""
-    left, right = contraction.left.dtype, contraction.right.dtype
-    if is_pair_product(left, right):
-        return pair_contract_work(contraction, target)
-    return (contract_work if left is right else dot_product_work)(contraction, target)
+    """Elements of two types are bytes."""
+    build = contract_work if contraction.left.dtype is contraction.right.dtype else dot_product_work
+    return build(contraction, target)
+
+
+def _contract_pairs(contraction: Contraction, target: VectorTarget) -> Work | None:
+    rounded = is_pair_product(contraction.left.dtype, contraction.right.dtype)
+    return pair_contract_work(contraction, target) if rounded else None
 
 
 def _convolve_pairs(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
@@ -79,10 +83,11 @@ TEMPLATES: Templates = {
     ArgReduce: _SWEEP,
     Pool: (Template("pool", "channels or positions as lanes", building_pools(pool_work)),),
     Contract: (
+        Template(PAIR_PRODUCTS, "bfloat16, two products at a time", building_contractions(_contract_pairs)),
         Template("register tiles", "rows by columns in registers, sums in panels", building_contractions(_contract)),
     ),
     Convolve: (
-        Template("pair products", "bfloat16, two products at a time", building_convolutions(turning(_convolve_pairs))),
+        Template(PAIR_PRODUCTS, "bfloat16, two products at a time", building_convolutions(turning(_convolve_pairs))),
         Template(
             "byte products", "uint8 by int8, four products at a time", building_convolutions(turning(_convolve_bytes))
         ),
