@@ -54,7 +54,7 @@ def add_precision(parser: ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default="float32",
-        help="strict, float32, tf32 or fast: the last two let a GPU's products round their operands (default float32)",
+        help="strict, float32, tf32 or fast: the last two let products round their operands (default float32)",
     )
 
 

@@ -42,9 +42,9 @@ class LoadOptions:
     precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
         values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
         they are seen; "strict" allows nothing less accurate than a blocked dot product. "tf32" lets products round
-        their operands to 10 bits behind the point, "fast" to float16 (clamped to its range); sums and all else stay
-        float32. A device without such products computes as in "float32", `model.report()` says what was narrowed; the
-        CPU refuses "fast".
+        their operands to 10 bits behind the point, "fast" to float16 (clamped to its range) or bfloat16; sums and all
+        else stay float32. A device without such products computes as in "float32"; `model.narrowed()` says what was
+        narrowed, `model.deviation()` how far the outputs are off.
     memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
         take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side

@@ -1,0 +1,195 @@
+"""Products in pairs of bfloat16 with precision="fast": exact where operands are, and near float32 elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import weft
+from weft.backends.cpu import machine
+from weft.kernels.vector.pair_products import pairs_along, rounded_bits
+
+Array = np.ndarray[Any, Any]
+SEED = 20261117
+
+
+@pytest.fixture(params=["instruction", "widened"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the instruction, where this machine has it, and with what stands for it."""
+    if request.param == "widened":
+        host = machine.host()
+        lacking = replace(host, target=replace(host.target, dot_product_16=False))
+        monkeypatch.setattr(machine, "host", lambda: lacking)
+
+
+def representable(random: np.random.Generator, *shape: int) -> Array:
+    """Numbers that bfloat16 has, of which products and short sums are exact in float32."""
+    return random.integers(-8, 9, shape).astype(np.float32) / 8
+
+
+def model(op: str, inputs: dict[str, Array], weights: dict[str, Array], **attributes: Any) -> onnx.ModelProto:
+    node = helper.make_node(op, [*inputs, *weights], ["y"], **attributes)
+    graph = helper.make_graph(
+        [node],
+        "pairs",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in inputs.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def both(source: onnx.ModelProto, inputs: dict[str, Array]) -> tuple[Array, Array, int]:
+    """What "fast" and numpy give, and how many products were narrowed."""
+    fast = weft.load(source, device="cpu", precision="fast", cache=False, threads=1)
+    exact = weft.load(source, device="reference").run(inputs)["y"]
+    return fast.run(inputs)["y"], exact, len(fast.narrowed())
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"), [(1, 512, 300), (3, 256, 256), (7, 130, 95), (64, 64, 64), (130, 96, 48)]
+)
+@pytest.mark.usefixtures("either_way")
+def test_matrices(rows: int, depth: int, columns: int) -> None:
+    random = np.random.default_rng(SEED)
+    x, w = representable(random, rows, depth), representable(random, depth, columns)
+    found, wanted, narrowed = both(model("MatMul", {"x": x}, {"w": w}), {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+    assert narrowed == 1
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_gemm_with_either_weights(turned: int) -> None:
+    random = np.random.default_rng(SEED)
+    x, w, b = representable(random, 40, 128), representable(random, 128, 70), representable(random, 70)
+    w = np.ascontiguousarray(w.T) if turned else w
+    found, wanted, narrowed = both(model("Gemm", {"x": x}, {"w": w, "b": b}, transB=turned), {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+    assert narrowed == 1
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "1x1": ((1, 64, 14, 14), (48, 64, 1, 1), {}),
+    "strided": ((2, 32, 15, 13), (40, 32, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "5x5": ((1, 16, 12, 12), (32, 16, 5, 5), {"pads": [2, 2, 2, 2]}),
+    "dilated": ((1, 16, 16, 16), (32, 16, 3, 3), {"dilations": [2, 2]}),
+    "grouped": ((1, 64, 10, 10), (64, 16, 3, 3), {"group": 4, "strides": [2, 2]}),
+    "1-D": ((1, 32, 60), (32, 32, 3), {"pads": [1, 1], "strides": [2]}),
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.usefixtures("either_way")
+def test_convolutions(case: str) -> None:
+    given, weights, attributes = CONVOLUTIONS[case]
+    random = np.random.default_rng(SEED)
+    x, w = representable(random, *given), representable(random, *weights)
+    found, wanted, narrowed = both(model("Conv", {"x": x}, {"w": w}, **attributes), {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+    assert narrowed == 1
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions(groups: int) -> None:
+    random = np.random.default_rng(SEED)
+    x, w = representable(random, 1, 32, 9, 9), representable(random, 32, 32 // groups, 4, 4)
+    source = model("ConvTranspose", {"x": x}, {"w": w}, strides=[2, 2], pads=[1, 1, 1, 1], group=groups)
+    found, wanted, narrowed = both(source, {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+    assert narrowed == 1
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(65, 64), (64, 4), (8, 64)], ids=["odd", "few columns", "few sums"])
+def test_what_would_gain_nothing_stays(depth: int, columns: int) -> None:
+    random = np.random.default_rng(SEED)
+    x, w = (random.standard_normal(shape, np.float32) for shape in ((200, depth), (depth, columns)))
+    found, wanted, narrowed = both(model("MatMul", {"x": x}, {"w": w}), {"x": x})
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert narrowed == 0
+
+
+@pytest.mark.parametrize("keys", [5, 64, 301])
+def test_attention(keys: int) -> None:
+    random = np.random.default_rng(SEED)
+    inputs = {name: random.standard_normal((1, 3, keys, 32), np.float32) for name in "qkv"}
+    inputs["q"][0, 0, -1] = 0  # weighs all keys alike
+    source = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Attention", ["q", "k", "v"], ["y"])],
+            "attention",
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in inputs.items()],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 23)],
+        ir_version=10,
+    )
+    found, wanted, narrowed = both(source, inputs)
+    assert np.abs(found - wanted).max() <= 2e-2 * np.abs(wanted).max()
+    np.testing.assert_allclose(found[0, 0, -1], inputs["v"][0, 0].mean(0), atol=4e-3)
+    assert narrowed == int(machine.host().target.dot_product_16)
+
+
+def test_bits_are_the_same_for_any_number_of_threads() -> None:
+    random = np.random.default_rng(SEED)
+    x, w = random.standard_normal((200, 256), np.float32), random.standard_normal((256, 512), np.float32)
+    source = model("MatMul", {"x": x}, {"w": w})
+    found = [
+        weft.load(source, device="cpu", precision="fast", threads=threads, cache=False).run({"x": x})["y"]
+        for threads in (1, 2, 3)
+    ]
+    assert len({each.tobytes() for each in found}) == 1
+
+
+def test_weights_take_half_the_memory_and_the_prediction_says_so() -> None:
+    random = np.random.default_rng(SEED)
+    x, w = random.standard_normal((4, 512), np.float32), random.standard_normal((512, 1024), np.float32)
+    source = model("MatMul", {"x": x}, {"w": w})
+    wide, narrow = (
+        weft.load(source, device="cpu", precision=precision, cache=False).memory().weights
+        for precision in ("float32", "fast")
+    )
+    assert narrow == wide // 2
+
+
+def test_how_far_off_it_is() -> None:
+    random = np.random.default_rng(SEED)
+    x, w = random.standard_normal((64, 256), np.float32), random.standard_normal((256, 128), np.float32)
+    loaded = weft.load(model("MatMul", {"x": x}, {"w": w}), device="cpu", precision="fast", cache=False)
+    told = loaded.deviation({"x": x})["y"]
+    wanted = x.astype(np.float64) @ w.astype(np.float64)
+    assert told == pytest.approx(np.abs(loaded.run({"x": x})["y"] - wanted).max() / np.abs(wanted).max(), rel=1e-2)
+    assert 1e-5 < told < 2e-2
+    assert loaded.deviation()["y"] < 2e-2
+
+
+def test_rounding_is_that_of_bfloat16() -> None:
+    random = np.random.default_rng(SEED)
+    bits = random.integers(0, 2**32, 10_000, np.uint32)
+    numbers = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, np.inf, -np.inf, 3.4e38, 1e-40])])
+    with np.errstate(invalid="ignore"):
+        wanted = numbers.astype(ml_dtypes.bfloat16)
+    found = rounded_bits(numbers).view(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    known = ~np.isnan(wanted)
+    np.testing.assert_array_equal(found[known], wanted[known])
+    words = pairs_along(numbers[:10_000].reshape(10, 1000), 1)
+    assert words.shape == (10, 500)
+    np.testing.assert_array_equal(
+        words.view(np.uint16).reshape(10, 1000), rounded_bits(numbers[:10_000]).reshape(10, 1000)
+    )
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    random = np.random.default_rng(SEED)
+    x, w = random.standard_normal((6, 64), np.float32), random.standard_normal((64, 2048), np.float32)
+    x[1, 3], x[2, 5], x[4, 0] = np.nan, np.inf, 3e38
+    found, wanted, narrowed = both(model("MatMul", {"x": x}, {"w": w}), {"x": x})
+    np.testing.assert_array_equal(np.isfinite(found[:4]), np.isfinite(wanted[:4]))
+    np.testing.assert_array_equal(np.isnan(found[1]), np.isnan(wanted[1]))
+    assert narrowed == 1
