@@ -169,6 +169,11 @@ def _needs(to: str) -> str:
 def _samples(
     data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions
 ) -> tuple[Sequence[Sample], bool]:
+    dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    unknown = [name for name in options.sizes if name not in dims]
+    if unknown:
+        hint = f"the dynamic dims are {', '.join(sorted(dims))}" if dims else "all dims of this model are fixed"
+        raise InputError(f"the inputs have no dynamic dim {unknown[0]}", hint=hint)
     if data is None:
         return made_up_samples(specs, sizes, min(options.samples, MEASURED), options.seed), True
     if isinstance(data, (str, Path)):
