@@ -419,7 +419,7 @@ def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
 
 def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(own_files.VARIABLE)
-    monkeypatch.setattr(own_files.platformdirs, "user_cache_path", lambda *_, **__: Path("~/.cache/weft"))
+    monkeypatch.setattr(own_files, "_usual_folder", lambda: Path("~/.cache/weft"))
     assert own_files.cache_folder() is None
     assert ModelCache(None).get("key") is None
 

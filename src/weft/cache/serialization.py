@@ -163,35 +163,20 @@ def _objects(shape: tuple[int, ...], items: list[Any]) -> Array:
     return array.reshape(shape)
 
 
-_MODULES = frozenset(
-    f"weft.ir.{name}"
-    for name in (
-        "compiled",
-        "dims",
-        "dtypes",
-        "graph",
-        "kernel",
-        "mixed",
-        "program",
-        "scalar",
-        "specs",
-        "types",
-        "work",
-    )
-)
-"""Those whose records may be read: an entry brings in the ones that it needs."""
+_RECORDS = "weft.ir."
+"""The package whose records may be read: an entry brings in those of its modules that it needs."""
 _OTHERS: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
 
 
 @cache
 def _allowed(module: str, name: str) -> Any:
-    """A data class that one of the modules defines; KeyError for every other name."""
+    """A data class, an enum or what is interned, of the ir's own; KeyError for every other name."""
     if (module, name) in _OTHERS:
         return _OTHERS[module, name]
-    if module not in _MODULES:
+    if not module.startswith(_RECORDS):
         raise KeyError(name)
     kind = vars(import_module(module))[name]
-    is_record = isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum) or kind is Expr)
+    is_record = isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Enum) or "__reduce__" in vars(kind))
     if not is_record or kind.__module__ != module:
         raise KeyError(name)
     return kind
