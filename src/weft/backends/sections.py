@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from weft.backends.reference.sizes import bind_sizes, check_guards, in_order
+from numpy import ndarray
+
+from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
+from weft.backends.reference.sizes import check_guards, in_order
+from weft.errors import InternalError
+from weft.interrupts import check
+from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
-from weft.ir.program import Guard, TensorProgram, Value, bodies
+from weft.ir.program import Guard, Observe, Step, TensorProgram, Value, bodies
+from weft.ir.tensors import DeviceTensor
 from weft.ir.work import HostSection, NativeSection, Section
 from weft.plan.plan import Plan
 from weft.plan.program import ProgramPlan, plan_program
@@ -30,11 +37,17 @@ class SectionRunner(Protocol):
         ...
 
 
-def run_on_host(*arguments: Any) -> list[Any]:
-    """A step of the host's, in numpy; what does that is imported by those alone who have such steps."""
-    from weft.backends.reference.interpret import run_step
+class _HostStep:
+    """A step for the host in its place: what runs it, where its operands and results are, what is known after it."""
 
-    return run_step(*arguments)
+    __slots__ = ("binds", "check", "operands", "results", "run")
+
+    def __init__(self, run: RunHost, operands: list[int], results: list[int], step: Step, guards: list[Guard]) -> None:
+        self.run, self.operands, self.results = run, operands, results
+        self.binds = [
+            (number, shown) for number, value in enumerate(step.results) if (shown := shown_sizes(value.type))
+        ]
+        self.check = GuardCheck(guards) if guards else None
 
 
 class Sections:
@@ -46,27 +59,64 @@ class Sections:
         sections: Sequence[Section],
         make: Callable[[NativeSection, Mapping[Value, Any]], SectionRunner],
         step: Callable[..., list[Any]] | None = None,
+        around: frozenset[str] = frozenset(),
     ) -> None:
-        """`make` gives what runs a native section, from it and the program's constants; `step` runs a host step."""
+        """`make` gives what runs a native section, from it and the program's constants; `step` runs a host step.
+
+        `around` are the names of sizes that are known around a body.
+        """
         self.program = program
-        self.step = step or run_on_host
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
         self.inside: dict[int, Sections] = {}  # by the id of the body
         self.runners: list[SectionRunner | HostSection] = []
+        self.is_body = isinstance(program, TensorProgram)
+        shown = [shown_sizes(value.type) for value in program.inputs]
+        self._shown = [(number, found) for number, found in enumerate(shown) if found is not None]
+        known = around.union(bound[1] for _, found in self._shown for bound in found.bounds)
+        steps = [one for section in sections if isinstance(section, HostSection) for one in section.steps]
+        everything = known.union(*map(_bound_by, steps))
         for section in sections:
             if isinstance(section, NativeSection):
                 self.runners.append(make(section, program.constants))
                 continue
             self.runners.append(section)
-            inner = [body for step in section.steps for body in bodies(step.primitive)]
+            inner = [body for one in section.steps for body in bodies(one.primitive)]
             for body, inside in zip(inner, section.bodies, strict=True):
-                self.inside[id(body)] = Sections(body, inside, make, step)
-        self.has_host_steps = any(isinstance(runner, HostSection) for runner in self.runners)
-        self.releases = _releases(program, sections) if self.has_host_steps else [[] for _ in sections]
-        seen = _seen_on_host(program, sections)
-        self.constants = {value: content for value, content in program.constants.items() if value in seen}
+                self.inside[id(body)] = Sections(body, inside, make, step, everything)
+        self.has_host_steps = bool(steps)
         self.single = _is_single(program, sections)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
+        self._entered: tuple[Any, int, dict[Any, Any]] = (
+            None,
+            0,
+            {},
+        )  # sizes around a body, and what was bound within them
+        slots: dict[Value, int] = {}
+        seen = _seen_on_host(program, sections)
+        self._filled = [content for value, content in program.constants.items() if value in seen]
+        for value in (*(value for value in program.constants if value in seen), *program.inputs):
+            slots.setdefault(value, len(slots))
+        self._inputs = [slots[value] for value in program.inputs]
+        after = _guards_after(self.guards, known, steps)
+        self._first = GuardCheck(after.pop(0))
+        releases = _releases(program, sections) if self.has_host_steps else [[] for _ in sections]
+        self._parts: list[tuple[Any, list[int], list[int], list[int]]] = []
+        for runner, section, released in zip(self.runners, sections, releases):
+            if isinstance(section, NativeSection):
+                taken = [slots.setdefault(value, len(slots)) for value in section.inputs]
+                made = [slots.setdefault(value, len(slots)) for value in section.outputs]
+                self._parts.append((runner, taken, made, [slots[value] for value in released if value in slots]))
+                continue
+            ready = []
+            for one in section.steps:
+                taken = [slots.setdefault(value, len(slots)) for value in one.operands]
+                made = [slots.setdefault(value, len(slots)) for value in one.results]
+                ready.append(_HostStep(ready_step(one, step, self.run), taken, made, one, after.pop(0)))
+            self._parts.append((ready, [], [], [slots[value] for value in released if value in slots]))
+        self._outputs = [slots[value] for value in program.outputs]
+        self._empty = [None] * (len(slots) - len(self._filled))
+        read = {value for one in steps if not is_gradual(one) for value in one.operands}
+        self._in_order = [n for n, value in enumerate(program.inputs) if not self.is_body or value in read]
 
     def all_runners(self) -> Iterator[SectionRunner]:
         """What runs native sections, those inside of control flow too."""
@@ -86,22 +136,40 @@ class Sections:
 
     def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
         """The outputs of a body inside one of the host steps; `sizes` are those known around it."""
+        check()
         body = self.inside[id(program)]
-        return body.run_bound(inputs, *body.bind(inputs, sizes))
+        entered = body._entered
+        if entered[0] is not sizes or entered[1] != len(sizes):  # names are only added, and not while a step runs
+            entered = body._entered = (sizes, len(sizes), {})
+        known = entered[2]
+        key = tuple([getattr(content, "shape", None) for content in inputs])
+        found = known.get(key)
+        if found is None:
+            found = body.bind(inputs, sizes)
+            if len(known) < REMEMBERED_SHAPES:
+                known[key] = found
+        return body.run_bound(inputs, *found)
 
     def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> tuple[dict[str, int], tuple[Guard, ...]]:
         """The sizes that inputs show, and the guards that cannot be checked yet."""
-        key = (tuple([getattr(content, "shape", None) for content in inputs]), tuple(outer.items()))
-        found = self._bound.get(key)
-        if found is not None:
-            return found
+        key = None
+        if not self.is_body:
+            key = (tuple([getattr(content, "shape", None) for content in inputs]), tuple(outer.items()))
+            found = self._bound.get(key)
+            if found is not None:
+                return found
+        if len(inputs) != len(self._inputs):
+            raise InternalError(f"{len(inputs)} inputs for a program that takes {len(self._inputs)}")
         sizes = dict(outer)
-        for value, content in zip(self.program.inputs, inputs, strict=True):
-            bind_sizes(value.type, content, sizes, rebind=True)
-        found = sizes, check_guards(self.guards, sizes)
-        if len(self._bound) >= REMEMBERED_SHAPES:
-            self._bound.clear()
-        self._bound[key] = found
+        for number, shown in self._shown:
+            content = inputs[number]
+            if isinstance(content, (ndarray, DeviceTensor)):
+                shown.bind(content, sizes, rebind=True)
+        found = sizes, self._first(sizes)
+        if key is not None:
+            if len(self._bound) >= REMEMBERED_SHAPES:
+                self._bound.clear()
+            self._bound[key] = found
         return found
 
     def run_bound(
@@ -114,32 +182,59 @@ class Sections:
         """The outputs, once sizes are bound; those to `keep` stay on the device."""
         if self.single and not isinstance(self.runners[0], HostSection):
             return self.runners[0].run(inputs, sizes, keep)
-        values = self.constants.copy()
+        values = [*self._filled, *self._empty]
+        for slot, content in zip(self._inputs, inputs):
+            values[slot] = content
         if self.has_host_steps:
             sizes = sizes.copy()  # host steps add to them
-            inputs = [in_order(content) for content in inputs]
-        values.update(zip(self.program.inputs, inputs))
-        for runner, released in zip(self.runners, self.releases):
-            if not isinstance(runner, HostSection):
-                section = runner.section
-                results = runner.run([values[value] for value in section.inputs], sizes, keep)
-                values.update(zip(section.outputs, results))
+            for number in self._in_order:
+                values[self._inputs[number]] = in_order(inputs[number])
+        for runner, taken, made, released in self._parts:
+            if type(runner) is list:
+                pending = _run_host(runner, values, sizes, pending)
             else:
-                pending = self._run_host(runner, values, sizes, pending)
-            for value in released:
-                values.pop(value, None)
-        return [values[output] for output in self.program.outputs]
+                results = runner.run([values[slot] for slot in taken], sizes, keep)
+                for slot, content in zip(made, results):
+                    values[slot] = content
+            for slot in released:
+                values[slot] = None
+        return [values[slot] for slot in self._outputs]
 
-    def _run_host(
-        self, section: HostSection, values: dict[Value, Any], sizes: dict[str, int], pending: tuple[Guard, ...]
-    ) -> tuple[Guard, ...]:
-        for step in section.steps:
-            results = self.step(step, [values[operand] for operand in step.operands], sizes, self.run)
-            for value, content in zip(step.results, results, strict=True):
-                bind_sizes(value.type, content, sizes, rebind=False)
-                values[value] = content
-            pending = check_guards(pending, sizes) if pending else pending
-        return pending
+
+def _run_host(
+    steps: Sequence[_HostStep], values: list[Any], sizes: dict[str, int], pending: tuple[Guard, ...]
+) -> tuple[Guard, ...]:
+    for step in steps:
+        results = step.run([values[slot] for slot in step.operands], sizes)
+        for slot, content in zip(step.results, results, strict=True):
+            values[slot] = content
+        for number, shown in step.binds:
+            content = results[number]
+            if isinstance(content, (ndarray, DeviceTensor)):
+                shown.bind(content, sizes, rebind=False)
+        if step.check is not None:
+            pending += step.check(sizes)
+        if pending:
+            pending = check_guards(pending, sizes)
+    return pending
+
+
+def _bound_by(step: Step) -> set[str]:
+    """The names of sizes that a step for the host may be the first to show."""
+    if isinstance(step.primitive, Observe):
+        return set(map(str, step.primitive.symbols))
+    found = [shown_sizes(value.type) for value in step.results]
+    return {bound[1] for shown in found if shown is not None for bound in shown.bounds}
+
+
+def _guards_after(guards: Sequence[Guard], known: frozenset[str], steps: Sequence[Step]) -> list[list[Guard]]:
+    """The guards to check once inputs are bound, and after each step: as soon as all their sizes are known."""
+    later = {name: number for number, step in reversed([*enumerate(steps, 1)]) for name in _bound_by(step) - known}
+    found: list[list[Guard]] = [[] for _ in range(len(steps) + 1)]
+    for guard in guards:
+        names = [symbol.name for side in (guard.left, guard.right) for symbol in dims.symbols(side)]
+        found[max((later.get(name, 0) for name in names), default=0)].append(guard)
+    return found
 
 
 def _is_single(program: TensorProgram | CompiledProgram, sections: Sequence[Section]) -> bool:

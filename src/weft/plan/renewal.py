@@ -15,7 +15,8 @@ from typing import Any, Union
 import numpy as np
 
 from weft.ir import dims
-from weft.ir.dims import Compound, Dim, Expr, Symbol
+from weft.ir.dims import Dim
+from weft.ir.formulas import FormulaWriter
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.types import TensorType
@@ -279,57 +280,18 @@ class _Search:
             self.conditions.setdefault(f"{left} {relation} {right}", (left, relation, right))
 
 
-class _Writer:
-    """Expressions of Python for dims; what is computed twice gets a name."""
-
-    def __init__(self, work: _Search, names: Mapping[str, str]) -> None:
-        self.work, self.names = work, names
-        self.lines: list[str] = []
-        self.written: dict[Expr | Compound, str] = {}
-
-    def __call__(self, dim: Dim) -> str:
-        if isinstance(dim, int) or not self.work.differs(dim):
-            return str(self.work.number(dim))
-        assert isinstance(dim, Expr)
-        if dim not in self.written:
-            self.written[dim] = self._named(" + ".join(self._term(monomial, times) for monomial, times in dim.terms))
-        return self.written[dim]
-
-    def _term(self, monomial: Sequence[Any], times: int) -> str:
-        factors = [self._atom(atom) for atom in monomial]
-        return " * ".join(factors if times == 1 and factors else [f"({times})", *factors])
-
-    def _atom(self, atom: Any) -> str:
-        if isinstance(atom, Symbol):
-            return self.names.get(atom.name) or f"({self.work.number.sizes[atom.name]})"
-        assert isinstance(atom, Compound)
-        if atom not in self.written:
-            left, right = self(atom.left), self(atom.right)
-            operation = atom.operation
-            text = f"{operation}({left}, {right})" if operation in ("min", "max") else f"({left}) {operation} ({right})"
-            self.written[atom] = self._named(text)
-        return self.written[atom]
-
-    def _named(self, text: str) -> str:
-        if text.isidentifier():
-            return text
-        self.lines.append(f"t{len(self.lines)} = {text}")
-        return f"t{len(self.lines) - 1}"
-
-
 def _compiled(work: _Search, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
     """A function of the sizes that vary: numbers, or None where a condition does not hold."""
-    write = _Writer(work, {name: f"s{number}" for number, name in enumerate(varying)})
-    conditions = [f"({write(left)}) {relation} ({write(right)})" for left, relation, right in work.conditions.values()]
+    names = {name: f"s{number}" for number, name in enumerate(varying)}
+
+    def symbol(name: str) -> str:
+        return names.get(name) or f"({work.number.sizes[name]})"
+
+    write = FormulaWriter(symbol, lambda dim: None if work.differs(dim) else work.number(dim))
+    conditions = [f"{write(left)} {relation} {write(right)}" for left, relation, right in work.conditions.values()]
     if conditions:
         write.lines.append(f"if not ({' and '.join(conditions)}): return None")
-    results = ", ".join(map(write, numbers))
-    parameters = ", ".join(f"s{number}" for number in range(len(varying)))
-    body = "".join(f"    {line}\n" for line in write.lines)
-    scope: dict[str, Any] = {}
-    exec(f"def compute({parameters}):\n{body}    return [{results}]\n", {"min": min, "max": max}, scope)
-    compute: Compute = scope["compute"]
-    return compute
+    return write.define("compute", ", ".join(names.values()), f"[{', '.join(map(write, numbers))}]")
 
 
 def check_renewal(

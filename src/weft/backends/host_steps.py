@@ -1,0 +1,160 @@
+"""Steps for the host, ready to run in microseconds: closures, sizes bound by axis, guards checked by compiled code.
+
+What closures leave to `run_step` (backends/reference/interpret.py) is rare or takes longer anyway; so is every failure,
+which is told there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.reference.sizes import GuardError, check_guards
+from weft.errors import InternalError
+from weft.interrupts import is_large, present
+from weft.ir import dims
+from weft.ir.program import Branch, Guard, Host, Loop, Observe, Step, TensorProgram
+from weft.ir.types import TensorType, Type
+from weft.records import dataclass
+
+Sizes = dict[str, int]
+RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
+RunHost = Callable[[list[Any], Sizes], list[Any]]
+FIRST_COMPILED = 8  # checks of the same guards, after which they are compiled
+Bounds = tuple[int, str, "int | None", "int | None"]  # an axis, the symbol that it shows, and its limits
+
+
+def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBody) -> RunHost:
+    """A function of operands and sizes; `run` runs every step, where someone has a way of his own."""
+    if run is not None:
+        return lambda operands, sizes: run(step, operands, sizes, run_body)
+    match step.primitive:
+        case Observe(symbols):
+            return _observation(step, tuple(map(str, symbols)))
+        case Branch():
+            return _branch(step, step.primitive, run_body)
+        case Host(function, attributes):
+            return _host_function(step, function, dict(attributes))
+    return lambda operands, sizes: run_on_host(step, operands, sizes, run_body)
+
+
+def run_on_host(*arguments: Any) -> list[Any]:
+    """A step of the host's, in numpy; what does that is imported by those alone who have such steps."""
+    from weft.backends.reference.interpret import run_step
+
+    return run_step(*arguments)
+
+
+def _observation(step: Step, names: tuple[str, ...]) -> RunHost:
+    single = names[0] if len(names) == 1 else None
+
+    def observe(operands: list[Any], sizes: Sizes) -> list[Any]:
+        content = operands[0]
+        if type(content) is not np.ndarray or content.size != len(names):
+            return run_on_host(step, operands, sizes)
+        if single is not None:
+            sizes[single] = int(content.item())
+        else:
+            sizes.update(zip(names, map(int, content.ravel().tolist())))
+        return []
+
+    return observe
+
+
+def _branch(step: Step, primitive: Branch, run_body: RunBody) -> RunHost:
+    then, otherwise, split = primitive.then, primitive.otherwise, 1 + len(primitive.then.inputs)
+
+    def branch(operands: list[Any], sizes: Sizes) -> list[Any]:
+        condition = operands[0]
+        if type(condition) is not np.ndarray or condition.size != 1 or present() is not None:
+            return run_on_host(step, operands, sizes, run_body)
+        try:
+            if condition.item():
+                return run_body(then, operands[1:split], sizes)
+            return run_body(otherwise, operands[split:], sizes)
+        except RecursionError:
+            return run_on_host(step, operands, sizes, run_body)
+
+    return branch
+
+
+def _host_function(step: Step, name: str, attributes: dict[str, Any]) -> RunHost:
+    from weft.backends.reference.host import HOST_FUNCTIONS
+
+    function = HOST_FUNCTIONS[name]
+
+    def call(operands: list[Any], sizes: Sizes) -> list[Any]:
+        if present() is None and not is_large(operands):
+            try:
+                with np.errstate(all="ignore"):
+                    return list(function(*operands, **attributes))
+            except Exception:
+                pass  # it is raised again, with what there is to say about it
+        return run_on_host(step, operands, sizes)
+
+    return call
+
+
+def is_gradual(step: Step) -> bool:
+    """Whether a step hands its operands on as they are, to programs that put what they need into order."""
+    return isinstance(step.primitive, (Observe, Branch, Loop))
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSizes:
+    """What a value shows of sizes: its rank, and the axes that are a symbol alone."""
+
+    rank: int
+    bounds: tuple[Bounds, ...]
+    type: Type
+
+    def bind(self, content: Any, sizes: Sizes, *, rebind: bool) -> None:
+        """Give symbols the sizes that an array has."""
+        shape = content.shape
+        if len(shape) != self.rank:
+            raise InternalError(f"a tensor of shape {shape} where {self.type} was planned")
+        for axis, name, low, high in self.bounds:
+            if rebind or name not in sizes:
+                size = shape[axis]
+                if low is not None and size < low:
+                    raise GuardError(Guard(dims.symbol(name, low, high), low, "", at_least=True), size, low)
+                if high is not None and size > high:
+                    raise GuardError(Guard(high, dims.symbol(name, low, high), "", at_least=True), high, size)
+                sizes[name] = size
+
+
+def shown_sizes(type: Type) -> ShownSizes | None:
+    """What values of a type show; None: nothing."""
+    if not isinstance(type, TensorType) or type.shape is None:
+        return None
+    found = [(axis, dims.as_symbol(dim)) for axis, dim in enumerate(type.shape)]
+    bounds = tuple((axis, symbol.name, symbol.low, symbol.high) for axis, symbol in found if symbol is not None)
+    return ShownSizes(len(type.shape), bounds, type) if bounds else None
+
+
+class GuardCheck:
+    """Guards that are checked at one point of a program, again and again. Several threads may do so at once."""
+
+    __slots__ = ("_compiled", "_count", "guards")
+
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        self.guards = tuple(guards)
+        self._count = 0
+        self._compiled: Callable[[Mapping[str, int]], int] | None = None
+
+    def __call__(self, sizes: Mapping[str, int]) -> tuple[Guard, ...]:
+        """Raise GuardError where one is broken; gives those whose sizes are not known."""
+        if self._compiled is not None:
+            try:
+                broken = self._compiled(sizes)
+            except (KeyError, ArithmeticError):
+                return check_guards(self.guards, sizes)
+            return () if broken < 0 else check_guards(self.guards, sizes)
+        self._count += 1
+        if self._count >= FIRST_COMPILED and self.guards:
+            from weft.ir.formulas import compile_guards
+
+            self._compiled = compile_guards(self.guards)
+        return check_guards(self.guards, sizes)
