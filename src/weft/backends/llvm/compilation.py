@@ -1,7 +1,8 @@
 """LLVM IR text -> object code, or assembly (PTX, for NVIDIA's GPUs).
 
-The IR is what the processor should do already, so few passes are run: registers out of stack slots, instructions
-combined. What else there is to gain, common subexpressions and invariants of loops, LLVM's emission finds by itself.
+The IR is what the processor should do already, so few passes are run: registers out of stack slots, and instructions
+combined for those who assemble by themselves. What else there is to gain, common subexpressions and invariants of
+loops, LLVM's emission finds by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def assembly_text(text: str, processor: Processor) -> str:
 def _emitted(text: str, processor: Processor, kind: int) -> bytes:
     with LLVM:
         context = llvm.create_context()
-        module, target_machine = _optimized(text, processor, context)
+        module, target_machine = _optimized(text, processor, context, kind)
         with ffi.OutputString() as error:
             buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(target_machine, module, kind, error)
             if not buffer:
@@ -60,37 +61,38 @@ def _emitted(text: str, processor: Processor, kind: int) -> bytes:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def _optimized(text: str, processor: Processor, context: Any) -> tuple[Any, Any]:
+def _optimized(text: str, processor: Processor, context: Any, kind: int) -> tuple[Any, Any]:
     """The module after its passes, and the target machine to emit it with."""
     try:
         module = llvm.parse_assembly(text, context)
     except RuntimeError as error:
         raise InternalError(f"LLVM rejects weft's code: {error}") from error
-    machine = target_machine(processor)
+    machine = target_machine(processor, 1 if kind == _OBJECT else 2)
     module.triple = processor.triple
     module.data_layout = str(machine.target_data)
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
-    _concurrent("LLVMPY_RunNewModulePassManager")(_pipeline(), module, passes)
+    _concurrent("LLVMPY_RunNewModulePassManager")(_pipeline(kind), module, passes)
     return module, machine
 
 
-def _pipeline() -> Any:
+def _pipeline(kind: int) -> Any:
     pipeline = llvm.create_new_module_pass_manager()
     pipeline.add_always_inliner_pass()
     pipeline.add_sroa_pass()
-    pipeline.add_instruction_combine_pass()
+    if kind == _ASSEMBLY:
+        pipeline.add_instruction_combine_pass()
     pipeline.add_simplify_cfg_pass()
     return pipeline
 
 
-def target_machine(processor: Processor) -> Any:
-    """LLVM's own description of a processor."""
+def target_machine(processor: Processor, effort: int = 2) -> Any:
+    """LLVM's own description of a processor, with how much is done for good code, from 0 to 3."""
     if processor.triple == llvm.get_process_triple():
         initialize_compiler()
     else:
         _initialize_others()
     return llvm.Target.from_triple(processor.triple).create_target_machine(
-        cpu=processor.processor, features=processor.features, opt=2, reloc="pic", codemodel="small"
+        cpu=processor.processor, features=processor.features, opt=effort, reloc="pic", codemodel="small"
     )
 
 
