@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.cost.blocks import OPERATIONS_PER_MOVED_BYTE, OPERATIONS_PER_WEIGHT_BYTE
+from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram, TransformedTiles
@@ -24,9 +25,9 @@ from weft.ir.types import TensorType
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
-TAPS = 3
+SIZES = {3: (2, 4), 5: (2,)}  # outputs of a tile along an axis, by its taps
+RECOVERED = 3  # taps of an axis, at most, that transformed weights give back; more of them are kept beside
 SUMMED_AS_FLOAT32 = (DType.float32, DType.float16, DType.bfloat16)
-SIZES = (2, 4)  # outputs of a tile along an axis
 WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
 _MOST_APART = 2.0**16  # the largest weight of a layer from the usual one
 _SAMPLE = 65536  # weights that tell what is usual
@@ -115,21 +116,35 @@ def _ways(step: Step) -> list[Way]:
     features, channels, *kernel = (size for size in weights.shape if isinstance(size, int))
     image = result.shape[:1] + result.shape[2:]
     sizes = [size if isinstance(size, int) else usual for size, usual in zip(image, _USUAL)]
-    ways = [_way(1, sizes, [(1, taps) for taps in kernel], features, channels)]
+    assert isinstance(step.primitive, Convolve)
+    spread = step.primitive.dilations
+    ways = [_way(1, sizes, [(1, taps) for taps in kernel], spread, features, channels)]
     if 4 * prod(sizes) * (features + channels) <= _LARGEST_IMAGE:
-        ways += [_way(size, sizes, tile_sides(kernel, size), features, channels) for size in SIZES]
+        ways += [_way(size, sizes, tile_sides(kernel, size), spread, features, channels) for size in SIZES[max(kernel)]]
     return ways
 
 
-def _way(size: int, image: Sequence[int], sides: Sequence[tuple[int, int]], features: int, channels: int) -> Way:
-    """`sides` are outputs and products of a tile along each axis."""
-    tiles = image[0] * prod(-(-extent // outputs) for extent, (outputs, _) in zip(image[1:], sides))
+def _way(
+    size: int,
+    image: Sequence[int],
+    sides: Sequence[tuple[int, int]],
+    spread: Sequence[int],
+    features: int,
+    channels: int,
+) -> Way:
+    """`sides` are outputs and products of a tile along each axis, `spread` the distance of its elements."""
+    along = [tile_count(extent, outputs, d) for extent, (outputs, _), d in zip(image[1:], sides, spread)]
+    tiles = image[0] * prod(count for count in along if isinstance(count, int))
     points = prod(side for _, side in sides)
+    taps = [inputs - outputs + 1 for outputs, inputs in sides]
+    kept = prod(taps) if size > 1 and max(taps) > RECOVERED else 0
     weights = 4 * points * features * channels
     products = 2 * points * tiles * features * channels
     moved = 8 * points * tiles * (features + channels) if size > 1 else 0  # written once, read once
     reading = OPERATIONS_PER_WEIGHT_BYTE * weights  # goes on beside products, which moving tiles does not
-    return Way(size, max(products, reading) + OPERATIONS_PER_MOVED_BYTE * moved, weights)
+    return Way(
+        size, max(products, reading) + OPERATIONS_PER_MOVED_BYTE * moved, weights + 4 * kept * features * channels
+    )
 
 
 def _weight_bytes(program: TensorProgram) -> int:
@@ -143,13 +158,19 @@ def _weight_bytes(program: TensorProgram) -> int:
 def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
     """Whether a convolution with constant weights can be done so; `kernel` is the number of taps along each axis."""
     plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
-    unit = all(step == 1 for step in (*primitive.strides, *primitive.dilations))
-    return plain and unit and dtype in SUMMED_AS_FLOAT32 and TAPS in kernel and all(k in (1, TAPS) for k in kernel)
+    dense = all(step == 1 for step in primitive.strides)
+    taps = {size for size in kernel if size != 1}
+    return plain and dense and dtype in SUMMED_AS_FLOAT32 and len(taps) == 1 and taps <= SIZES.keys()
 
 
 def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:
     """Outputs and inputs of a tile, along each axis."""
-    return [(size, size + TAPS - 1) if taps == TAPS else (1, 1) for taps in kernel]
+    return [(size, size + taps - 1) if taps > 1 else (1, 1) for taps in kernel]
+
+
+def tile_count(extent: Dim, outputs: int, distance: int) -> Dim:
+    """Tiles along an axis of so many outputs; those of a tile are `distance` apart."""
+    return dims.ceildiv(dims.ceildiv(extent, distance), outputs) * distance
 
 
 def are_tame(weights: Array) -> bool:

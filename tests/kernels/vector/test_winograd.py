@@ -33,34 +33,46 @@ F32 = DType.float32
 CHANNELS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 32, 33, 40)
 STRICT = replace(TARGET, transformed_products=False)
 KERNELS = ((3, 3), (1, 3), (3, 1), (3,))
+LONGER = ((5, 5), (1, 5), (5, 1), (5,))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(50))
 def test_winograd(seed: int) -> None:
     random = np.random.default_rng(seed)
-    dtype = F32 if seed < 24 else (DType.float16, DType.bfloat16)[seed % 2]
-    kernel = KERNELS[seed % len(KERNELS)]
+    dtype = F32 if seed not in range(24, 30) else (DType.float16, DType.bfloat16)[seed % 2]
+    kernel = (LONGER if seed in range(30, 40) else KERNELS)[seed % len(KERNELS)]
+    apart = [int(random.integers(1, 5)) if seed >= 38 else 1 for _ in kernel]
+    span = [(taps - 1) * distance for taps, distance in zip(kernel, apart)]
     batch, channels, features = int(random.integers(1, 3)), int(random.choice(CHANNELS)), int(random.choice(CHANNELS))
-    sizes = [int(size) for size in random.integers(3, 24, len(kernel))]
+    sizes = [int(size) for size in random.integers(max(5, *span, *kernel), 24, len(kernel))]
     pads = [(int(before), int(after)) for before, after in random.integers(0, 3, (len(kernel), 2))]
-    shape = (batch, features, *(size + sum(pad) - taps + 1 for size, pad, taps in zip(sizes, pads, kernel)))
+    shape = (batch, features, *(size + sum(pad) - more for size, pad, more in zip(sizes, pads, span)))
     x, w = (
         random_array(seed, (batch, channels, *sizes), dtype),
         random_array(seed + 1, (features, channels, *kernel), dtype),
     )
     ones = (1,) * len(kernel)
-    primitive, layout = Convolve(ones, ones, tuple(pads), 1), channels_last(x.ndim)
+    primitive, layout = Convolve(ones, tuple(apart), tuple(pads), 1), channels_last(x.ndim)
     names: list[Dim] = [*x.shape]
     bound: dict[str, int] = {}
     outputs: list[Dim] = list(shape)
     if seed % 3 == 0:
-        names[2] = dims.symbol("h", 3)
+        names[2] = dims.symbol("h", 1 + span[0])
         bound["h"] = sizes[0]
-        outputs[2] = names[2] + sum(pads[0]) - kernel[0] + 1
+        outputs[2] = names[2] + sum(pads[0]) - span[0]
     ending = Ending(KINDS[seed % len(KINDS)], dtype, tuple(outputs), shape, 1, layout, seed)
     result = StoredTensor(dtype, tuple(outputs), layout)
     tensor = tensor_of(x, layout, names)
-    work = transformed(winograd_work, primitive, tensor, w, result, ending.epilogue, TARGET, 2 + 2 * (seed // 4 % 2))
+    work = transformed(
+        winograd_work,
+        primitive,
+        tensor,
+        w,
+        result,
+        ending.epilogue,
+        TARGET,
+        2 + 2 * (seed // 4 % 2 * (max(kernel) == 3)),
+    )
     assert work is not None
     operands = [(x, layout), (w, row_major(w.ndim)), *ending.arrays]
     (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 4 == 0)

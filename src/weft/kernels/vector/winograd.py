@@ -1,8 +1,9 @@
-"""Convolutions with 3 taps an axis and fewer multiplications: tiles of the input are transformed, multiplied and
+"""Convolutions with 3 or 5 taps an axis and fewer multiplications: tiles of the input are transformed, multiplied and
 transformed back.
 
-Along an axis, m outputs need m + 2 products for each pair of channels instead of 3 m: polynomials are multiplied by
-their values at m + 1 points and at infinity. Axes with one tap are left as they are. The products of all tiles at one
+Along an axis, m outputs of r taps need m + r - 1 products for each pair of channels instead of r m: polynomials are
+multiplied by their values at m + r - 2 points and at infinity. Axes with one tap are left as they are, and dilated
+ones are several in turn, each of every so manyth element. The products of all tiles at one
 combination of points are a matrix product. Tiles that transforms would spoil (`winograd_guard.py`) are found on the
 way, and computed as plain sums instead.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.cost.blocks import TRANSFORM_ELEMENTS
-from weft.fuse.winograd import TAPS, applies, tile_sides
+from weft.fuse.winograd import RECOVERED, applies, tile_count, tile_sides
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -108,14 +109,28 @@ class _Builder:
         self.features, self.channels, *kernel = weights
         self.pads = tuple(before for before, _ in primitive.pads)
         self.taps = kernel
-        self.transforms = [transforms(size) if taps == TAPS else SAME for taps in kernel]
+        self.transforms = [transforms(size, taps) if taps > 1 else SAME for taps in kernel]
+        self.distances = primitive.dilations
         sides = tile_sides(kernel, size)
         self.sizes, self.sides = [outputs for outputs, _ in sides], [inputs for _, inputs in sides]
         self.points = prod(self.sides)
         self.lanes = target.vector_bytes // 4
         self.panels = panels_for(target, DType.float32, self.features)
-        self.counts = [dims.ceildiv(extent, size) for extent, size in zip(result.shape[2:], self.sizes)]
+        self.counts = [
+            tile_count(extent, size, distance)
+            for extent, size, distance in zip(result.shape[2:], self.sizes, self.distances)
+        ]
         self.tiles = result.shape[0] * dims.product(self.counts)
+
+    @property
+    def keeps_taps(self) -> bool:
+        """Whether plain weights are kept beside the transformed ones, from which they cannot be recovered well."""
+        return max(self.taps) > RECOVERED
+
+    @property
+    def heads(self) -> int:
+        """Matrices of packed weights: one for each point, then for each tap that is kept."""
+        return self.points + (prod(self.taps) if self.keeps_taps else 0)
 
     def pitch(self, channels: int) -> int:
         """Elements between points of a tile, such that neighbouring tiles do not compete for lines of a cache."""
@@ -159,11 +174,11 @@ class _Builder:
 
     def packing(self, w: Array) -> Packing:
         """Transformed weights: packed ones for each point."""
-        shape = self.panels.packed_shape(self.points, self.channels)
+        shape = self.panels.packed_shape(self.heads, self.channels)
         return Packing(w, self.weights, shape, np.dtype(np.float32))
 
     def weights(self, w: Array) -> Iterator[Array]:
-        """One piece for each point along the first axis."""
+        """One piece for each point along the first axis, then the taps that are kept."""
         first, *others = self.transforms
         points = self.points // len(first.kernel)
 
@@ -176,6 +191,9 @@ class _Builder:
 
         for row in np.array(first.kernel, np.float64):
             yield self.panels.pack_parts(points, self.channels, np.float32, partial(part, row))
+        if self.keeps_taps:
+            plain = w.astype(np.float32).reshape(self.features, self.channels, -1).transpose(2, 1, 0)
+            yield self.panels.pack(plain)
 
     def product(self, strip: Strip) -> Launch:
         """Tiles times weights for every point."""
@@ -203,12 +221,12 @@ class _Builder:
         x = kernel.builder.input("x", self.x.dtype, LEFT)
         out = kernel.builder.output("out", DType.float32, TAKEN)
         flags = kernel.builder.output("flags", DType.bool, FLAGS)
-        watch = Watch(self.target, kernel.builder, self.sizes, self.sides)
+        watch = Watch(self.target, kernel.builder, self.sizes, self.sides, self.distances)
         strides, sizes, corner = self.source(kernel)
 
         def body(panel: Dim, inside: bool) -> list[Statement]:
             def load(place: tuple[int, ...]) -> Code:
-                places = [first + further for first, further in zip(corner, place)]
+                places = self.apart(corner, place)
                 mask = kernel.mask(panel)
                 for at, size in zip(places, sizes) if not inside else ():
                     mask = both(mask, both(_less(-1, at), _less(at, size)))
@@ -226,16 +244,15 @@ class _Builder:
             return [*lines.statements, *puts]
 
         whole = _all([_less(-1, place) for place in corner])
-        for place, side, size in zip(corner, self.sides, sizes):
-            whole = both(whole, _less(place + side - 1, size))
+        for place, size in zip(self.apart(corner, [side - 1 for side in self.sides]), sizes):
+            whole = both(whole, _less(place, size))
         assert whole is not None
         outputs = [kernel.builder.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
-        starts = [place * size for place, size in zip(kernel.places[1:], self.sizes)]
         condition = whole
         panels = kernel.over_panels(
             lambda panel: [When(condition, tuple(body(panel, True)), tuple(body(panel, False)))]
         )
-        found, flag = watch.end(starts, outputs)
+        found, flag = watch.end(self.starts(kernel), outputs)
         return kernel.launch([*watch.begin(), panels, *found, put(flags, kernel.number, flag)])
 
     def source(self, kernel: _Loops) -> tuple[list[Dim], list[Dim], list[Dim]]:
@@ -243,8 +260,20 @@ class _Builder:
         strides = [kernel.stride(f"x{axis}", stride) for axis, stride in enumerate(self.x.strides)]
         sizes = [kernel.builder.named(f"size{axis}", size) for axis, size in enumerate(self.x.shape[2:])]
         pads = [kernel.builder.named(f"pad{axis}", pad) for axis, pad in enumerate(self.pads)]
-        corner = [place * size - pad for place, size, pad in zip(kernel.places[1:], self.sizes, pads)]
+        corner = [place - pad for place, pad in zip(self.starts(kernel), pads)]
         return strides, sizes, corner
+
+    def starts(self, kernel: _Loops) -> list[Dim]:
+        """The first output of the present tile; tiles that follow each other begin at neighbours while they can."""
+        found: list[Dim] = []
+        for place, size, distance in zip(kernel.places[1:], self.sizes, self.distances):
+            among = dims.mod(place, distance) if distance > 1 else 0
+            found.append(among + dims.floordiv(place, distance) * (distance * size))
+        return found
+
+    def apart(self, starts: Sequence[Dim], steps: Sequence[Dim]) -> list[Dim]:
+        """So many elements of a tile further on."""
+        return [start + step * distance for start, step, distance in zip(starts, steps, self.distances)]
 
     def transform_output(self) -> Launch:
         kernel = _Loops("winograd_output", self, self.features)
@@ -258,11 +287,11 @@ class _Builder:
         flags = kernel.builder.input("flags", DType.bool, FLAGS)
         epilogue_writer = EpilogueWriter(self.result, self.epilogue, kernel.builder, 2)
         sizes = [kernel.builder.named(f"outputs{axis}", size) for axis, size in enumerate(self.result.shape[2:])]
-        corner = [place * size for place, size in zip(kernel.places[1:], self.sizes)]
+        corner = self.starts(kernel)
 
         def writer(panel: Dim, inside: bool) -> Callable[[Code, Sequence[Dim]], tuple[Statement, ...]]:
             def write(value: Code, place: Sequence[Dim]) -> tuple[Statement, ...]:
-                places = [first + further for first, further in zip(corner, place)]
+                places = self.apart(corner, place)
                 mask = kernel.mask(panel)
                 for at, size in zip(places, sizes) if not inside else ():
                     mask = both(mask, _less(at, size))
@@ -271,7 +300,8 @@ class _Builder:
 
             return write
 
-        whole = _all([_less(at + side - 1, size) for at, side, size in zip(corner, self.sizes, sizes)])
+        ends = self.apart(corner, [size - 1 for size in self.sizes])
+        whole = _all([_less(at, size) for at, size in zip(ends, sizes)])
         assert whole is not None
         condition = whole
 
@@ -316,7 +346,7 @@ class _Builder:
     def plain_sums(self, kernel: _Loops, sources: _Sources, panel: Dim) -> list[Statement]:
         """The present tile's outputs for a vector of features as sums of products, put down.
 
-        The taps are recovered from the transformed weights, so that no others have to be kept.
+        Three taps are recovered from the transformed weights, so that no others have to be kept.
         """
         builder = kernel.builder
         numbers = np.arange(prod(self.sizes)).reshape(self.sizes)
@@ -345,7 +375,7 @@ class _Builder:
         vector, position = kernel.builder.variable("near"), kernel.builder.variable("position")
         near = vector * self.lanes + lane(self.lanes)
         mask: Code | None = _less(near, count)
-        places = [start + further for start, further in zip(corner, split_index(position, self.sides))]
+        places = self.apart(corner, split_index(position, self.sides))
         for at, size in zip(places, sizes):
             mask = both(mask, both(_less(-1, at), _less(at, size)))
         fetched = fetch(sources.x, offset(strides, [kernel.places[0], channel + near, *places]), mask=mask)
@@ -381,13 +411,16 @@ class _Builder:
         def fetched(number: int) -> Code:
             return lines.keep(fetch(weights, number * point + vector, mask=kernel.mask(panel)))
 
+        if self.keeps_taps:
+            kept = np.arange(self.points, self.heads).reshape(self.taps)
+            return _tile(kept.shape, lambda at: fetched(int(kept[at])))
         points = [recovering(transform) for transform in self.transforms]
         places = np.arange(self.points).reshape(self.sides)[np.ix_(*points)]
         tile = _tile(places.shape, lambda at: fetched(int(places[at])))
         taps = tile
         for axis, transform in enumerate(self.transforms):
             taps = lines.along(axis, partial(lines.taps, transform), taps)
-        if self.taps == [TAPS, TAPS]:
+        if self.taps == [RECOVERED, RECOVERED]:
             taps[1, 1] = self.cleaned(lines, taps[1, 1], tile)
         return taps
 

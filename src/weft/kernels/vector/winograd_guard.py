@@ -3,8 +3,9 @@
 A tile's transform mixes values that plain sums keep apart. Let |x| be the root of the sum of squares over a tile, all
 channels together, and |w| that over a feature's weights. Rounding leaves at most k g eps |x| |w| in each output, where
 k counts operations on the way, and g is the largest sum of |output| |kernel| |input| over the points: along an axis 2
-for tiles of 2 outputs and 6.2 for tiles of 4, along two axes 4 and 38.4. Plain sums leave k eps |x| |w| with x over the
-output's own window. So the two are alike where no window is much weaker than its tile.
+for tiles of 2 outputs and 6.2 for tiles of 4, along two axes 4 and 38.4 (with 5 taps, in tiles of 2 outputs, about as
+much as with 3 in tiles of 4). Plain sums leave k eps |x| |w| with x over the output's own window. So the two are alike
+where no window is much weaker than its tile.
 
 - Tiles of 2 outputs: a transformed value that an output takes has only values of its own window in it (the factors of
   others are 0, and not multiplied). Nothing can spoil what does not see it.
@@ -46,13 +47,18 @@ class Watch:
     """Statements of the input's transform that find out whether a tile is harmless."""
 
     def __init__(
-        self, target: VectorTarget, builder: KernelBuilder, sizes: Sequence[int], sides: Sequence[int]
+        self,
+        target: VectorTarget,
+        builder: KernelBuilder,
+        sizes: Sequence[int],
+        sides: Sequence[int],
+        distances: Sequence[int],
     ) -> None:
-        """`sizes` and `sides` are a tile's outputs and inputs along each axis."""
+        """`sizes` and `sides` are a tile's outputs and inputs along each axis, so far apart in the image."""
         self.target = target
         self.builder = builder
         blocks = list(product(*(_BLOCKS[size] for size in sizes))) if all(size in _BLOCKS for size in sizes) else []
-        self.firsts = [[first for first, _ in block] for block in blocks]
+        self.firsts = [[first * apart for (first, _), apart in zip(block, distances)] for block in blocks]
         self.places = [list(product(*(positions for _, positions in block))) for block in blocks]
         taken = {place for places in self.places for place in places}
         self.rest = [place for place in np.ndindex(*sides) if place not in taken]

@@ -1,7 +1,7 @@
 """The transforms of convolutions on tiles: matrices in exact arithmetic, and statements that apply them to vectors.
 
-Along an axis, what m outputs and 3 taps give is a product of polynomials, known by its values at m + 1 points and at
-infinity. Points come in opposite pairs after 0, and what the two of a pair have in common is computed once.
+Along an axis, what m outputs and r taps give is a product of polynomials, known by its values at m + r - 2 points and
+at infinity. Points come in opposite pairs after 0, and what the two of a pair have in common is computed once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.fuse.winograd import TAPS
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import VectorTarget
@@ -24,8 +23,8 @@ Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
 # opposite points follow each other; these give a third of the error that 1 and 2 give
 _POINTS: dict[int, tuple[Fraction, ...]] = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+    3: (Fraction(0), Fraction(1), Fraction(-1)),
+    5: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
 
 
@@ -39,23 +38,23 @@ class Transforms:
     output: Matrix
 
 
-def transforms(size: int) -> Transforms:
+def transforms(size: int, taps: int) -> Transforms:
     """Interpolation at some points and at infinity, in exact arithmetic."""
-    points = _POINTS[size]
+    points = _POINTS[size + taps - 2]
     values, kernel = [], []
     for point in points:
         others = _polynomial([other for other in points if other != point])
         scale = sum(c * point**power for power, c in enumerate(others))
         values.append((*others, Fraction(0)))
-        kernel.append(tuple(point**power / scale for power in range(TAPS)))
+        kernel.append(tuple(point**power / scale for power in range(taps)))
     values.append(_polynomial(points))
-    kernel.append((*[Fraction(0)] * (TAPS - 1), Fraction(1)))
+    kernel.append((*[Fraction(0)] * (taps - 1), Fraction(1)))
     output = [(*(point**power for point in points), Fraction(int(power == size - 1))) for power in range(size)]
     return Transforms(size, tuple(values), tuple(kernel), tuple(output))
 
 
 def recovering(transform: Transforms) -> list[int]:
-    """Points at which transformed weights give the taps back: 0, two opposite ones, infinity."""
+    """Points at which transformed weights give three taps back: 0, two opposite ones, infinity."""
     last = len(transform.kernel) - 1
     return [0, 1, 2, last] if last else [0]
 
