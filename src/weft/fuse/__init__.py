@@ -15,6 +15,7 @@ from weft.fuse.host import host_group
 from weft.fuse.inline import inline_maps
 from weft.fuse.layouts import assign_layouts
 from weft.fuse.narrow import narrow_products
+from weft.fuse.unpacked import take_in_weights
 from weft.fuse.verify import verify_groups
 from weft.fuse.winograd import choose_tiles
 from weft.ir.groups import FusedProgram, Group, HostGroup, ScanGroup, is_tensor
@@ -90,4 +91,4 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
 
 
 JOINING: tuple[Stage, ...] = (join_concats, fuse_maps, group_attention, group_rows, group_heavy, split_wide)
-PIPELINE: tuple[Stage, ...] = (narrow_products, *JOINING, leave_to_host, choose_tiles, assign_layouts)
+PIPELINE: tuple[Stage, ...] = (narrow_products, *JOINING, take_in_weights, leave_to_host, choose_tiles, assign_layouts)

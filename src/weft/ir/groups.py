@@ -19,6 +19,7 @@ from weft.ir.program import Step, TensorProgram, Value, step_text
 from weft.ir.rows import RowFrame
 from weft.ir.scalar import Scalar
 from weft.ir.types import TensorType
+from weft.ir.unpacking import BlockWeights
 from weft.records import dataclass
 
 Values = tuple[Value, ...]
@@ -64,7 +65,8 @@ class ReshapeGroup(StepGroup):
 class HeavyGroup:
     """A contraction, convolution or pool with the map after it.
 
-    With `channel_order`, a convolution reads channel `channel_order` of its input where it takes channel i1.
+    With `channel_order`, a convolution reads channel `channel_order` of its input where it takes channel i1. With
+    `unpacked`, a map before a contraction makes its weights of constants; sources are the other operand and numbers.
     """
 
     steps: tuple[Step, ...]
@@ -74,6 +76,7 @@ class HeavyGroup:
     sources: Values  # what the heavy step reads: its operands, or what a map before it only puts in another order
     epilogue: FusedMap | None
     channel_order: Dim | None = None
+    unpacked: BlockWeights | None = None
 
     @property
     def inputs(self) -> Values:

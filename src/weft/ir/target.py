@@ -54,6 +54,8 @@ class VectorTarget(Target):
     cache_bytes: int  # of the cache that a core has for itself
     dot_product_16: bool = False  # two products of bfloat16 added to a float32, for all lanes in one instruction
     narrow_products: bool = False  # operands of products may be rounded to bfloat16, which the sums are not
+    lookup_16: bool = False  # one of 16 numbers for each lane, by the lowest bits of an int32, in one instruction
+    unpacks_weights: bool = True  # weights of few bits stay so in memory until they are multiplied
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 

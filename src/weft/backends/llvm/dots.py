@@ -1,4 +1,4 @@
-"""The instructions that add several products to every lane, on vectors of any width: four of bytes, two of bfloat16."""
+"""Instructions that products are made of, on vectors of any width: several products added to every lane, and tables."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ def half_bits(builder: Builder, value: Value) -> Value:
     half, bits = ir.BFloatType(), ir.IntType(16)
     rounded = builder.fptrunc(value, half if lanes is None else vector(half, lanes))
     return builder.bitcast(rounded, bits if lanes is None else vector(bits, lanes))
+
+
+def looked_up(builder: Builder, places: Value, table: list[float]) -> Value:
+    """One of 16 floats for each lane, by the lowest four bits of an int32; a scalar is one lane."""
+    if not isinstance(places.type, ir.VectorType):
+        wide = builder.insert_element(ir.Constant(vector(INT32, 16), None), places, INT32(0))
+        return builder.extract_element(looked_up(builder, wide, table), INT32(0))
+    lanes, kind = places.type.count, vector(ir.FloatType(), 16)
+    numbers = ir.Constant(kind, table)
+    name = "llvm.x86.avx512.permvar.sf.512"
+    function = declare(builder, name, ir.FunctionType(kind, [kind, vector(INT32, 16)]))
+    parts = []
+    for start in range(0, lanes, 16):
+        own = [min(lane, lanes - 1) for lane in range(start, start + 16)]
+        parts.append(builder.call(function, [numbers, _pick(builder, places, own)]))
+    while len(parts) > 1:
+        parts = [_join(builder, parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
+    return parts[0] if parts[0].type.count == lanes else _pick(builder, parts[0], list(range(lanes)))
 
 
 def _in_parts(builder: Builder, instruction: _Instruction, left: Value, right: Value, total: Value) -> Value:

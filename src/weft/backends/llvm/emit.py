@@ -333,6 +333,8 @@ class Emitter:
             return self.lanes.dot2(self, *values)
         if call.function == "half_bits":
             return self.lanes.half_bits(self, *values)
+        if call.function in ("code4", "code2"):
+            return self.lanes.number_of_code(self, *values, int(call.function[-1]))
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
 
     def spread(self, value: Value, varying: bool) -> Value:

@@ -75,6 +75,10 @@ class Lanes(ABC):
     def half_bits(self, emitter: Emitter, value: Value) -> Value:
         """A float rounded to bfloat16, as 16 bits."""
 
+    @abstractmethod
+    def number_of_code(self, emitter: Emitter, code: Value, bits: int) -> Value:
+        """The lowest bits of an int32, less half of their range, as a float."""
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @abstractmethod

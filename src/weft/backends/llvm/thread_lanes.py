@@ -146,6 +146,9 @@ class ThreadLanes(Lanes):
     def half_bits(self, emitter: Emitter, value: Value) -> Value:
         raise InternalError(f"kernel {emitter.kernel.name}: threads multiply bfloat16 in tiles")
 
+    def number_of_code(self, emitter: Emitter, code: Value, bits: int) -> Value:
+        raise InternalError(f"kernel {emitter.kernel.name}: threads look nothing up in registers")
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def view(self, emitter: Emitter, address: Value) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
-from weft.backends.llvm.dots import dot2, dot4, half_bits
+from weft.backends.llvm.dots import dot2, dot4, half_bits, looked_up
 from weft.backends.llvm.emit import Emitter, sum_of
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
@@ -116,6 +116,9 @@ class VectorLanes(Lanes):
 
     def half_bits(self, emitter: Emitter, value: Value) -> Value:
         return half_bits(emitter.builder, value)
+
+    def number_of_code(self, emitter: Emitter, code: Value, bits: int) -> Value:
+        return looked_up(emitter.builder, code, [float(place % 2**bits - 2 ** (bits - 1)) for place in range(16)])
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

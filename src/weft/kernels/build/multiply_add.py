@@ -69,6 +69,18 @@ def dot_of_pairs(target: Target, left: Code, right: Code, total: Code) -> Code:
     return total
 
 
+def number_of_code(target: Target, word: Code, bits: int, position: int) -> Code:
+    """Number `position` of those of 2, 4 or 8 bits in a word, less half of their range, as a float32."""
+    moved = word
+    if position:
+        moved = Call("shift_right", (word, Number(bits * position, DType.int32)), DType.int32)
+    if bits < 8 and isinstance(target, VectorTarget) and target.lookup_16:
+        return Call(f"code{bits}", (moved,), DType.float32)
+    code = Call("bit_and", (moved, Number(2**bits - 1, DType.int32)), DType.int32)
+    centred = Call("subtract", (code, Number(2 ** (bits - 1), DType.int32)), DType.int32)
+    return Call("cast", (centred,), DType.float32)
+
+
 def _widened_half(word: Code, upper: bool) -> Code:
     """One of the bfloat16 in a word as a float32, whose upper half it is."""
     if upper:

@@ -127,10 +127,12 @@ def sections(rows: Dim, height: int) -> list[Section]:
 @memoized
 def product_kernel(name: str, product: TiledProduct, target: VectorTarget) -> Launch:
     """A launch whose operands are left, right and the epilogue's."""
-    return _Builder(name, product, target).launch()
+    return ProductBuilder(name, product, target).launch()
 
 
-class _Builder:
+class ProductBuilder:
+    """Of a `TiledProduct`; others may bring steps of the sums of their own."""
+
     def __init__(self, name: str, product: TiledProduct, target: VectorTarget) -> None:
         self.product = product
         self.target = target

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from weft.ir.groups import AttentionGroup, RowGroup
+from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
 from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import VectorTarget
 from weft.ir.work import PAIR_PRODUCTS
-from weft.kernels.build.contraction import Contraction
+from weft.kernels.build.contraction import Contraction, ContractOperand
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.build.templates import Template, Templates
+from weft.kernels.build.templates import Request, Template, Templates, overwriting
 from weft.kernels.common import templates as common
 from weft.kernels.common.templates import (
     building_attention,
@@ -23,6 +23,7 @@ from weft.kernels.common.templates import (
 )
 from weft.kernels.lower.tensors import Work
 from weft.kernels.vector.attention_parts import attention_parts
+from weft.kernels.vector.block_products import block_product_work
 from weft.kernels.vector.byte_products import byte_convolve_work, dot_product_work
 from weft.kernels.vector.contract import contract_work
 from weft.kernels.vector.convolve import convolve_work
@@ -47,6 +48,26 @@ def _contract(contraction: Contraction, target: VectorTarget) -> Work:
 def _contract_pairs(contraction: Contraction, target: VectorTarget) -> Work | None:
     rounded = is_pair_product(contraction.left.dtype, contraction.right.dtype)
     return pair_contract_work(contraction, target) if rounded else None
+
+
+def _contract_blocks(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
+    group, weights = request.group, request.group.unpacked
+    if weights is None:
+        return None
+    contract, maker = group.heavy.primitive, group.steps[0]
+    assert isinstance(contract, Contract)
+    place = group.heavy.operands.index(group.sources[0])
+    labels = (contract.left, contract.right) if place == 0 else (contract.right, contract.left)
+    left = ContractOperand(0, request.tensors[group.sources[0]], labels[0], None)
+    numbers = maker.operands[weights.numbers]
+    others = [value for number, value in enumerate(maker.operands) if number != weights.numbers]
+    constants = [request.constants[value] for value in (numbers, *others)]
+    epilogue = request.epilogue(group.epilogue)
+    column = labels[1][1 - weights.axis]
+    work = block_product_work(
+        left, contract.output, column, weights, constants, request.result, epilogue, request.target
+    )
+    return overwriting(work, epilogue, request.result)
 
 
 def _convolve_pairs(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
@@ -83,6 +104,7 @@ TEMPLATES: Templates = {
     ArgReduce: _SWEEP,
     Pool: (Template("pool", "channels or positions as lanes", building_pools(pool_work)),),
     Contract: (
+        Template("block products", "weights of few bits become numbers in registers", _contract_blocks),
         Template(PAIR_PRODUCTS, "bfloat16, two products at a time", building_contractions(_contract_pairs)),
         Template("register tiles", "rows by columns in registers, sums in panels", building_contractions(_contract)),
     ),
