@@ -25,6 +25,8 @@ from weft.errors import (
     KernelError,
     ModelError,
     OutOfMemoryError,
+    RunCancelledError,
+    RunTimeoutError,
     UnsupportedModelError,
     WeftError,
 )
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from weft.backends.device import Device
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
+    from weft.interrupts import Cancellation
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
     from weft.loading import load
@@ -52,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Attempt",
     "CacheWarning",
+    "Cancellation",
     "ChangedFileError",
     "Device",
     "DeviceError",
@@ -75,6 +79,8 @@ __all__ = [
     "OutOfMemoryError",
     "Profile",
     "QuantizationReport",
+    "RunCancelledError",
+    "RunTimeoutError",
     "Tensor",
     "TensorSpec",
     "UnsupportedModelError",
@@ -91,6 +97,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "load": "weft.loading",
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
+    "Cancellation": "weft.interrupts",
     "DevicePolicy": "weft.runtime.policy",
     "DeviceReport": "weft.runtime.device_report",
     "to_device": "weft.runtime.tensors",

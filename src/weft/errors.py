@@ -83,6 +83,14 @@ class ExecutionError(WeftError):
     """The model failed on this data, for instance an index out of range."""
 
 
+class RunTimeoutError(WeftError, TimeoutError):
+    """A run was not done in the time that it was given (`timeout`). The model is as it was, and runs again."""
+
+
+class RunCancelledError(WeftError):
+    """A run was ended by another thread (`Cancellation.cancel`). The model is as it was, and runs again."""
+
+
 class OutOfMemoryError(WeftError, MemoryError):
     """A tensor does not fit into this machine's memory."""
 

@@ -20,7 +20,10 @@ START = 1e-7  # seconds before a kernel does anything
 WORTH_SHARING = 2e-6  # seconds that a launch must take to be spread over threads
 WORTH_WAKING = 30e-6  # seconds that launches worth sharing must take in all, for a run to ask for other threads
 LONG = 5e-3  # seconds of a run that somebody may want to end before
-IN_ONE_GO = 10e-3  # seconds that a thread may be at a launch before it looks whether that is so
+IN_ONE_GO = 0.5e-3  # seconds that a thread may be at a launch before it looks whether that is so
+BLOCKING = 0.1  # seconds of a run that is left to another thread: nearly as long as anybody waits for one to end
+ONE_BLOCK = 2e-3  # seconds of a single block with which it is, too: some take many times what is expected
+ONE_BLOCK_OF_TRAFFIC = 20e-6  # the same where only the traffic is known, which tells little of a sort
 FEWEST_PIECES = 64  # of a launch of which nothing is known
 MOST_JOINED = 10e-6  # seconds that launches may take which one thread runs in a row
 
@@ -58,6 +61,19 @@ def is_long(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
         inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
         total += times * sum(launch_seconds(launch, peak) for launch in inside)
     return total >= LONG
+
+
+def may_block(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
+    """Whether a run takes so long in all, or a single block of it, that nobody should be kept waiting inside of it."""
+    total = 0.0
+    for entry in launches:
+        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        for launch in inside:
+            taken = launch_seconds(launch, peak)
+            total += times * taken
+            if taken / max(launch.blocks, 1) > (ONE_BLOCK if launch.flops else ONE_BLOCK_OF_TRAFFIC):
+                return True
+    return total >= BLOCKING
 
 
 def blocks_in_one_go(launch: PlannedLaunch, peak: Peak) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import index
+from threading import TIMEOUT_MAX
 from typing import Any, Union
 
 import numpy as np
@@ -25,6 +26,17 @@ def whole_number(given: Any, name: str, file: str | None = None) -> int:
     if number is None or number < 1:
         raise InputError(f"{name} must be a positive number, not {shown(given)}", file=file)
     return number
+
+
+def seconds_to_run(given: Any, file: str) -> float | None:
+    """A timeout in seconds, of any type of number; None for one that never comes."""
+    try:
+        seconds = None if isinstance(given, (bool, str, bytes)) else float(given)
+    except Exception:  # whatever a type that is no number does
+        seconds = None
+    if seconds is None or not seconds > 0:
+        raise InputError(f"timeout must be a positive number of seconds, not {shown(given)}", file=file)
+    return seconds if seconds < TIMEOUT_MAX else None
 
 
 def whole_shapes(shapes: Any, file: str) -> Shapes:

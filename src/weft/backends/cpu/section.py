@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import empty, ndarray
 
-from weft.backends.cpu.codegen import LoadedCode
+from weft.backends.cpu.codegen import AwaitedCode, LoadedCode
 from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, pointed_at, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.planned import PlannedSection
 from weft.backends.reference.sizes import physical_memory
-from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined
+from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined, may_block
 from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
+from weft.interrupts import apart
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
@@ -37,7 +39,18 @@ Array = np.ndarray[Any, Any]
 class PreparedSection:
     """A section for one set of sizes. Several threads may call `run` at once."""
 
-    __slots__ = ("_call", "_native", "_outputs", "arena_bytes", "arenas", "long", "regions", "tape", "threads")
+    __slots__ = (
+        "_call",
+        "_native",
+        "_outputs",
+        "arena_bytes",
+        "arenas",
+        "blocks",
+        "long",
+        "regions",
+        "tape",
+        "threads",
+    )
 
     def __init__(
         self,
@@ -47,6 +60,7 @@ class PreparedSection:
         arenas: Arenas,
         threads: int,
         long: bool,  # whether a run takes so much time that Ctrl-C should not wait for it
+        blocks: bool = False,  # whether that is true of a part of it that cannot be divided
     ) -> None:
         self.tape = tape
         self.arena_bytes = plan.arena_bytes
@@ -56,6 +70,7 @@ class PreparedSection:
         first = FIRST_REGION + FIRST_FREE + inputs
         self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(plan.outputs))
         self.long = long
+        self.blocks = blocks
         self._native = runner()
         self._call = self._native.call
 
@@ -63,7 +78,7 @@ class PreparedSection:
         """The section for other sizes, with a tape for them and shapes of its outputs."""
         other = PreparedSection.__new__(PreparedSection)
         other.tape, other.arena_bytes, other.arenas = tape, self.arena_bytes, self.arenas
-        other.threads, other.regions, other.long = self.threads, self.regions, self.long
+        other.threads, other.regions, other.long, other.blocks = self.threads, self.regions, self.long, self.blocks
         other._native, other._call = self._native, self._call
         other._outputs = tuple([(place, shape, dtype) for (place, _, dtype), shape in zip(self._outputs, shapes)])
         return other
@@ -99,7 +114,11 @@ class PreparedSection:
         """The same call in slices of time, between which Ctrl-C can end it; `arrays` are those it works on."""
         words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
         places = [*words[:FIRST_FREE], *map(pointed_at, words[FIRST_FREE:])]
-        self.tape.run(places, self.threads, keep=(arena, arrays))
+        run = partial(self.tape.run, places, self.threads, keep=(arena, arrays))
+        if self.blocks:
+            apart(run)
+        else:
+            run()
         return arena.take_errors()
 
 
@@ -107,7 +126,7 @@ class PreparedSection:
 class CpuState:
     """What the sections of one program share."""
 
-    code: LoadedCode
+    code: LoadedCode | AwaitedCode
     threads: int
     arenas: Arenas
     budget: MemoryBudget
@@ -161,8 +180,9 @@ class CpuSection(PlannedSection[PreparedSection]):
     def _prepare_plan(self, plan: Plan) -> PreparedSection:
         count = len(self.section.inputs)
         threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
-        long = is_long(plan.launches, assumed_peak())
-        return PreparedSection(self.make_tape(plan), plan, count, self.arenas, threads, long)
+        blocks = may_block(plan.launches, assumed_peak())
+        long = blocks or is_long(plan.launches, assumed_peak())
+        return PreparedSection(self.make_tape(plan), plan, count, self.arenas, threads, long, blocks)
 
     def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[PreparedSection, Plan]:
         """The section for given sizes, with room for some of its values and workspaces to grow."""
@@ -205,4 +225,5 @@ class CpuSection(PlannedSection[PreparedSection]):
             parallel=is_worth_sharing(planned, peak),
             after=planned.after,
             most=blocks_in_one_go(planned, peak),
+            origin=planned.origin,
         )

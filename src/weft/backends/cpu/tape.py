@@ -19,6 +19,7 @@ import numpy as np
 from weft.backends.cpu.memory import DATA_AT, address
 from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, runner, shared_pool
 from weft.errors import InternalError
+from weft.interrupts import check, present
 from weft.ir.work import Place
 from weft.records import dataclass
 
@@ -44,6 +45,7 @@ class TapeLaunch:
     after: tuple[int, ...] | None = None
     joined: bool = False
     most: int | None = None  # blocks in one go, between which a run can be left; None: all
+    origin: str = ""  # what it is for
 
     @property
     def parts(self) -> int:
@@ -80,6 +82,10 @@ class Tape:
         self._keep = keep
         self.address = self._head.ctypes.data
         self.parallel = any(launch.parts > 1 for launch in listed)
+        self._origins = [
+            (tuple([launch.origin for launch in _once(entry)]), entry.count if isinstance(entry, TapeLoop) else 1)
+            for entry in launches
+        ]
 
     def renewed(self, blocks: Numbered, parameters: Numbered, places: Numbered) -> Tape:
         """The same launches with some other numbers of blocks, parameters and offsets of buffers, by their numbers.
@@ -105,7 +111,22 @@ class Tape:
         other._head[0], other._head[2], other._head[3] = steps, launches, spots
         other.count, other.regions, other._keep, other.parallel = self.count, self.regions, self._keep, self.parallel
         other.address = address(other._head)
+        other._origins = self._origins
         return other
+
+    def where(self, step: int) -> str:
+        """What the launch is for that a step begins with."""
+        if not len(self._steps):
+            return "at its end"
+        first = int(self._steps[min(step, len(self._steps) - 1)][0])
+        origin = ""
+        number = first
+        for names, count in self._origins:
+            if number < count * len(names):
+                origin = names[number % len(names)]
+                break
+            number -= count * len(names)
+        return f"at launch {first + 1} of {self.count}{f' ({origin})' if origin else ''}"
 
     def run(self, addresses: Sequence[int], threads: int = 1, keep: object = None) -> None:
         """Run all launches; `addresses` are those of the regions, `keep` is what they belong to."""
@@ -125,8 +146,11 @@ class Tape:
         SlicedRun(self, addresses[: self.regions], pool, threads, times, keep).finish()
 
 
-SLICE = 50_000_000  # nanoseconds after which a sliced run lets Python look for signals
+SLICE = 20_000_000  # nanoseconds after which a sliced run lets Python look for signals
 _SLICED_WORDS = 11  # of runner.ll's %SlicedRun
+_STATE, _SLOT, _STEP = 5, 6, 8  # among them; the last is a caller's alone
+_ALONE, _PUBLISHED = 1, 2  # states
+_PROGRESS_AT = 64  # bytes into a slot
 
 
 class SlicedRun:
@@ -158,10 +182,18 @@ class SlicedRun:
     def finish(self) -> None:
         """Go on until all is done; an exception, which a signal's handler raised, leaves it as it is."""
         go, leave, at = self._native.go, self._native.leave, self._at
-        span = SLICE if get_ident() == main_thread().ident else _NO_END  # others hear of no signals
+        watch = present()
+        heard = watch is not None or get_ident() == main_thread().ident  # others hear of no signals
+        span = SLICE if heard else _NO_END
+        before = None
+        if watch is not None:
+            before, watch.place = watch.place, self.where
         try:
             while go(at, span):
-                pass
+                if watch is not None:
+                    check()
+            if watch is not None:
+                watch.place = before  # this one holds all that the run worked on
         except BaseException:
             while True:
                 try:
@@ -170,6 +202,14 @@ class SlicedRun:
                 except BaseException:  # one more Ctrl-C must not keep workers in memory that is about to go
                     continue
             raise
+
+    def where(self) -> str:
+        """How far it has come, about; any thread may ask."""
+        tape, _, pool, _ = self._held
+        state, slot, step = self._words[_STATE], self._words[_SLOT], self._words[_STEP]
+        if state == _PUBLISHED and pool is not None:
+            step = ctypes.c_uint64.from_address(slot + _PROGRESS_AT).value >> 32
+        return tape.where(step if state in (_ALONE, _PUBLISHED) else 0)
 
     def __del__(self) -> None:
         self._native.leave(self._at)

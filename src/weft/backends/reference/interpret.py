@@ -7,6 +7,7 @@ are bound as values appear; a guard that they break raises GuardError, since the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, ev
 from weft.backends.reference.scalars import hold, wrap
 from weft.backends.reference.sizes import GuardError, bind_sizes, check_guards, physical_memory
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
+from weft.interrupts import apart, check, is_large, present
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import Graph
@@ -166,6 +168,20 @@ def _evaluate(
 
 def run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None = None) -> list[Any]:
     """One step, whose primitive may have programs inside that `run_body` runs."""
+    watch = present()
+    if watch is not None:
+        check()
+        watch.place = partial(_place_of, step)
+    elif is_large(operands):
+        return apart(_run_step, step, operands, sizes, run_body)
+    return _run_step(step, operands, sizes, run_body)
+
+
+def _place_of(step: Step) -> str:
+    return f"at {step.origin}" if step.origin else f"at a step of its {type(step.primitive).__name__}"
+
+
+def _run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None) -> list[Any]:
     try:
         if isinstance(step.primitive, Observe):
             for symbol, element in zip(step.primitive.symbols, np.asarray(operands[0]).flat, strict=True):
