@@ -50,11 +50,34 @@ def scan(
         return [*new, *outputs]
 
     traced = trace.body(types, flat)
+    staying = [before == after for before, after in zip(traced.program.inputs[:count], traced.program.outputs)]
+    if any(staying) and trace.depth() < DEEPEST_COUNTED:
+        return _scan_with_less(body, carries, staying, sequences, length)
     result_types: list[Type] = [carry.type for carry in carries]
     result_types.extend(TensorType(output.dtype, (length, *output.shape)) for output in traced.outputs[count:])
     primitive = Scan(traced.program, count, len(sequences), length)
     results = trace.emit(primitive, [*carries, *sequences, *traced.captures], result_types)
     return results[:count], results[count:]
+
+
+def _scan_with_less(
+    body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
+    carries: Sequence[Tensor],
+    staying: Sequence[bool],
+    sequences: Sequence[Tensor],
+    length: Dim,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A scan whose body takes what it would only hand on from outside."""
+
+    def fewer(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        given = iter(arguments)
+        kept = [carry if stays else next(given) for carry, stays in zip(carries, staying)]
+        new, outputs = body(*kept, *given)
+        return [value for value, stays in zip(new, staying) if not stays], outputs
+
+    final, outputs = scan(fewer, [c for c, stays in zip(carries, staying) if not stays], sequences, length)
+    last = iter(final)
+    return [carry if stays else next(last) for carry, stays in zip(carries, staying)], outputs
 
 
 def _scan_eagerly(
