@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from weft.ir.dtypes import DType
@@ -23,6 +24,7 @@ from weft.quantization.preparing import constants
 Array = np.ndarray[Any, Any]
 
 LEAST_WEIGHTS = 64  # elements of a weight that is worth a node to cast it
+DIGITS = 16.0  # times the smallest number of all digits: a value that is smaller everywhere is noise in the type
 SPARE = 0.5  # of the range is kept free: data of a run may be larger than what was seen
 BFLOAT16 = 13  # the first opset in which values are cast from it
 ALL_IN_BFLOAT16 = 22  # the first opset in which convolutions and pooling take bfloat16
@@ -52,8 +54,9 @@ def narrow_nodes(graph: Graph, seen: SeenValues, dtype: DType) -> list[Node]:
 
     def fits(name: str) -> bool:
         if name in known:
-            return _magnitude(known[name]) <= limit
-        return seen.largest.get(name, np.inf) <= limit * SPARE
+            return _magnitude(known[name]) <= limit and not _vanishes(known[name], dtype)
+        largest = seen.largest.get(name, np.inf)
+        return largest == 0 or _smallest(dtype) * DIGITS <= largest <= limit * SPARE
 
     found = []
     for node in graph.nodes:
@@ -64,6 +67,20 @@ def narrow_nodes(graph: Graph, seen: SeenValues, dtype: DType) -> list[Node]:
         if plain and is_told and any(name not in known for name in floats) and all(map(fits, floats)):
             found.append(node)
     return found
+
+
+def _smallest(dtype: DType) -> float:
+    """The smallest number that has all of its digits."""
+    describe: Any = ml_dtypes.finfo
+    return float(describe(dtype.numpy).smallest_normal)
+
+
+def _vanishes(array: Array, dtype: DType) -> bool:
+    """Whether a constant of few elements, as what keeps a logarithm from 0, has one that the type takes for nothing."""
+    if array.size > LEAST_WEIGHTS or array.dtype != np.float32:
+        return False
+    sizes = np.abs(array[array != 0])
+    return bool(sizes.size and float(sizes.min()) < _smallest(dtype))
 
 
 def _magnitude(array: Array) -> float:

@@ -187,7 +187,7 @@ def _samples(
 def _prepared(original: OnnxModel, options: QuantizeOptions) -> tuple[OnnxModel, int]:
     """The model with layers that are nodes with constant weights, in an opset that has what is needed."""
     graph = original.graph
-    if original.ir_version < SEPARATE_WEIGHTS:
+    if original.ir_version < SEPARATE_WEIGHTS or len(graph.defaults) == len(graph.initializers):
         graph = with_fixed_weights(graph)
     newest = max(newest_version(graph), original.opsets.get(STANDARD, 1))
     graph = with_shown_outputs(graph, newest)
