@@ -7,12 +7,12 @@ gives, for the sizes of each run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, TunableDriver
+from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Runner, RunOptions, TunableDriver
 from weft.backends.mixed.driver import MixedDriver
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.errors import (
@@ -22,7 +22,7 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
-from weft.ir.compiled import CompiledProgram
+from weft.ir.compiled import CompiledProgram, settled
 from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from weft.ir.graph import Graph, OnnxModel
     from weft.ir.groups import FusedProgram
     from weft.ir.specs import Signature
-    from weft.ir.work import Section
+    from weft.ir.work import Section, Work
     from weft.runtime.mixing import Mixer
     from weft.runtime.model_files import ModelFiles
     from weft.runtime.options import LoadOptions
@@ -120,17 +120,25 @@ class Pipeline:
     def fuse(self, program: TensorProgram, device: CompilingDriver | None = None) -> FusedProgram:
         """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
         from weft.fuse import fuse
+        from weft.passes.fold import fold_weights
 
         target = self._compiler(device).target(self.precision)
+        if not target.unpacks_weights:
+            program = fold_weights(program, self._evaluator)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
-    def build(self, fused: FusedProgram, device: CompilingDriver | None = None) -> tuple[Section, ...]:
-        """Groups -> kernels for the device, in sections, and between them steps for the host."""
+    def build(
+        self, fused: FusedProgram, device: CompilingDriver | None = None, built: Callable[[Work], None] | None = None
+    ) -> tuple[Section, ...]:
+        """Groups -> kernels for the device, in sections, and between them steps for the host.
+
+        `built` hears of each work as soon as it is there.
+        """
         from weft.kernels.sections import build_sections
 
         compiler = self._compiler(device)
         target = compiler.target(self.precision)
-        sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction))
+        sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction), built)
         self._dump_kernels(sections, compiler)
         return sections
 
@@ -151,8 +159,18 @@ class Pipeline:
     def start(self, program: Compiled) -> PreparedProgram:
         """What plans and runs the program on the device, or on those of its pieces."""
         device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
-        runner = device.start(program, self.options.run_options)
+        runner = device.start(program, self._run_options())
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
+
+    def _run_options(self) -> RunOptions:
+        """With a way to compile what only a run can trace, unless memory is limited: nobody can tell what that takes."""
+        options = self.options.run_options
+        if not isinstance(self.driver, CompilingDriver) or options.memory_limit is not None:
+            return options
+        return replace(options, late=self._compile_late)
+
+    def _compile_late(self, program: TensorProgram) -> Runner:
+        return self.prepare(self.optimise(program)).runner
 
     def _mixer(self) -> Mixer:
         from weft.runtime.mixing import Mixer, MixOptions
@@ -162,11 +180,12 @@ class Pipeline:
         return Mixer(self.file, terms, self._compile_piece, self._decided)
 
     def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
-        return device.compile(program, self.build(fused, device), self.options.cache, self._tell)
+        with device.begin(self.options.cache, self._tell) as compilation:
+            return compilation.finish(program, self.build(fused, device, compilation.take))
 
     def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
         self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)
-        return self._generate(program, self.fuse(program, device), device)
+        return settled(self._generate(program, self.fuse(program, device), device))
 
     # -- a model -----------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from weft.fuse.grouping import readers_of
 from weft.ir.groups import FusedProgram, Group, HeavyGroup, MapGroup
 from weft.ir.program import Contract
-from weft.ir.target import Target, VectorTarget
+from weft.ir.target import Target
 from weft.ir.unpacking import unpacked_weights
 
 
 def take_in_weights(fused: FusedProgram, target: Target) -> FusedProgram:
     """Products whose weights stay in few bits, where a target has kernels for them."""
-    if not isinstance(target, VectorTarget) or not target.unpacks_weights:
+    if not target.unpacks_weights:
         return fused
     makers = {group.results[0]: group for group in fused.groups if isinstance(group, MapGroup)}
     readers = readers_of(fused.program)

@@ -40,6 +40,7 @@ class Target:
     fused_multiply_add: bool
     alignment: int  # bytes that every buffer starts at a multiple of
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
+    unpacks_weights: bool = False  # weights of few bits stay so in memory until they are multiplied
     most_buffers: int = 1 << 30  # that a kernel may have
     parameter_bits: int = 64  # of a kernel's parameters; with 32, tensors are such that their sizes and positions fit
     missing_types: frozenset[DType] = frozenset()  # that it cannot compute with
@@ -55,7 +56,6 @@ class VectorTarget(Target):
     dot_product_16: bool = False  # two products of bfloat16 added to a float32, for all lanes in one instruction
     narrow_products: bool = False  # operands of products may be rounded to bfloat16, which the sums are not
     lookup_16: bool = False  # one of 16 numbers for each lane, by the lowest bits of an int32, in one instruction
-    unpacks_weights: bool = True  # weights of few bits stay so in memory until they are multiplied
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
     features: frozenset[str] = frozenset()  # instruction sets by the compiler's names, for emission alone
 

@@ -57,9 +57,10 @@ def unpacked_weights(contract: Step, maker: Step, constants: Mapping[Value, Any]
     if len(own) != 2 or len(set(own)) != 2 or not others or len(set(others)) != len(others):
         return None
     summed = others[-1]
-    (column,) = (label for label in own if label != summed) if summed in own else (None,)
-    kept = (*others[:-1], column)
-    if column is None or column in others or sorted(kept) != sorted(contract.primitive.output):
+    if summed not in own:
+        return None
+    column = own[1 - own.index(summed)]
+    if column in others or sorted((*others[:-1], column)) != sorted(contract.primitive.output):
         return None
     if not isinstance(source, TensorType) or source.dtype is not DType.float32:
         return None
@@ -98,7 +99,7 @@ def _is_middle(zero: Scalar | None, bits: int, signed: bool) -> bool:
     """Whether numbers are those of a range around 0."""
     if zero is None:
         return signed
-    return isinstance(zero, Literal) and float(zero.value) == (0 if signed else 2 ** (bits - 1))
+    return isinstance(zero, Literal) and zero.value == (0 if signed else 2 ** (bits - 1))
 
 
 def _plain(scalar: Scalar) -> Scalar:
@@ -123,9 +124,9 @@ def _number(number: Scalar, axis: int, depth: int, maker: Step) -> tuple[int, in
         case Load(operand, indices, dtype) if list(indices) == here and dtype.is_integer and dtype.bits in _BITS:
             return operand, dtype.bits, False, dtype.is_signed
         case Apply("bit_and", (Apply("shift_right", (Load(operand, (row, byte), DType.uint8), shift)), Literal(mask))):
-            bits = int(mask).bit_length()
-            each = 8 // bits if bits in _BITS else 0
-            if not each or int(mask) != 2**bits - 1 or axis != 1 or row != here[0] or depth % each:
+            bits = next((bits for bits in _BITS if mask == 2**bits - 1), 0)
+            each = 8 // bits if bits else 0
+            if not each or axis != 1 or row != here[0] or depth % each:
                 return None
             at = dims.axis(1, depth)
             moved = Apply("cast", (Index(dims.mod(at, each) * bits),), DType.uint8)
@@ -140,7 +141,7 @@ def _size(maker: Step, axis: int) -> Dim:
 
 
 def _block_of(scale: Scalar, axis: int, depth: int) -> int | None:
-    """The number of neighbours along an axis that an expression is the same for: all of them, if it ignores the axis."""
+    """The number of neighbours along an axis that an expression is the same for; all, if it ignores the axis."""
     at = dims.axis(axis, depth)
     used = [index.value for load in loads(scale) for index in load.indices if isinstance(index, Index)]
     places = [value for value in used if any(isinstance(a, Axis) and a.position == axis for a in dims.atoms(value))]
@@ -233,4 +234,4 @@ def _places(value: Dim, places: Mapping[int, Any]) -> Any:
     """Index arithmetic on arrays of positions along the axes."""
     if isinstance(value, int):
         return np.int64(value)
-    return dims.fold(value, lambda atom: places[atom.position], _INDEX_FUNCTIONS)
+    return dims.fold(value, lambda atom: places[atom.position if isinstance(atom, Axis) else -1], _INDEX_FUNCTIONS)

@@ -1,7 +1,8 @@
 """Constant folding: compute now what depends on constants alone.
 
 A result much larger than what it is made from stays a step, so that folding never blows up memory; one that merely
-repeats an element costs nothing, since its array has stride 0.
+repeats an element costs nothing, since its array has stride 0. Weights of few bits stay so, since there are devices
+that multiply them as they are; for the others `fold_weights` comes after.
 """
 
 from __future__ import annotations
@@ -11,28 +12,61 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.ir import dims
-from weft.ir.program import HOST_STEPS, Map, Random, Scan, Step, TensorProgram, Value
+from weft.ir.program import HOST_STEPS, Contract, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
 from weft.ir.types import TensorType
+from weft.ir.unpacking import unpacked_weights
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
 SMALL = 1 << 20  # bytes that are always worth folding
+LEAST_WEIGHTS = 1 << 16  # bytes of numbers for which it pays to keep them in few bits
 GROWTH = 4  # otherwise a result may be this many times larger than its operands: bytes may become float32
 
 
 def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Turn steps with constant operands into constants."""
+    """Turn steps with constant operands into constants, but for weights of few bits."""
     program = everywhere(fold_constants, program, evaluator)
+    return _folded(program, evaluator, _readers(program))
+
+
+def fold_weights(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """The same with those weights."""
+    return _folded(everywhere(fold_weights, program, evaluator), evaluator, {})
+
+
+def _readers(program: TensorProgram) -> dict[Value, list[Step | None]]:
+    """Who reads each value; None stands for the world outside."""
+    readers: dict[Value, list[Step | None]] = {}
+    for step in program.steps:
+        for operand in step.operands:
+            readers.setdefault(operand, []).append(step)
+    for output in program.outputs:
+        readers.setdefault(output, []).append(None)
+    return readers
+
+
+def _folded(program: TensorProgram, evaluator: Evaluator, readers: dict[Value, list[Step | None]]) -> TensorProgram:
     constants: dict[Value, Any] = dict(program.constants)
     steps: list[Step] = []
     for step in program.steps:
-        results = _compute(step, constants, evaluator)
+        kept = len(step.results) == 1 and _stays_packed(step, readers.get(step.results[0], []), constants)
+        results = None if kept else _compute(step, constants, evaluator)
         if results is None:
             steps.append(step)
         else:
             constants.update(zip(step.results, results))
     return replace(program, steps=tuple(steps), constants=constants)
+
+
+def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value, Any]) -> bool:
+    """Whether a step makes numbers of weights for a product that can take them as they are."""
+    if not isinstance(step.primitive, Map) or len(readers) != 1 or (_bytes(step.results[0]) or 0) < LEAST_WEIGHTS:
+        return False
+    (reader,) = readers
+    if reader is None or not isinstance(reader.primitive, Contract):
+        return False
+    return unpacked_weights(reader, step, constants) is not None
 
 
 def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator) -> list[Any] | None:

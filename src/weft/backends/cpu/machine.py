@@ -76,6 +76,7 @@ def _target(triple: str, features: frozenset[str], cache_bytes: int) -> VectorTa
         alignment=CACHE_LINE,
         cache_bytes=cache_bytes,
         dot_product_8=wide and "avx512vnni" in features,
+        unpacks_weights=True,
         lookup_16=wide,
         dot_product_16=wide and "avx512bf16" in features,
         features=features,

@@ -21,7 +21,7 @@ from weft.ir.unpacking import BlockWeights, block_arrays
 from weft.kernels.build.contraction import ContractOperand
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.multiply_add import multiply_add, number_of_code
-from weft.kernels.lower.kernel_builder import assign, define, fetch, repeat
+from weft.kernels.lower.kernel_builder import assign, define, fetch, put, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.vector.panels import panels_for
@@ -30,7 +30,8 @@ from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 WORD_BITS = 32
-HEIGHT = 4  # rows of a tile: each has sums of its own, and those of a block
+HEIGHT = 6  # rows of a tile
+MOST_IN_REGISTERS = 24  # sums of a tile and of a block; where there are more, those of the tile are in memory
 CHAINS = 2  # of the sums of a block
 
 
@@ -131,6 +132,9 @@ class _Builder(ProductBuilder):
         views, sources = self.views(tile, number * blocks.left, number * ((form.header + form.words) * step))
         *rows, panels = sources
         count = shape.height * shape.width
+        kept_in = None
+        if (1 + CHAINS) * count > MOST_IN_REGISTERS:
+            kept_in = self.builder.local("totals", self.type, count * self.lanes)
         sums = self.builder.registers("block", count * CHAINS, self.type)
         body: list[Statement] = [*views, *(define(total, Number(0, self.type)) for total in sums)]
 
@@ -156,8 +160,19 @@ class _Builder(ProductBuilder):
             body.append(defined)
             for at in range(column, count, shape.width):
                 total = Call("add", (sums[at], sums[at + count]), self.type)
-                body.append(assign(tile.sums[at], multiply_add(self.target, total, scale, tile.sums[at])))
-        return (repeat(number, 0, self.builder.named("blocks", blocks.size), 1, body),)
+                if kept_in is None:
+                    body.append(assign(tile.sums[at], multiply_add(self.target, total, scale, tile.sums[at])))
+                else:
+                    place = at * self.lanes + lane(self.lanes)
+                    added = multiply_add(self.target, total, scale, fetch(kept_in, place))
+                    body.append(put(kept_in, place, added))
+        loop = repeat(number, 0, self.builder.named("blocks", blocks.size), 1, body)
+        if kept_in is None:
+            return (loop,)
+        places = [at * self.lanes + lane(self.lanes) for at in range(count)]
+        before = [put(kept_in, place, total) for place, total in zip(places, tile.sums)]
+        after = [assign(total, fetch(kept_in, place)) for place, total in zip(places, tile.sums)]
+        return *before, loop, *after
 
     def multiply_codes(
         self,

@@ -58,7 +58,8 @@ def pairs_along(array: Array, axis: int) -> Array:
     """float32 rounded to bfloat16, two neighbours along an axis in each int32; the first is in the lower half."""
     bits = rounded_bits(np.moveaxis(array, axis, -1))
     low, high = bits[..., ::2].astype(np.uint32), bits[..., 1::2].astype(np.uint32)
-    return np.moveaxis((low | high << np.uint32(16)).view(np.int32), -1, axis)
+    words: Array = np.moveaxis((low | high << np.uint32(16)).view(np.int32), -1, axis)
+    return words
 
 
 def rounded_bits(array: Array) -> Array:
