@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from weft.cost.expressions import cost
 from weft.ir.access import stride_along
@@ -11,7 +12,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import LANE, Call, Code, Statement, dims_vary, is_varying, variable
 from weft.ir.layout import offset
 from weft.ir.scalar import AT_HAND, Held, flat_loads, walk
-from weft.kernels.lower.expressions import LITERAL_STRIDES, Lowering
+from weft.kernels.lower.expressions import LITERAL_STRIDES, Known, Lowering, Operand, Sharing
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor
@@ -53,6 +54,10 @@ class EpilogueWriter(EpilogueAccess):
             for number, tensor in enumerate(self.operands)
         }
         self.out = builder.output("out", result.dtype, Reference("result", 0))
+        self._strides: list[Dim] | None = None
+        self._shared = Sharing()
+        if self.expression is not None:
+            self._shared.count(self.expression)
 
     @property
     def is_long(self) -> bool:
@@ -89,13 +94,27 @@ class EpilogueWriter(EpilogueAccess):
         if self.expression is None:
             return value
         places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
-        views = operand_views(self.operands, self.inputs, self.builder)
-        return Lowering(views, places, self.builder, {AT_HAND: value}, mask, statements).code(self.expression)
+        known: dict[Known, Code] = {AT_HAND: value}
+        lowering = Lowering(self._views, places, self.builder, known, mask, statements, shared=self._shared)
+        return lowering.code(self.expression)
 
     def place(self, axes: Mapping[int, Dim]) -> Dim:
         """Where the element at given places is written."""
         numbers = range(len(self.result.shape))
-        return offset([self._stride(axis) for axis in numbers], [axes.get(axis, 0) for axis in numbers])
+        if self._strides is None:
+            self._strides = [self._stride(axis) for axis in numbers]
+        return offset(self._strides, [axes.get(axis, 0) for axis in numbers])
+
+    @cached_property
+    def _views(self) -> Mapping[int, Operand]:
+        return operand_views(self.operands, self.inputs, self.builder)
+
+    @cached_property
+    def _held(self) -> DType | None:
+        """What the epilogue takes, if it says so."""
+        if self.expression is None:
+            return self.result.dtype
+        return next((node.dtype for node in walk(self.expression) if isinstance(node, Held)), None)
 
     def _stride(self, axis: int) -> Dim:
         stride = self.result.strides[axis]
@@ -103,8 +122,5 @@ class EpilogueWriter(EpilogueAccess):
 
     def _narrowed(self, value: Code) -> Code:
         """A sum as the element that the epilogue, or the result, takes."""
-        dtype: DType = self.result.dtype
-        if self.expression is not None:
-            held = (node.dtype for node in walk(self.expression) if isinstance(node, Held))
-            dtype = next(held, value.dtype)
+        dtype = self._held or value.dtype
         return value if value.dtype is dtype else Call("cast", (value,), dtype)

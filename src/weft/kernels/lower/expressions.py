@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from weft.ir import dims
 from weft.ir.access import compared_indices
@@ -74,7 +75,7 @@ class Lowering:
     `known` are the values that the kernel holds, by key, and those of flat loads; `mask` the lanes that are inside the
     domain. With
     `statements`, definitions of shared subexpressions are added there. Strides are parameters unless they are to be
-    `literal`.
+    `literal`. With `shared`, what the expressions have in common was counted before.
     `checks` gathers the conditions under which the data is at fault.
     """
 
@@ -87,6 +88,7 @@ class Lowering:
         mask: Code | None = None,
         statements: list[Statement] | None = None,
         literal: bool = False,
+        shared: Sharing | None = None,
     ) -> None:
         self.operands = operands
         self.axes = axes
@@ -96,7 +98,8 @@ class Lowering:
         self.statements = statements
         self.literal = literal
         self.checks: list[Code] = []
-        self._shared = _Sharing()
+        self._shared = Sharing() if shared is None else shared
+        self._counted = shared is not None
         self._done: dict[tuple[int, int], Code] = {}
         self._facts: list[Facts] = []  # keeps alive what _done names by identity
 
@@ -104,7 +107,8 @@ class Lowering:
         """The value of an expression."""
         if self.statements is None:
             return self._build(scalar, facts)
-        self._shared.count(scalar)
+        if not self._counted:
+            self._shared.count(scalar)
         return self._visit(scalar, facts)
 
     def expect(self, scalars: Iterable[Scalar]) -> None:
@@ -154,7 +158,7 @@ class Lowering:
                 inside = facts.under(condition, test)
                 return Call("select", (test, self._visit(chosen, inside), self._visit(other, facts)), dtype)
             case Apply(function, arguments, dtype):
-                return Call(function, tuple(self._visit(argument, facts) for argument in arguments), dtype)
+                return Call(function, tuple([self._visit(argument, facts) for argument in arguments]), dtype)
 
     def index(self, value: Dim) -> Dim:
         """Index arithmetic over the kernel's variables."""
@@ -233,7 +237,7 @@ class Lowering:
         self.checks.append(wrong)
 
 
-class _Sharing:
+class Sharing:
     """Numbers for subexpressions, equal ones alike, and how often each is used."""
 
     def __init__(self) -> None:
@@ -250,24 +254,23 @@ class _Sharing:
         if found is not None:
             return found
         parts: list[int] = []
-        key: object
+        key: object = scalar
         match scalar:
+            case Apply(function, arguments, dtype):
+                parts = [self.number(argument) for argument in arguments]
+                key = (function, dtype, *parts)
+            case Load(operand, indices, _, checked):
+                parts = [self.number(index) for index in indices]
+                key = (Load, operand, checked, *parts)
             case Literal(value, dtype):
                 key = (repr(value), dtype)
             case Index(value):
                 key = (Index, value)
-            case Held() | FlatLoad():
-                key = scalar
-            case Load(operand, indices, _, checked):
-                parts = [self.number(index) for index in indices]
-                key = (Load, operand, checked, *parts)
-            case Apply(function, arguments, dtype):
-                parts = [self.number(argument) for argument in arguments]
-                key = (function, dtype, *parts)
-        fresh = key not in self._numbers
-        number = self._numbers.setdefault(key, len(self._numbers))
-        if fresh:
-            self.uses.update(parts)
+        count = len(self._numbers)
+        number = self._numbers.setdefault(key, count)
+        if number == count:
+            for part in parts:
+                self.uses[part] += 1
         self._known[id(scalar)] = number
         self._alive.append(scalar)
         return number
@@ -275,6 +278,12 @@ class _Sharing:
 
 def split_strides(value: Dim) -> tuple[dict[int, Dim], Dim]:
     """({axis: stride}, rest) of an offset: what each axis is multiplied by, and all that is not linear in one axis."""
+    strides, rest = _split_strides(value)
+    return dict(strides), rest
+
+
+@lru_cache(maxsize=4096)
+def _split_strides(value: Dim) -> tuple[tuple[tuple[int, Dim], ...], Dim]:
     strides: dict[int, Dim] = {}
     rest: Dim = 0
     for monomial, coefficient in value.terms if isinstance(value, Expr) else (((), value),):
@@ -288,7 +297,7 @@ def split_strides(value: Dim) -> tuple[dict[int, Dim], Dim]:
             strides[axes[0].position] = strides.get(axes[0].position, 0) + term
         else:
             rest = rest + term
-    return strides, rest
+    return tuple(strides.items()), rest
 
 
 def _has_axis(atom: Compound) -> bool:

@@ -47,8 +47,11 @@ class KernelBuilder:
     def __init__(self, name: str) -> None:
         self.name = name
         self._parameters: dict[str, Dim] = {}
-        self._sizes: dict[Dim, str] = {}
-        self._named: dict[str, str] = {}
+        self._sizes: dict[Dim, Dim] = {}
+        self._named: dict[
+            str, tuple[str, Dim, Dim]
+        ] = {}  # by hint: name, value, how it is seen
+        self._seen: dict[Dim, Dim] = {}  # index arithmetic with parameters in place of symbols
         self._inputs: list[tuple[Buffer, Reference]] = []
         self._outputs: list[tuple[Buffer, Reference]] = []
         self._locals: list[Buffer] = []
@@ -62,11 +65,12 @@ class KernelBuilder:
         """A size as the kernel sees it: 0 and 1 as they are, others as parameters, each once."""
         if value in (0, 1):
             return value
-        name = self._sizes.get(value)
-        if name is None:
-            name = self._sizes[value] = self._variables.fresh(f"p{len(self._sizes)}")
+        found = self._sizes.get(value)
+        if found is None:
+            name = self._variables.fresh(f"p{len(self._sizes)}")
             self._parameters[name] = value
-        return _parameter(name, value)
+            found = self._sizes[value] = _parameter(name, value)
+        return found
 
     def named(self, hint: str, value: Dim, least: int | None = None) -> Dim:
         """A size that is a parameter of its own, whatever it is: shapes that happen to agree need no other kernel.
@@ -74,17 +78,23 @@ class KernelBuilder:
         Asked for again it is the same one. `least`: what it is known to be at least, for all sizes alike; what its
         value happens to tell would make kernels differ that are the same.
         """
-        name = self._named.get(hint)
-        if name is None:
-            name = self._named[hint] = self._variables.fresh(hint)
+        found = self._named.get(hint)
+        if found is None:
+            name = self._variables.fresh(hint)
             self._parameters[name] = value
-        elif self._parameters[name] != value:
-            raise InternalError(f"kernel {self.name}: {hint} is {self._parameters[name]} and {value}")
-        return _parameter(name, value) if least is None else variable(name, least)
+            found = self._named[hint] = name, value, _parameter(name, value)
+        elif found[1] != value:
+            raise InternalError(f"kernel {self.name}: {hint} is {found[1]} and {value}")
+        return found[2] if least is None else variable(found[0], least)
 
     def symbols(self, value: Dim) -> Dim:
         """Index arithmetic with the program's symbols replaced by parameters; integers stay."""
-        return dims.substitute(value, self._atom)
+        if isinstance(value, int):
+            return value
+        found = self._seen.get(value)
+        if found is None:
+            found = self._seen[value] = dims.substitute(value, self._atom)
+        return found
 
     def _atom(self, atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
