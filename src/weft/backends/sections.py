@@ -8,12 +8,13 @@ from typing import Any, Protocol
 from numpy import ndarray
 
 from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
+from weft.backends.late import CompileLate, LateSteps
 from weft.backends.reference.sizes import check_guards, in_order
 from weft.errors import InternalError
 from weft.interrupts import check
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
-from weft.ir.program import Guard, Observe, Step, TensorProgram, Value, bodies
+from weft.ir.program import Guard, Late, Observe, Step, TensorProgram, Value, bodies
 from weft.ir.tensors import DeviceTensor
 from weft.ir.work import HostSection, NativeSection, Section
 from weft.plan.plan import Plan
@@ -42,11 +43,12 @@ class _HostStep:
 
     __slots__ = ("binds", "check", "operands", "results", "run")
 
-    def __init__(self, run: RunHost, operands: list[int], results: list[int], step: Step, guards: list[Guard]) -> None:
+    def __init__(
+        self, run: RunHost, operands: list[int], results: list[int], made: Sequence[Value], guards: list[Guard]
+    ) -> None:
+        """`made` are the values that lie at the places of its results."""
         self.run, self.operands, self.results = run, operands, results
-        self.binds = [
-            (number, shown) for number, value in enumerate(step.results) if (shown := shown_sizes(value.type))
-        ]
+        self.binds = [(number, shown) for number, value in enumerate(made) if (shown := shown_sizes(value.type))]
         self.check = GuardCheck(guards) if guards else None
 
 
@@ -60,10 +62,11 @@ class Sections:
         make: Callable[[NativeSection, Mapping[Value, Any]], SectionRunner],
         step: Callable[..., list[Any]] | None = None,
         around: frozenset[str] = frozenset(),
+        late: CompileLate | None = None,
     ) -> None:
         """`make` gives what runs a native section, from it and the program's constants; `step` runs a host step.
 
-        `around` are the names of sizes that are known around a body.
+        `around` are the names of sizes that are known around a body. `late` compiles steps that are traced in a run.
         """
         self.program = program
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
@@ -82,7 +85,7 @@ class Sections:
             self.runners.append(section)
             inner = [body for one in section.steps for body in bodies(one.primitive)]
             for body, inside in zip(inner, section.bodies, strict=True):
-                self.inside[id(body)] = Sections(body, inside, make, step, everything)
+                self.inside[id(body)] = Sections(body, inside, make, step, everything, late)
         self.has_host_steps = bool(steps)
         self.single = _is_single(program, sections)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
@@ -108,10 +111,16 @@ class Sections:
                 self._parts.append((runner, taken, made, [slots[value] for value in released if value in slots]))
                 continue
             ready = []
-            for one in section.steps:
-                taken = [slots.setdefault(value, len(slots)) for value in one.operands]
-                made = [slots.setdefault(value, len(slots)) for value in one.results]
-                ready.append(_HostStep(ready_step(one, step, self.run), taken, made, one, after.pop(0)))
+            for row in _rows(section.steps, late is not None and step is None):
+                takes, makes = (row[0].operands, row[0].results) if len(row) == 1 else _ends(row, program, sections)
+                taken = [slots.setdefault(value, len(slots)) for value in takes]
+                made = [slots.setdefault(value, len(slots)) for value in makes]
+                guards = [guard for _ in row for guard in after.pop(0)]
+                if late is not None and step is None and isinstance(row[0].primitive, Late):
+                    run = _late(LateSteps(row, takes, makes, program.constants, late))
+                else:
+                    run = ready_step(row[0], step, self.run)
+                ready.append(_HostStep(run, taken, made, makes, guards))
             self._parts.append((ready, [], [], [slots[value] for value in released if value in slots]))
         self._outputs = [slots[value] for value in program.outputs]
         self._empty = [None] * (len(slots) - len(self._filled))
@@ -217,6 +226,37 @@ def _run_host(
         if pending:
             pending = check_guards(pending, sizes)
     return pending
+
+
+def _late(steps: LateSteps) -> RunHost:
+    return lambda operands, _: steps.run(operands)
+
+
+def _rows(steps: Sequence[Step], joining: bool) -> list[list[Step]]:
+    """Steps one by one, but late ones that follow each other together, where they can be compiled."""
+    rows: list[list[Step]] = []
+    for step in steps:
+        if joining and rows and isinstance(step.primitive, Late) and isinstance(rows[-1][0].primitive, Late):
+            rows[-1].append(step)
+        else:
+            rows.append([step])
+    return rows
+
+
+def _ends(
+    row: Sequence[Step], program: TensorProgram | CompiledProgram, sections: Sequence[Section]
+) -> tuple[list[Value], list[Value]]:
+    """What steps take from outside, and what of their results is seen there."""
+    own = {id(step) for step in row}
+    seen = set(program.outputs)
+    for section in sections:
+        if isinstance(section, NativeSection):
+            seen.update(section.inputs)
+        else:
+            seen.update(value for step in section.steps if id(step) not in own for value in step.operands)
+    made = [value for step in row for value in step.results]
+    taken = dict.fromkeys(value for step in row for value in step.operands if value not in made)
+    return list(taken), [value for value in made if value in seen]
 
 
 def _bound_by(step: Step) -> set[str]:

@@ -22,6 +22,7 @@ from weft.passes.scales import fold_scales
 from weft.passes.shuffles import move_shuffles
 from weft.passes.siblings import join_siblings
 from weft.passes.simplify import simplify_movement
+from weft.passes.tables import look_up_bytes
 
 PIPELINE: tuple[Pass, ...] = (
     settle_nothing,
@@ -36,6 +37,7 @@ PIPELINE: tuple[Pass, ...] = (
     join_siblings,
     simplify_movement,
     merge_duplicates,
+    look_up_bytes,
     fold_scales,
     move_shuffles,
     drop_unused,

@@ -179,7 +179,8 @@ class Lowering:
                 place, test = self.inside(index.value, size, facts, load.checked)
                 places.append(place)
             else:
-                part, test = self.clamped(self._visit(index, facts), size, load.checked)
+                position = self._visit(index, facts)
+                part, test = (position, None) if _fits(index, size) else self.clamped(position, size, load.checked)
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
@@ -235,6 +236,14 @@ class Lowering:
         if self.mask is not None and is_varying(wrong):
             wrong = Call("logical_and", (self.mask, wrong), DType.bool)
         self.checks.append(wrong)
+
+
+def _fits(index: Scalar, size: Dim) -> bool:
+    """Whether an index that data decides is a number of a type that never leaves the dimension."""
+    match index:
+        case Apply("cast", (inner,), _) if inner.dtype.is_unsigned:
+            return dims.is_at_least(size, 1 << inner.dtype.bits)
+    return False
 
 
 class Sharing:
