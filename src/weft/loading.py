@@ -20,6 +20,7 @@ from weft.errors import (
     WeftError,
 )
 from weft.frontend.source import open_model
+from weft.garbage import seldom_collected
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver
@@ -65,14 +66,14 @@ def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    with stages("loading") as progress:
+    with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
         return _served(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
 
 
 def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
     """A model that was pickled."""
-    with stages("loading") as progress:
+    with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
         files = reopened(source, _read, *_folders(options))
         return _served(files.with_weights(weights) if weights else files, options, progress)

@@ -1,0 +1,47 @@
+"""Thresholds of the search for cycles: raised inside, and as they were afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from weft.garbage import SELDOM, seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_raised_inside_and_back_after_the_outermost() -> None:
+    gc.set_threshold(500, 7, 9)
+    with seldom_collected():
+        with seldom_collected():
+            assert gc.get_threshold()[0] == SELDOM
+        assert gc.get_threshold()[0] == SELDOM
+    assert gc.get_threshold() == (500, 7, 9)
+
+
+def test_back_after_an_error() -> None:
+    gc.set_threshold(500, 7, 9)
+    with pytest.raises(KeyError), seldom_collected():
+        raise KeyError
+    assert gc.get_threshold() == (500, 7, 9)
+
+
+@pytest.mark.parametrize("first", [0, 2 * SELDOM])
+def test_who_searches_seldom_already_is_left_alone(first: int) -> None:
+    gc.set_threshold(first, 7, 9)
+    with seldom_collected():
+        assert gc.get_threshold()[0] == first
+    assert gc.get_threshold() == (first, 7, 9)
+
+
+def test_what_another_set_meanwhile_stays() -> None:
+    with seldom_collected():
+        gc.set_threshold(300, 7, 9)
+    assert gc.get_threshold() == (300, 7, 9)
