@@ -345,8 +345,9 @@ def test_values_beyond_the_range_of_float16_stay_wide(tmp_path: Path) -> None:
         "lowest": np.float32(-3e38),
         "chosen": np.array([True, False, True, True]),
     }
+    constants["w"] = normal(4, 4)
     initializers = [tensor(name, array) for name, array in constants.items()]
-    nodes.append(node("Relu", ["x"], ["r"], name="plain"))
+    nodes.append(node("MatMul", ["x", "w"], ["r"], name="plain"))
     outputs = [value("masked", (3, 4)), value("r", (3, 4))]
     proto = model(nodes, [value("x", (3, 4))], outputs, initializers)
     report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3)
@@ -355,18 +356,34 @@ def test_values_beyond_the_range_of_float16_stay_wide(tmp_path: Path) -> None:
 
 def test_constants_that_float16_takes_for_nothing_stay_wide(tmp_path: Path) -> None:
     nodes = [
-        node("Relu", ["x"], ["r"], name="plain"),
+        node("MatMul", ["x", "w"], ["p"], name="product"),
+        node("Relu", ["p"], ["r"], name="plain"),
         node("Max", ["r", "least"], ["m"], name="bounded"),
         node("Log", ["m"], ["y"]),
         node("Mul", ["r", "tiny"], ["t"], name="vanishing"),
         node("Mul", ["t", "huge"], ["z"], name="back"),
     ]
-    constants = {"least": np.float32(1e-10), "tiny": np.full(4, 1e-4, np.float32), "huge": np.full(4, 1e4, np.float32)}
+    tiny, huge = np.full(4, 1e-4, np.float32), np.full(4, 1e4, np.float32)
+    constants = {"w": normal(4, 4), "least": np.float32(1e-10), "tiny": tiny, "huge": huge}
     initializers = [tensor(name, array) for name, array in constants.items()]
     proto = model(nodes, [value("x", (3, 4))], [value("y", (3, 4)), value("z", (3, 4))], initializers)
     report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3)
-    assert [layer.node for layer in report.layers] == ["plain"]
-    assert report.error < 2e-3
+    assert [layer.node for layer in report.layers] == ["product", "plain"]
+
+
+def test_nodes_far_from_products_are_not_worth_casts(tmp_path: Path) -> None:
+    nodes = [
+        node("Neg", ["x"], ["n"], name="far"),
+        node("Exp", ["n"], ["e"]),
+        node("MatMul", ["e", "w"], ["h"], name="product"),
+        node("Shape", ["h"], ["s"]),
+        node("Relu", ["h"], ["y"], name="near"),
+    ]
+    outputs = [value("y", (3, 4)), value("s", (2,), TensorProto.INT64)]
+    proto = model(nodes, [value("x", (3, 4))], outputs, [tensor("w", normal(4, 4))])
+    report, written = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=2e-3)
+    assert [layer.node for layer in report.layers] == ["product", "near"]
+    assert ops(written).count("Cast") == 2
 
 
 # -- what is refused, and what stays ---------------------------------------------------------------------------------

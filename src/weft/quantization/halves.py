@@ -19,6 +19,7 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Node, subgraphs
 from weft.quantization.editing import STANDARD, GraphEdit, read_inside, renamed_inputs
+from weft.quantization.layers import LAYERS
 from weft.quantization.preparing import constants
 
 Array = np.ndarray[Any, Any]
@@ -37,6 +38,7 @@ _NARROW = (
     "Unsqueeze", "Where",
 )  # fmt: skip
 """Ops that lose little but digits when they compute in a narrow type, and that engines have in it."""
+_UNTYPED = ("Shape", "Size")  # which read no element
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,25 @@ def narrow_nodes(graph: Graph, seen: SeenValues, dtype: DType) -> list[Node]:
         plain = node.op in _NARROW and node.domain == STANDARD and not any(True for _ in subgraphs(node))
         if plain and is_told and any(name not in known for name in floats) and all(map(fits, floats)):
             found.append(node)
-    return found
+    return _worthwhile(found, known)
+
+
+def _worthwhile(nodes: Sequence[Node], known: Mapping[str, Array]) -> list[Node]:
+    """Those that hang together with a product or convolution: for the others, casts would be all that is won."""
+    members: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in {*node.inputs, *node.outputs} - {""} - known.keys():
+            members.setdefault(name, []).append(node)
+    waiting = [node for node in nodes if node.op in LAYERS]
+    reached = {node.name for node in waiting}
+    while waiting:
+        node = waiting.pop()
+        for name in (*node.inputs, *node.outputs):
+            for other in members.pop(name, ()):
+                if other.name not in reached:
+                    reached.add(other.name)
+                    waiting.append(other)
+    return [node for node in nodes if node.name in reached]
 
 
 def _smallest(dtype: DType) -> float:
@@ -106,7 +126,7 @@ def in_halves(graph: Graph, chosen: Sequence[Node], seen: SeenValues, dtype: DTy
     nodes = []
     for node in graph.nodes:
         is_narrow = node.name in names
-        convert = writer.narrow if is_narrow else writer.wide
+        convert = writer.narrow if is_narrow else writer.any if node.op in _UNTYPED else writer.wide
         inputs = tuple(convert(name) if _is_float(name, seen, known) else name for name in node.inputs)
         outputs = tuple(writer.made.get(name, name) for name in node.outputs) if is_narrow else node.outputs
         nodes.append(replace(node, inputs=inputs, outputs=outputs))
@@ -136,6 +156,9 @@ class _HalfWriter:
             else:
                 self._narrow[name] = self.edit.add("Cast", [name], stem, {"to": self._dtype.number})
         return self._narrow[name]
+
+    def any(self, name: str) -> str:
+        return self.made.get(name, name)
 
     def wide(self, name: str) -> str:
         half = self.made.get(name)
