@@ -163,7 +163,7 @@ class Pipeline:
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
 
     def _run_options(self) -> RunOptions:
-        """With a way to compile what only a run can trace, unless memory is limited: nobody can tell what that takes."""
+        """With a way to compile what only a run can trace, unless memory is limited: none can tell what that takes."""
         options = self.options.run_options
         if not isinstance(self.driver, CompilingDriver) or options.memory_limit is not None:
             return options

@@ -217,6 +217,10 @@ class PendingTask(Generic[Made]):
         finally:
             self._undone.release()
 
+    @property
+    def is_done(self) -> bool:
+        return bool(self._made) or self._failed is not None
+
     def result(self) -> Made:
         """What the function returned, once it has; or what it raised."""
         self._undone.acquire()
@@ -251,6 +255,11 @@ class Team:
         if kind is None:
             for thread in self._threads:
                 thread.join()
+
+    def end(self) -> None:
+        """Let the threads go once all pieces are done; nobody waits for that."""
+        for _ in self._threads:
+            self._tasks.put(None)
 
     def gather(self) -> int:
         """Start all threads that can be had; how many, and where it is none, whoever submits a piece does it."""

@@ -20,6 +20,10 @@ from weft.errors import DeviceError
 from weft.records import dataclass
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
     from weft.cost.roofline import Peak
     from weft.ir.compiled import CompiledProgram
     from weft.ir.kernel import Kernel
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from weft.ir.record import RunRecord
     from weft.ir.target import Choices, Target
     from weft.ir.tensors import DeviceTensor
-    from weft.ir.work import Section
+    from weft.ir.work import Section, Work
     from weft.plan.program import ProgramPlan
 
 Array = np.ndarray[Any, Any]
@@ -66,11 +70,15 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Of runs: how many threads, how many bytes at most, and whether memory may be spent on speed."""
+    """Of runs: how many threads, how many bytes at most, and whether memory may be spent on speed.
+
+    `late` compiles, and makes ready to run, what only a run can trace.
+    """
 
     threads: int | None = None
     memory_limit: int | None = None
     may_grow: bool = False
+    late: Callable[[TensorProgram], Runner] | None = None
 
 
 class Runner(Protocol):
@@ -170,6 +178,30 @@ class KeepingDriver(Driver):
         """All that compiled programs depend on beside weft itself; of a foreign device, its name and version too."""
 
 
+class Compilation:
+    """A program on its way to code. `take` hears of each work as soon as it is built; `finish` gives the program.
+
+    An exception that leaves a `with` around it gives up what is not compiled yet.
+    """
+
+    def __init__(self, compile: Callable[[TensorProgram, Sequence[Section]], CompiledProgram]) -> None:
+        """`compile` does it all at the end, for devices that begin with nothing before."""
+        self._compile = compile
+
+    def take(self, work: Work) -> None:
+        """Compile the kernels of a work while others are built."""
+
+    def finish(self, program: TensorProgram, sections: Sequence[Section]) -> CompiledProgram:
+        """The program with its code, which may still be compiled: who runs it waits."""
+        return self._compile(program, sections)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let go of what compiles."""
+
+
 class CompilingDriver(KeepingDriver):
     """A driver of one device that compiles programs for it."""
 
@@ -182,6 +214,10 @@ class CompilingDriver(KeepingDriver):
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
     ) -> CompiledProgram:
         """The program with the code of its sections' kernels; `cache`: whether code may be kept on disk."""
+
+    def begin(self, cache: bool, progress: Progress) -> Compilation:
+        """A compilation whose kernels are yet to be built."""
+        return Compilation(lambda program, sections: self.compile(program, sections, cache, progress))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:  # noqa: ARG002
         """The code of a kernel in each language on its way to the device."""

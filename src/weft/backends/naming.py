@@ -25,21 +25,36 @@ def _launches(sections: Sequence[Section]) -> list[Launch]:
     return found
 
 
-def named_kernels(sections: Sequence[Section]) -> dict[int, Kernel]:
-    """By identity, each kernel under a name that only kernels of the same code share; without idle parameters."""
-    lean_kernels: dict[Kernel, Kernel] = {}
-    found: dict[int, Kernel] = {}
-    for launch in _launches(sections):
-        kernel = launch.kernel
-        if id(kernel) in found:
-            continue
-        if kernel not in lean_kernels:
+class KernelNames:
+    """Gives kernels their names one by one, each once."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Kernel] = {}  # by identity
+        self._lean: dict[Kernel, Kernel] = {}  # which holds all that were seen, so that no other gets their identity
+        self._same: list[Kernel] = []
+
+    def named(self, kernel: Kernel) -> Kernel:
+        """The kernel under a name that only those of the same code share, without idle parameters."""
+        known = self.found.get(id(kernel))
+        if known is not None:
+            return known
+        if kernel in self._lean:
+            self._same.append(kernel)
+        else:
             used = {symbol.name for symbol in used_symbols(kernel)}
             lean = replace(kernel, parameters=tuple(name for name in kernel.parameters if name in used))
             digest = sha256(fingerprint(lean).encode()).hexdigest()
-            lean_kernels[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
-        found[id(kernel)] = lean_kernels[kernel]
-    return found
+            self._lean[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
+        found = self.found[id(kernel)] = self._lean[kernel]
+        return found
+
+
+def named_kernels(sections: Sequence[Section], known: KernelNames | None = None) -> dict[int, Kernel]:
+    """By identity, each kernel under a name that only kernels of the same code share; without idle parameters."""
+    names = known or KernelNames()
+    for launch in _launches(sections):
+        names.named(launch.kernel)
+    return names.found
 
 
 def named(sections: Sequence[Section]) -> tuple[Section, ...]:

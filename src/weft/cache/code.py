@@ -34,6 +34,11 @@ def keeping_nothing() -> Iterator[None]:
         _keeping.reset(token)
 
 
+def is_keeping() -> bool:
+    """Whether caches take what they are given; to be asked by the thread that compiles, not by its helpers."""
+    return _keeping.get()
+
+
 @cache
 def shared_cache() -> CodeCache:
     """The cache of this user."""

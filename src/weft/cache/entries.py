@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from threading import Thread, current_thread
+from typing import Any, Protocol, Union
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from weft.cache import serialization
 from weft.cache.digests import key_of
-from weft.cache.models import ModelCache, shared_models
+from weft.cache.models import ModelCache, UnfinishedEntry, shared_models
 from weft.cache.sources import definitions_digest, libraries, package_digest
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
@@ -43,9 +46,39 @@ class CachedModel:
     program: CompiledProgram | MixedProgram
 
 
-_LOADED: WeakValueDictionary[tuple[Path | None, str], CompiledProgram | MixedProgram] = WeakValueDictionary()
-"""What is in use in this process, by the cache's folder and the key there; who loads it again shares the weights."""
+Place = tuple[Union[Path, None], str]  # the cache's folder, and the key there
+_LOADED: WeakValueDictionary[Place, CompiledProgram | MixedProgram] = WeakValueDictionary()
+"""What is in use in this process; who loads it again shares the weights."""
 _SIGNATURES: WeakKeyDictionary[CompiledProgram | MixedProgram, Signature] = WeakKeyDictionary()
+
+
+_WRITING: dict[Place, Thread] = {}
+"""Entries that a thread writes to the end, once their code is compiled; the end of the process waits for them."""
+
+
+def await_writing(place: Place | None = None) -> None:
+    """Wait until an entry is written that this process is at, or all of them."""
+    for thread in [_WRITING.get(place)] if place is not None else list(_WRITING.values()):
+        if thread is not None and thread is not current_thread():
+            thread.join()
+
+
+def _finish_writing(place: Place, begun: UnfinishedEntry, objects: Sequence[bytes]) -> None:
+    """Complete an entry when its code is there, without anybody waiting for it."""
+
+    def finish() -> None:
+        try:
+            with suppress(WeftError, MemoryError):  # which whoever runs the code hears of
+                begun.finish(objects)
+        finally:
+            _WRITING.pop(place, None)
+
+    thread = Thread(target=finish, name="weft-keeping", daemon=current_thread().daemon)
+    _WRITING[place] = thread
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads to be had
+        finish()
 
 
 class CacheEntry:
@@ -76,31 +109,50 @@ class CacheEntry:
         loaded = _LOADED.get(place)
         if loaded is not None:
             return CachedModel(_SIGNATURES[loaded], loaded)
-        cached = self._cache.get(key)
-        if isinstance(cached, tuple) and len(cached) == 2:
-            signature, program = cached
-            if isinstance(signature, Signature) and isinstance(program, (CompiledProgram, MixedProgram)):
+        await_writing(place)
+        found = self._cache.entry(key)
+        return None if found is None else self._loaded(place, *found)
+
+    def _loaded(self, place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
+        """What was kept with its code, shared by all who load it from now on."""
+        match value:
+            case (Signature() as signature, CompiledProgram() | MixedProgram() as program):
+                if isinstance(program, CompiledProgram):
+                    program = replace(program, objects=objects)
                 _SIGNATURES[program] = signature
                 _LOADED[place] = program
                 return CachedModel(signature, program)
         return None
 
     def put(self, cached: CachedModel) -> CachedModel | None:
-        """Keep the model, if that can be done; the one returned has its arrays mapped from there.
+        """Keep the model, if that can be done; the one returned has its arrays mapped from there, and its
+        code may still be compiled: the entry gets it when it is.
 
         None where the disk failed half way, after arrays that were still to be packed had been given away.
         """
         if self._key is None:
             return cached
         locations = self._content.locations()
+        program: CompiledProgram | MixedProgram = cached.program
+        objects: Sequence[bytes] = ()
+        if isinstance(program, CompiledProgram):
+            program, objects = replace(program, objects=()), program.objects
         try:
-            saved = serialization.serialize((cached.signature, cached.program))
+            saved = serialization.serialize((cached.signature, program))
         except (pickle.PicklingError, TypeError, ValueError, RecursionError, MemoryError):
             return cached
         if locations:
             self._cache.put_locations(self._key, locations)
-        tried = self._cache.put(self._full_key(self._content.external_names(locations)), saved)
-        return self.get() if tried else cached
+        key = self._full_key(self._content.external_names(locations))
+        begun = self._cache.begin(key, saved)
+        if begun is None:
+            return cached
+        if isinstance(begun, OSError):
+            return None
+        value = serialization.restore(saved.structure, begun.arrays)
+        place = (self._cache.folder, key)
+        _finish_writing(place, begun, objects)
+        return self._loaded(place, value, objects)
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None

@@ -1,7 +1,8 @@
 """Loaded models on disk: what a device needs to run one, ready to be mapped into memory.
 
-An entry is a file named by all that it depends on: a head, the structure, then the arrays from a page's start on. It
-is written whole or not at all. The structure's checksum is tested with every use; that of the arrays once, unless the
+An entry is a file named by all that it depends on: a head, the arrays from a page's start on, then the structure and
+the code. Arrays are written first, and used from there, while code is still compiled; the file gets its name when it
+is whole. The structure's checksum is tested with every use; that of the arrays once, unless the
 file has changed since then. A small file beside it notes that, and by its time the last use. The entries used least
 recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
 others could have written is not used (files.py). Entries are mapped: they are replaced and removed, never changed.
@@ -40,7 +41,7 @@ from weft.records import dataclass
 MOST_BYTES = 4 * 1024**3
 LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead
 MOST_RECORDS = 4096  # digests of files that are remembered
-_MAGIC = b"weft\x00m03"
+_MAGIC = b"weft\x00m04"
 _HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of key, rest of the head and structure, the arrays', sizes
 _CHECKED = 8 + 32  # bytes of the head that the first checksum does not cover
 _PAGE = 4096
@@ -61,9 +62,14 @@ class ModelCache:
 
     def get(self, key: str) -> Any:
         """What was kept under this name; None where there is nothing, or it is damaged."""
+        found = self.entry(key)
+        return None if found is None else found[0]
+
+    def entry(self, key: str) -> tuple[Any, tuple[bytes, ...]] | None:
+        """The same with the code that was kept beside it."""
         if self.folder is None:
             return None
-        path = self._path(key)
+        path = self.path(key)
         try:
             check_folder(self.folder)
             with os.fdopen(open_file(path), "rb") as file:
@@ -72,33 +78,43 @@ class ModelCache:
         except (OSError, ValueError):
             return None
         try:
-            value = serialization.restore(*self._checked(key, content, status))
+            whole, arrays = self._checked(key, content, status)
+            structure, objects = serialization.without_code(whole)
+            value = serialization.restore(structure, arrays)
         except Exception:  # whatever is wrong with it: it is made again
-            self._remove(path)
+            self.remove(path)
             return None
         self._note_use(key)
-        return value
+        return value, objects
 
     def put(self, key: str, saved: serialization.SerializedValue) -> bool:
         """Keep a value under this name, unless it is too large or the disk does not allow it.
 
         Whether that was tried: then what had still to be packed is used up.
         """
+        begun = self.begin(key, saved)
+        if isinstance(begun, UnfinishedEntry):
+            begun.finish(())
+        return begun is not None
+
+    def begin(self, key: str, saved: serialization.SerializedValue) -> UnfinishedEntry | OSError | None:
+        """Write the arrays of a value; an error where that was tried in vain, None where it was not tried."""
         size = _PAGE + len(saved.structure) + saved.array_bytes
         if self.folder is None or size > self.most_bytes // LARGEST_SHARE:
-            return False
+            return None
         import shutil
 
-        tried = False
-        with suppress(OSError):
+        try:
             make_folder(self.folder)
             if shutil.disk_usage(self.folder).free < 2 * size:
-                return False
+                return None
             self._make_space(size)
-            tried = True
-            self._write(self._path(key), saved)
-            self._note(key, self._path(key).stat())
-        return tried
+        except OSError:
+            return None
+        try:
+            return UnfinishedEntry(self, key, saved)
+        except OSError as error:
+            return error
 
     def locations(self, key: str) -> list[str]:
         """The names of external files that a model is known to have."""
@@ -114,7 +130,7 @@ class ModelCache:
             with suppress(OSError):
                 write_file(self.folder / f"{key}.files", json.dumps(list(names)).encode())
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{key}.model"
 
@@ -123,52 +139,22 @@ class ModelCache:
     def _checked(self, key: str, content: memoryview, status: os.stat_result) -> tuple[bytes, memoryview]:
         """Structure and arrays of an entry; ValueError if it is damaged."""
         magic, checksum, array_digest, length, start, array_bytes = _HEAD.unpack_from(content)
-        end = _HEAD.size + length
-        whole = magic == _MAGIC and end <= start and start + array_bytes == len(content)
-        if not whole or _checksum(key, content[_CHECKED:end]) != checksum:
+        end = start + array_bytes
+        whole = magic == _MAGIC and start >= _HEAD.size and end + length == len(content)
+        tail = bytes(content[_CHECKED : _HEAD.size])
+        if not whole or _checksum(key, tail, content[end:]) != checksum:
             raise ValueError("a damaged entry")
-        arrays = content[start:]
+        arrays = content[start:end]
         if not self._is_known(key, status):
             if bytes.fromhex(digest(arrays)) != array_digest:
                 raise ValueError("damaged arrays")
-            self._note(key, status)
-        return bytes(content[_HEAD.size : end]), arrays
-
-    def _write(self, path: Path, saved: serialization.SerializedValue) -> None:
-        from tempfile import mkstemp
-
-        start = -(-(_HEAD.size + len(saved.structure)) // _PAGE) * _PAGE
-        handle, name = mkstemp(UNFINISHED, dir=path.parent)
-        unfinished = Path(name)
-        try:
-            with os.fdopen(handle, "w+b") as file:
-                file.truncate(start + saved.array_bytes)
-                file.seek(start)
-                for constant in saved.arrays:
-                    for piece in pieces_of(constant):
-                        file.write(piece.view(np.uint8).data)
-                    file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
-                file.flush()
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as written:
-                    view = memoryview(written)
-                    arrays = bytes.fromhex(digest(view[start:]))
-                    view.release()
-                tail = _HEAD.pack(b"", b"", arrays, len(saved.structure), start, saved.array_bytes)[_CHECKED:]
-                file.seek(0)
-                file.write(_MAGIC + _checksum(path.stem, tail + saved.structure) + tail + saved.structure)
-            past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
-            os.utime(unfinished, (past, past))
-            if os.name != "nt":  # where it could not be replaced any more
-                unfinished.chmod(0o400)
-            unfinished.replace(path)
-        except BaseException:
-            self._remove(unfinished)
-            raise
+            self.note(key, status)
+        return bytes(content[end:]), arrays
 
     # -- what is known of entries ------------------------------------------------------------------------------------
 
     def _notes(self, key: str) -> Path:
-        return self._path(key).with_suffix(".used")
+        return self.path(key).with_suffix(".used")
 
     def _is_known(self, key: str, status: os.stat_result) -> bool:
         """Whether the arrays were found right before, and the file has not changed since."""
@@ -176,7 +162,7 @@ class ModelCache:
             return bool(json.loads(read_file(self._notes(key))) == identity(status))
         return False
 
-    def _note(self, key: str, status: os.stat_result) -> None:
+    def note(self, key: str, status: os.stat_result) -> None:
         with suppress(OSError):
             write_file(self._notes(key), json.dumps(identity(status)).encode())
 
@@ -203,7 +189,7 @@ class ModelCache:
         for _, entry_size, path in sorted(entries):
             if total <= self.most_bytes:
                 break
-            self._remove(path)
+            self.remove(path)
             total -= entry_size
         self._forget_records()
 
@@ -215,16 +201,75 @@ class ModelCache:
                 for record in sorted(records, key=lambda record: record.stat().st_mtime)[: MOST_RECORDS // 2]:
                     Path(record.path).unlink()
 
-    def _remove(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         for file in (path, path.with_suffix(".used")):
             with suppress(OSError):
                 file.unlink()
 
 
-def _checksum(key: str, data: bytes | memoryview) -> bytes:
+class UnfinishedEntry:
+    """An entry whose arrays are written, and can be used from there; `finish` gives it its structure and its name."""
+
+    def __init__(self, cache: ModelCache, key: str, saved: serialization.SerializedValue) -> None:
+        from tempfile import mkstemp
+
+        assert cache.folder is not None
+        self._cache, self._key, self._structure = cache, key, saved.structure
+        self._array_bytes = saved.array_bytes
+        handle, name = mkstemp(UNFINISHED, dir=cache.folder)
+        self._path = Path(name)
+        self._file = os.fdopen(handle, "w+b")
+        try:
+            self._file.truncate(_PAGE + saved.array_bytes)
+            self._file.seek(_PAGE)
+            for constant in saved.arrays:
+                for piece in pieces_of(constant):
+                    self._file.write(piece.view(np.uint8).data)
+                self._file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
+            self._file.flush()
+            mapped = mmap.mmap(self._file.fileno(), _PAGE + saved.array_bytes, access=mmap.ACCESS_READ)
+        except BaseException:
+            self.drop()
+            raise
+        self.arrays = memoryview(mapped)[_PAGE:]
+
+    def finish(self, objects: Sequence[bytes]) -> None:
+        """Add the code, once it is there; the disk may still not allow it. What that code failed at is raised."""
+        try:
+            content = serialization.with_code(self._structure, objects)
+            with suppress(OSError):
+                self._complete(content)
+        finally:
+            self.drop()
+
+    def _complete(self, content: bytes) -> None:
+        arrays = bytes.fromhex(digest(self.arrays))
+        tail = _HEAD.pack(b"", b"", arrays, len(content), _PAGE, self._array_bytes)[_CHECKED:]
+        self._file.seek(_PAGE + self._array_bytes)
+        self._file.write(content)
+        self._file.seek(0)
+        self._file.write(_MAGIC + _checksum(self._key, tail, content) + tail)
+        self._file.close()
+        past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
+        os.utime(self._path, (past, past))
+        if os.name != "nt":  # where it could not be replaced any more
+            self._path.chmod(0o400)
+        path = self._cache.path(self._key)
+        self._path.replace(path)
+        self._cache.note(self._key, path.stat())
+
+    def drop(self) -> None:
+        """Give the file up, unless it has its name by now; what is mapped from it stays."""
+        with suppress(OSError):
+            self._file.close()
+        self._cache.remove(self._path)
+
+
+def _checksum(key: str, *parts: bytes | memoryview) -> bytes:
     """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
     found = sha256(key.encode())
-    found.update(data)
+    for part in parts:
+        found.update(part)
     return found.digest()
 
 

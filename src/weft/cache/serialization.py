@@ -62,6 +62,19 @@ def restore(structure: bytes, arrays: memoryview) -> Any:
     return _Reader(inner, shared, arrays).load()
 
 
+def with_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
+    """A structure together with code that was made apart from it."""
+    stream = io.BytesIO()
+    _Writer(stream, share=False).dump((structure, tuple(objects)))
+    return stream.getvalue()
+
+
+def without_code(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """The structure and the code again; an exception of any kind where the content is not of this making."""
+    structure, objects = _Reader(content, (), memoryview(b"")).load()
+    return structure, objects
+
+
 def kernel_bytes(whole: Kernel) -> bytes:
     """A kernel with its body, for those who may have to compile it again."""
     stream = io.BytesIO()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,33 @@ from weft.records import dataclass
 Array = np.ndarray[Any, Any]
 
 
+class AwaitedObjects(Sequence[bytes]):
+    """Code that may still be compiled: who looks at it waits until all of it is there, or hears what went wrong."""
+
+    def __init__(self, pending: Sequence[Callable[[], bytes]]) -> None:
+        self._pending = tuple(pending)
+        self._made: tuple[bytes, ...] | None = None
+
+    def made(self) -> tuple[bytes, ...]:
+        """All of it, once it is compiled."""
+        made = self._made
+        if made is None:
+            made = self._made = tuple([wait() for wait in self._pending])
+            self._pending = ()
+        return made
+
+    def __len__(self) -> int:
+        return len(self._pending if self._made is None else self._made)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.made()[place]
+
+    def __eq__(self, other: object) -> bool:
+        return self.made() == (other.made() if isinstance(other, AwaitedObjects) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
     """Sections whose kernels have names of their own, under which the objects hold their code.
@@ -31,10 +58,15 @@ class CompiledProgram:
     guards: tuple[Guard, ...]
     constants: Mapping[Value, Any]
     sections: tuple[Section, ...]
-    objects: tuple[bytes, ...]
+    objects: Sequence[bytes]
 
 
-def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: tuple[bytes, ...]) -> CompiledProgram:
+def settled(program: CompiledProgram) -> CompiledProgram:
+    """The program once all of its code is there."""
+    return replace(program, objects=tuple(program.objects)) if isinstance(program.objects, AwaitedObjects) else program
+
+
+def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]) -> CompiledProgram:
     """What a run needs of a program, once its sections have their code."""
     constants = _read_constants(program, sections)
     return CompiledProgram(program.inputs, program.outputs, program.guards, constants, _lean(sections), objects)

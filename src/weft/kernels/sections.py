@@ -38,43 +38,64 @@ from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.select import choose, copy_work
 
 Progress = Callable[[float], None]
+Built = Callable[[Work], None]
 
 
-def build_sections(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
-    """The kernels of all groups, in their order; `progress` is told which part of the groups is done."""
+def build_sections(
+    fused: FusedProgram, target: Target, progress: Progress | None = None, built: Built | None = None
+) -> tuple[Section, ...]:
+    """The kernels of all groups, in their order; `progress` is told which part of the groups is done.
+
+    `built` hears of each work as soon as it is there, unless its kernels are changed when all are.
+    """
     with memoizing():
-        sections = _build(fused, target, progress)
+        sections = _build(fused, target, progress, None if isinstance(target, ThreadTarget) else built)
     return _finished(sections, target)
 
 
-def _build(fused: FusedProgram, target: Target, progress: Progress | None = None) -> tuple[Section, ...]:
+def _build(
+    fused: FusedProgram, target: Target, progress: Progress | None = None, built: Built | None = None
+) -> tuple[Section, ...]:
     numbers = count(_highest(fused.program) + 1)
     done = count(1)
     sections: list[Section] = []
     for on_device, groups in stretches(fused.groups):
         if not on_device:
-            sections.append(_host_section(groups, target))
+            sections.append(_host_section(groups, target, built))
             continue
         inputs, outputs = section_values(fused.program, groups)
-        builder = _Builder(fused, outputs, target, numbers)
+        builder = _Builder(fused, outputs, target, numbers, built)
         for group in groups:
+            told = len(builder.tasks)
             builder.add(group)
+            if built is not None:
+                for task in builder.tasks[told:]:
+                    for work in task.copies if isinstance(task, ScanTask) else (task.work,):
+                        built(work)
             if progress is not None:
                 progress(next(done) / len(fused.groups))
         sections.append(NativeSection(tuple(builder.tasks), builder.aliases, inputs, outputs))
     return tuple(sections)
 
 
-def _host_section(groups: Sequence[Group], target: Target) -> HostSection:
+def _host_section(groups: Sequence[Group], target: Target, built: Built | None) -> HostSection:
     steps = tuple(step for group in groups for step in group.steps)
     bodies = [body for group in groups if isinstance(group, HostGroup) for body in group.bodies]
-    return HostSection(steps, tuple(_build(body, target) for body in bodies))
+    return HostSection(steps, tuple(_build(body, target, None, built) for body in bodies))
 
 
 class _Builder:
     """The tasks of one section."""
 
-    def __init__(self, fused: FusedProgram, outputs: Values, target: Target, numbers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        fused: FusedProgram,
+        outputs: Values,
+        target: Target,
+        numbers: Iterator[int],
+        built: Built | None,
+    ) -> None:
+        self.built = built
         self.fused = fused
         self.outputs = outputs
         self.layouts: dict[Value, Layout] = dict(fused.layouts)
@@ -125,7 +146,7 @@ class _Builder:
     def add_scan(self, group: ScanGroup) -> None:
         (step,) = group.steps
         assert isinstance(step.primitive, Scan)
-        (body,) = _build(group.body, self.target)
+        (body,) = _build(group.body, self.target, None, self.built)
         assert isinstance(body, NativeSection)
         carries = [_row_major(value) for value in step.operands[: step.primitive.carries]]
         copies = tuple(copy_work(carry, carry, self.target, flat=True) for carry in carries)

@@ -35,6 +35,7 @@ from attack.verdict import Payload, Verdict, refused, right, wrong
 import weft
 from weft.cache import code
 from weft.cache import files as own_files
+from weft.cache.entries import await_writing
 
 SECONDS = 180.0
 SHARE = 12
@@ -264,6 +265,7 @@ def entry(case: Case) -> Verdict:
     case.options["cache"] = True
     first = compared(run(case.load()), case.content)
     gc.collect()
+    await_writing()
     files = sorted(path for path in case.cache.rglob("*") if path.is_file())
     for _ in range(1 + int(case.random.integers(3))):
         victim = files[int(case.random.integers(len(files)))]
@@ -323,6 +325,7 @@ def stranger(case: Case) -> Verdict:
     model = case.load()
     del model
     gc.collect()
+    await_writing()
     entries = sorted((case.cache / "models").glob("*.model"))
     for path in entries:
         poison(path)
@@ -366,12 +369,14 @@ def poison(path: Path) -> None:
     floats = np.frombuffer(data, np.float32, size // 4, start)
     floats += 1
     chunk = 4 * 1024**2
+    end = start + size
     parts = [
-        hashlib.sha256(data[place : place + chunk]).digest() for place in range(start, start + max(size, 1), chunk)
+        hashlib.sha256(data[place : min(place + chunk, end)]).digest()
+        for place in range(start, start + max(size, 1), chunk)
     ]
     arrays = hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).digest()
     tail = HEAD.pack(b"", b"", arrays, length, start, size)[40:]
-    structure = bytes(data[HEAD.size : HEAD.size + length])
+    structure = bytes(data[end : end + length])
     data[: HEAD.size] = magic + hashlib.sha256(path.stem.encode() + tail + structure).digest() + tail
     path.chmod(0o600)
     path.write_bytes(data)

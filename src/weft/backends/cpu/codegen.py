@@ -23,7 +23,7 @@ from weft.cache.digests import key_of
 from weft.cache.sources import library_version
 from weft.errors import InternalError
 from weft.records import dataclass
-from weft.threads import Team, once, usable_cores
+from weft.threads import Once, Team, once, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,24 @@ def code_identity(machine: Machine | None = None) -> str:
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
+
+
+class AwaitedCode:
+    """The same for code that may still be compiled: who asks for addresses waits for all of it."""
+
+    def __init__(self, objects: Sequence[bytes], names: Sequence[str]) -> None:
+        self._loaded = Once(lambda: load_code(objects, names))
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        return self._loaded().addresses
+
+
+def code_of(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode | AwaitedCode:
+    """The functions of these names in a program's code: in memory now if it is compiled."""
+    if not names:
+        return LoadedCode({}, None)
+    return load_code(objects, names) if isinstance(objects, tuple) else AwaitedCode(objects, names)
 
 
 def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:

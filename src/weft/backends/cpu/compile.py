@@ -1,23 +1,31 @@
-"""Sections -> machine code: every kernel under a name of its own, compiled or taken from the cache."""
+"""Sections -> machine code: every kernel under a name of its own, compiled or taken from the cache.
+
+A kernel is written as LLVM's text as soon as it is built, and compiled by helpers while the next ones are built, the
+largest of those that wait first. The program is there before all of its code is: who runs it waits for that.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from types import TracebackType
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.machine import Machine, host
+from weft.backends.device import Compilation
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
-from weft.backends.naming import named_kernels, named_sections
-from weft.cache.code import CodeCache, shared_cache
+from weft.backends.naming import KernelNames, kernel_names, named_kernels, named_sections
+from weft.cache.code import CodeCache, is_keeping, shared_cache
 from weft.cache.digests import key_of
 from weft.cache.sources import package_digest
-from weft.ir.compiled import CompiledProgram, compiled
+from weft.ir.compiled import AwaitedObjects, CompiledProgram, compiled
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
-from weft.ir.work import Section
-from weft.threads import PendingTask, Team, usable_cores
+from weft.ir.work import Section, Work
+from weft.threads import PendingTask, Team, lock, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -40,21 +48,108 @@ def compile_kernels(
     kernels: Sequence[Kernel], machine: Machine, cache: CodeCache | None, progress: Progress | None = None
 ) -> tuple[bytes, ...]:
     """Object code of each kernel. While LLVM compiles one, the next is written; what the cache has is neither."""
-    emitter = package_digest("backends", "ir")
-    keys = [key_of(kernel.name, code_identity(machine), emitter or "") for kernel in kernels]
-    found = [cache.get(key) if cache is not None and emitter is not None else None for key in keys]
-    missing = [number for number, code in enumerate(found) if code is None]
-    if not missing:
-        return tuple(code for code in found if code is not None)
-    with Team(min(usable_cores(), len(missing))) as workers:
-        pending: dict[int, PendingTask[bytes]] = {}
-        for done, number in enumerate(missing):
-            text = llvm_text([kernels[number]], VECTOR_LANES)
-            pending[number] = workers.submit(compile_module, text, machine)
+    with KernelCompiler(machine, cache) as compiler:
+        pending = []
+        for number, kernel in enumerate(kernels):
+            pending.append(compiler.begin(kernel))
             if progress is not None:
-                progress((done + 1) / len(missing))
-        made = {number: future.result() for number, future in pending.items()}
-    if cache is not None and emitter is not None:
-        for number, code in made.items():
-            cache.put(keys[number], code)
-    return tuple(made[number] if code is None else code for number, code in enumerate(found))
+                progress((number + 1) / len(kernels))
+        return tuple([wait() for wait in pending])
+
+
+class PendingObject:
+    """The code of one kernel, which a helper compiles."""
+
+    def __init__(self, text: str, machine: Machine, keep: Callable[[bytes], None] | None) -> None:
+        self._text = text
+        self._machine = machine
+        self._keep = keep
+        self._process = os.getpid()
+        self.task = PendingTask(self._compile, ())
+
+    def _compile(self) -> bytes:
+        code = compile_module(self._text, self._machine)
+        if self._keep is not None:
+            self._keep(code)
+        return code
+
+    def __call__(self) -> bytes:
+        if not self.task.is_done and os.getpid() != self._process:  # no helper lives on in a forked child
+            return self._compile()
+        return self.task.result()
+
+
+class KernelCompiler:
+    """Helpers that compile kernels (`with`). The end of the block waits for nothing; an exception drops what waits."""
+
+    def __init__(self, machine: Machine, cache: CodeCache | None) -> None:
+        emitter = package_digest("backends", "ir")
+        self._machine = machine
+        self._cache = None if emitter is None else cache
+        self._keeps = is_keeping()
+        self._common = key_of(code_identity(machine), emitter or "")
+        self._team = Team(usable_cores())
+        self._waiting: list[tuple[int, int, PendingTask[bytes]]] = []
+        self._count = 0
+        self._lock = lock()
+
+    def begin(self, kernel: Kernel) -> Callable[[], bytes]:
+        """Have a kernel compiled; what gives its code once it is."""
+        cache, key = self._cache, key_of(kernel.name, self._common)
+        found = None if cache is None else cache.get(key)
+        if found is not None:
+            return lambda: found
+        text = llvm_text([kernel], VECTOR_LANES)
+        keep = None if cache is None or not self._keeps else lambda code: cache.put(key, code)
+        pending = PendingObject(text, self._machine, keep)
+        with self._lock:
+            self._count += 1
+            heappush(self._waiting, (-len(text), self._count, pending.task))
+        self._team.submit(self._largest)
+        return pending
+
+    def _largest(self) -> None:
+        """Compile what is largest among all that waits."""
+        with self._lock:
+            task = heappop(self._waiting)[-1] if self._waiting else None
+        if task is not None:
+            task.work()
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self._team.end()
+            return
+        with self._lock:
+            self._waiting.clear()
+        self._team.__exit__(kind, error, at)
+
+
+class CpuCompilation(Compilation):
+    """Compiles kernels while others are built."""
+
+    def __init__(self, machine: Machine, cache: bool, progress: Progress) -> None:
+        self._compiler = KernelCompiler(machine, shared_cache() if cache else None)
+        self._progress = progress
+        self._names = KernelNames()
+        self._pending: dict[str, Callable[[], bytes]] = {}
+
+    def take(self, work: Work) -> None:
+        for launch in work.launches:
+            self._begin(self._names.named(launch.kernel))
+
+    def _begin(self, kernel: Kernel) -> None:
+        if kernel.name not in self._pending:
+            self._pending[kernel.name] = self._compiler.begin(kernel)
+
+    def finish(self, program: TensorProgram, sections: Sequence[Section]) -> CompiledProgram:
+        for kernel in named_kernels(sections, self._names).values():
+            self._begin(kernel)
+        named = named_sections(sections, self._names.found)
+        self._progress(1.0)
+        return compiled(program, named, AwaitedObjects([self._pending[name] for name in kernel_names(named)]))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._compiler.__exit__(kind, error, at)

@@ -14,6 +14,7 @@ from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.device import (
     Array,
     Backend,
+    Compilation,
     Compiled,
     CompilingDriver,
     Device,
@@ -53,6 +54,11 @@ class CpuDriver(CompilingDriver):
         from weft.backends.cpu.compile import compile_program
 
         return compile_program(program, sections, cache, partial(progress, "generating code"))
+
+    def begin(self, cache: bool, progress: Progress) -> Compilation:
+        from weft.backends.cpu.compile import CpuCompilation
+
+        return CpuCompilation(machine.host(), cache, partial(progress, "generating code"))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         from weft.backends.llvm.compilation import assembly_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, load_code
+from weft.backends.cpu.codegen import code_of
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import CpuSection, CpuState
 from weft.backends.device import NO_SIZES, RunOptions
@@ -48,14 +48,14 @@ class CpuExecutable:
         self.threads = threads
         self.sections = program.sections
         names = kernel_names(program.sections)
-        code = load_code(program.objects, names) if names else LoadedCode({}, None)
+        code = code_of(program.objects, names)
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
         if options.memory_limit is None:
             budget = MemoryBudget(may_grow=options.may_grow)
         else:
             budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
         self._state = CpuState(code, threads, Arenas(), budget, shown_sizes(program.inputs))
-        self._whole = Sections(program, program.sections, self._section, step)
+        self._whole = Sections(program, program.sections, self._section, step, late=options.late)
 
     def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
         return CpuSection(section, constants, self._state)
