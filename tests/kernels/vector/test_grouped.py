@@ -172,3 +172,20 @@ def test_channels_in_another_order(order: Dim, groups: int) -> None:
     taken = [dims.evaluate(named, {"i": number}) for number in range(24)]
     for rows in (1, 3, 11):
         check(50, 40, groups, (rows, 5), (1, 1), order=(order, taken))
+
+
+@pytest.mark.parametrize("ending", KINDS[1:])
+@pytest.mark.parametrize(("channels", "features", "groups"), [(32, 32, 8), (16, 32, 16), (64, 64, 8), (32, 16, 8)])
+def test_small_groups_fill_vectors(channels: int, features: int, groups: int, ending: str) -> None:
+    for stride, kernel, transposed in ((1, (3, 3), False), (2, (3, 3), False), (1, (1, 1), False), (2, (4, 4), True)):
+        kernels = check(
+            channels, features, groups, (9, 13), kernel, stride=stride, transposed=transposed, ending=ending, threads=2
+        )
+        assert {name.split("_")[0] for name in kernels} == {"depthwise"}
+    check(channels, features, groups, (40,), (5,), dilation=3, ending=ending)
+    check(channels, features, groups, (6, 5, 9), (3, 1, 3), ending=ending)
+
+
+@pytest.mark.parametrize(("channels", "features", "groups"), [(24, 24, 8), (12, 12, 3), (96, 8, 4), (40, 40, 10)])
+def test_groups_that_do_not_fill_vectors(channels: int, features: int, groups: int) -> None:
+    check(channels, features, groups, (9, 13), (3, 3))

@@ -27,7 +27,7 @@ from weft.kernels.build.multiply_add import accumulator_type
 from weft.kernels.build.windows import Phase, needed
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
-from weft.kernels.vector.depthwise import depthwise_launch
+from weft.kernels.vector.depthwise import ALONE, ChannelGroup, depthwise_launch
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import Panels, lanes_for, panels_for
 from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
@@ -60,7 +60,8 @@ class _Builder:
         self.channels, self.features = convolution.channels, convolution.features
         self.phases, self.distances = convolution.phases, convolution.distances
         plain = all(distance == 1 for distance in self.distances)
-        self.depthwise = self.channels == 1 and self.features == 1 and self.groups != 1 and plain
+        self.group = self.small_group() if plain else None
+        self.depthwise = self.group is not None
         self.parts = self.column_parts()
         self.launches: list[Launch] = []
         self.spaces: list[Workspace] = []
@@ -70,13 +71,29 @@ class _Builder:
         source = self.source()
         for phase in self.phases:
             for part in self.parts:
-                if self.depthwise:
-                    launch = depthwise_launch(phase, self.x, self.result, self.epilogue, part.panels.lanes, self.target)
+                if self.group is not None:
+                    launch = depthwise_launch(
+                        phase, self.x, self.result, self.epilogue, part.panels.lanes, self.target, self.group
+                    )
                 else:
                     launch = product_kernel("convolve", self.product(source, phase, part), self.target)
                 weights = self.weights(phase, part)
                 self.launches.append(launch.rebound({LEFT: source.reference, RIGHT: weights}))
         return Work(tuple(self.launches), tuple(self.spaces), tuple(self.constants))
+
+    def small_group(self) -> ChannelGroup | None:
+        """A group that is so small that lanes had better go along several: always where it is one channel."""
+        if self.groups == 1:
+            return None
+        if self.channels == 1 and self.features == 1:
+            return ALONE
+        if self.words or self.order is not None or self.constant is None:
+            return None
+        if not isinstance(self.channels, int) or not isinstance(self.features, int):
+            return None
+        lanes = lanes_for(self.target, self.x.dtype, self.result.shape[1])
+        group = ChannelGroup(self.channels, self.features)
+        return group if self.features < lanes and group.fills(lanes, self.result.shape[1]) else None
 
     def column_parts(self) -> tuple[Columns, ...]:
         """Features, of a group or of all depthwise ones, in parts of as many lanes as suit each."""
@@ -214,7 +231,7 @@ class _Builder:
         arranged = arranged.swapaxes(1, 2) if self.transposed else arranged
         arranged = arranged[(slice(None),) * 3 + tuple(map(kernel_slice, phase))]
         if self.depthwise:
-            arranged = arranged.reshape(1, groups, 1, *arranged.shape[3:])
+            arranged = arranged.reshape(1, groups * features, 1, channels, *arranged.shape[3:])
         columns = slice(part.first, part.first + fixed(part.panels.columns))
         chosen = np.moveaxis(arranged[:, columns], (1, 2), (-1, -2))
         yield part.panels.pack(chosen.reshape(len(arranged), -1, chosen.shape[-1]))

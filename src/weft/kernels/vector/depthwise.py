@@ -1,8 +1,9 @@
-"""Depthwise convolutions: every channel by itself, with lanes along the channels.
+"""Depthwise convolutions: every channel by itself, or with the few of its group, with lanes along the channels.
 
 A block does some lines of output pixels, several neighbours at a time, and no padded copy is needed: where sizes are
 known, the taps that fall outside of the input at the ends of a line are left out of the code; where they are not,
-pixels at the ends go one by one, with loops over the taps inside.
+pixels at the ends go one by one, with loops over the taps inside. Of groups, one member after the other is taken for
+all lanes at once, each lane that of its own group: vectors are full however small groups are.
 """
 
 from __future__ import annotations
@@ -32,12 +33,34 @@ _PANELS = 4  # vectors of channels at a time, where pixels go one by one
 _WRITTEN_OUT = 8  # taps of a line, at most, that are not a loop
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelGroup:
+    """So many channels of the input give so many of the result."""
+
+    channels: int
+    features: int
+
+    def fills(self, lanes: int, features: Dim) -> bool:
+        """Whether so many lanes hold whole groups, with their channels in no more than two vectors."""
+        whole = lanes % self.features == 0 and isinstance(features, int) and features % lanes == 0
+        return whole and self.channels <= 2 * self.features
+
+
+ALONE = ChannelGroup(1, 1)
+
+
 @memoized
 def depthwise_launch(
-    phase: Phase, x: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, lanes: int, target: VectorTarget
+    phase: Phase,
+    x: StoredTensor,
+    result: StoredTensor,
+    epilogue: Epilogue | None,
+    lanes: int,
+    target: VectorTarget,
+    group: ChannelGroup = ALONE,
 ) -> Launch:
-    """Operands are x, the weights as [panels, taps, lanes], and the epilogue's."""
-    return PixelLines(phase, x, result, epilogue, lanes, target).launch()
+    """Operands are x, the weights as [panels, channels of a group, taps, lanes], and the epilogue's."""
+    return PixelLines(phase, x, result, epilogue, lanes, target, group).launch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +142,9 @@ class PixelLines:
         epilogue: Epilogue | None,
         lanes: int,
         target: VectorTarget,
+        group: ChannelGroup = ALONE,
     ) -> None:
+        self.grouped = group
         self.phase, self.x, self.result, self.lanes, self.target = phase, x, result, lanes, target
         self.type = accumulator_type(x.dtype)
         self.builder = KernelBuilder(self.name)
@@ -135,7 +160,8 @@ class PixelLines:
             for axis, window in enumerate(phase)
         ]
         self.counts = [named(f"count{axis}", window.count) for axis, window in enumerate(phase)]
-        self.channels = x.shape[1]
+        self.channels = result.shape[1]
+        self.member = self.builder.variable("member")  # of a group, that is taken
         self.panels = named("panels", dims.ceildiv(self.channels, lanes))
 
     def stride(self, name: str, value: Dim) -> Dim:
@@ -144,7 +170,7 @@ class PixelLines:
     def launch(self) -> Launch:
         named = self.builder.named
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
-        taps = dims.product(window.taps for window in self.phase)
+        taps = dims.product(window.taps for window in self.phase) * self.grouped.channels
         work = self.phase[-1].count * self.channels * (taps + 1) * 2
         most = dims.maximum(dims.floordiv(DEPTHWISE_BLOCK_WORK, work + 1), 1)
         chunks = dims.maximum(dims.ceildiv(lines, most * 2) * 2, 1)  # an even number, as that of threads mostly is
@@ -259,6 +285,8 @@ class PixelLines:
     def sum_up(self, tile: PixelTile, inner: list[Statement]) -> list[Statement]:
         for tap, clip in reversed(list(zip(tile.taps, self.clips))):
             inner = [repeat(tap, clip.low, clip.high, 1, inner)]
+        if self.grouped != ALONE:
+            inner = [repeat(self.member, 0, self.grouped.channels, 1, inner)]
         statements = self.gathered(tile, inner)
         for total, (pixel, panel) in zip(tile.sums, tile.elements):
             axes: dict[int, Dim] = {0: self.places[0], 1: self.channel(panel)}
@@ -272,7 +300,7 @@ class PixelLines:
         statements: list[Statement] = []
         weights: dict[Dim, Register] = {}
         for panel in tile.panels:
-            place = panel
+            place = panel if self.grouped == ALONE else panel * self.grouped.channels + self.member
             for size, position in zip(self.taps, [*tile.taps, tap]):
                 place = place * size + position
             vector = fetch(self.weights, place * self.lanes + lane(self.lanes))
@@ -292,11 +320,19 @@ class PixelLines:
             for corner, window, position in zip(corners, self.phase, [*tile.taps, tap])
         ]
         places[-1] = places[-1] + pixel * self.phase[-1].advance
-        at = offset(self.strides, [self.places[0], self.channel(panel), *places])
+        at = offset(self.strides, [self.places[0], self.taken_channel(panel), *places])
         return widened(fetch(self.source, at, mask=self.mask(tile, panel)), self.type)
 
     def channel(self, panel: Dim) -> Dim:
         return panel * self.lanes + lane(self.lanes)
+
+    def taken_channel(self, panel: Dim) -> Dim:
+        """The input's channel that a vector of results takes."""
+        if self.grouped == ALONE:
+            return self.channel(panel)
+        groups = self.lanes // self.grouped.features
+        number = panel * groups + dims.floordiv(lane(self.lanes), self.grouped.features)
+        return number * self.grouped.channels + self.member
 
     def mask(self, tile: PixelTile, panel: Dim) -> Code | None:
         if tile.whole or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
