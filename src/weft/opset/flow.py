@@ -16,7 +16,7 @@ from weft.ir.program import Branch, Loop, Scan
 from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
 from weft.opset.counting import Counted, Counts, Stays, count_iterations
 from weft.opset.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
-from weft.opset.tensor import Tensor, apply, build, current_trace
+from weft.opset.tensor import NotStaticError, Tensor, apply, build, current_trace
 from weft.opset.trace import Trace, TracedBody
 
 DEEPEST_COUNTED = 4  # loops within this many bodies are not traced a second time, as scans: every level would double it
@@ -170,6 +170,9 @@ def loop(
         if joined == types:
             break
         types = joined
+    for tensor in (*carries, *traced.captures):
+        if _is_open(tensor.type):
+            raise NotStaticError(f"a loop over {tensor.value.name or tensor.value}, a {tensor.type}")
     if trace.depth() >= DEEPEST_COUNTED:
         return _emit_loop(trace, traced, trips, condition, carries, types)
     counted = count_iterations(trace, trips, condition, carries, traced)
@@ -201,6 +204,17 @@ def _loop_with_less(
     final, outputs = loop(trips, condition, [c for c, stays in zip(carries, staying) if not stays], fewer)
     last = iter(final)
     return [carry if stays else next(last) for carry, stays in zip(carries, staying)], outputs
+
+
+def _is_open(type: Type) -> bool:
+    """Whether the run knows more of a type: all of a loop, traced then, is better than parts of it in every turn."""
+    match type:
+        case TensorType(shape=shape):
+            return shape is None
+        case AnyType():
+            return True
+        case _:
+            return False
 
 
 def _emit_loop(
