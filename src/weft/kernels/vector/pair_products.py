@@ -66,7 +66,8 @@ def rounded_bits(array: Array) -> Array:
     """float32 rounded to the nearest bfloat16, to even where two are; as uint16."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
-    return np.where(np.isnan(array), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
+    found: Array = np.where(np.isnan(array), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
+    return found
 
 
 def _words(tensor: StoredTensor, axis: int) -> StoredTensor:
