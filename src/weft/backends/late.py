@@ -56,6 +56,8 @@ class LateSteps:
         self._operands = tuple(operands)
         self._taken = [number for number, value in enumerate(operands) if value not in self.constants]
         self._compile = compile
+        loops = any(isinstance(item, Graph) for step in steps for item in _attributes(step))
+        self._first = 1 if loops else FIRST_COMPILED  # a loop is long enough to be compiled at once
         self._seen: dict[Any, int] = {}
         self._runners: dict[Any, LateRunner | None] = {}  # None: these are computed node by node
         self._levels = 0  # how much of the operands a kind tells: ranks, small contents too, all sizes too
@@ -93,7 +95,7 @@ class LateSteps:
         if len(self._seen) >= MOST_KINDS:
             self._seen.clear()
         self._seen[kind] = count
-        if count < FIRST_COMPILED or len(self._runners) >= MOST_PROGRAMS:
+        if count < self._first or len(self._runners) >= MOST_PROGRAMS:
             return None
         with self._lock:
             if kind not in self._runners:
@@ -167,6 +169,10 @@ def call_late(step: Step, operands: Sequence[Any]) -> list[Any]:
         name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in late.attributes.items()
     }
     return list(registry.call(definition, inputs, attributes, len(step.results), late.version))
+
+
+def _attributes(step: Step) -> list[Any]:
+    return list(step.primitive.attributes.values()) if isinstance(step.primitive, Late) else []
 
 
 def _is_small(content: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -112,3 +113,20 @@ class HostTensor(DeviceTensor):
 def host_tensor(array: Array, device: str) -> HostTensor:
     """One of an array that nobody else has, in the usual order of memory."""
     return HostTensor(np.ascontiguousarray(array).reshape(array.shape), device)
+
+
+def owned(result: Any, others: Sequence[Any]) -> Any:
+    """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
+    if isinstance(result, list):
+        return [owned(item, others) for item in result]
+    if isinstance(result, DeviceTensor):
+        return result.shared() if any(result is other for other in others) else result
+    if not isinstance(result, np.ndarray):
+        return result
+    flags = result.flags
+    if result.base is not None or not flags.owndata or not flags.writeable:
+        return np.array(result)
+    for other in others:
+        if result is other:
+            return np.array(result)
+    return result

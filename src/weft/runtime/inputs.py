@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
 REMEMBERED_SHAPES = 256  # sets of them
+_STRINGS, _STRING = np.dtype(object), {str}
 _FILL = "fill them, for instance with array.filled(0)"
 
 
@@ -82,6 +83,8 @@ class InputBinder:
                     return None
             if array.dtype is not dtype and (dtype is None or array.dtype != dtype):  # numpy: float64 == None
                 return None
+            if dtype is _STRINGS and not _are_strings(array):
+                return None
             arrays.append(array)
         return arrays
 
@@ -103,6 +106,10 @@ class InputBinder:
         return content.array if isinstance(content, HostTensor) else content
 
 
+def _are_strings(array: Tensor) -> bool:
+    return isinstance(array, ndarray) and set(map(type, array.ravel().tolist())) <= _STRING
+
+
 def is_elsewhere(content: Any) -> bool:
     """Whether it may be a tensor that another library has on a device."""
     if isinstance(content, (np.ndarray, DeviceTensor, int, float, list, tuple, str)) or content is None:
@@ -112,9 +119,7 @@ def is_elsewhere(content: Any) -> bool:
 
 def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
     """What an array must have to need no conversion; None where it may always need one."""
-    if not isinstance(spec.type, TensorType) or spec.type.dtype is DType.string:
-        return None
-    return spec.type.dtype.numpy
+    return spec.type.dtype.numpy if isinstance(spec.type, TensorType) else None
 
 
 def bind_inputs(

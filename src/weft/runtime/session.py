@@ -23,7 +23,7 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
-from weft.ir.tensors import DeviceTensor
+from weft.ir.tensors import DeviceTensor, owned
 from weft.records import dataclass
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
@@ -185,12 +185,12 @@ class Session:
     def _owned(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
         """Results by name, each the caller's alone."""
         others = list(request.bound.arrays.values())
-        owned: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, result in zip(request.wanted, results):
-            own = _own(result, others)
+            own = owned(result, others)
             others.append(own)
-            owned[name] = self._stay(own) if name in request.kept else own
-        return owned
+            found[name] = self._stay(own) if name in request.kept else own
+        return found
 
     def _is_the_models(self, error: WeftError) -> bool:
         """Whether a run node by node can tell more of an error."""
@@ -397,20 +397,3 @@ def on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)
         for name, content in inputs.items()
     }
-
-
-def _own(result: Any, others: Sequence[Any]) -> Any:
-    """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
-    if isinstance(result, list):
-        return [_own(item, others) for item in result]
-    if isinstance(result, DeviceTensor):
-        return result.shared() if any(result is other for other in others) else result
-    if not isinstance(result, np.ndarray):
-        return result
-    flags = result.flags
-    if result.base is not None or not flags.owndata or not flags.writeable:
-        return np.array(result)
-    for other in others:
-        if result is other:
-            return np.array(result)
-    return result
