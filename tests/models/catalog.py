@@ -21,7 +21,9 @@ import onnx
 
 HERE = Path(__file__).parent
 MODELS_TSV = HERE / "models.tsv"
+MORE_TSV = HERE / "more_models.tsv"  # further ones, with which weft is compared and nothing is tested
 FETCHED = HERE.parent.parent / ".models"
+MORE = "more"  # the folder of further ones there
 
 Array = np.ndarray[Any, Any]
 Place = tuple[str, int]
@@ -80,13 +82,14 @@ class CatalogModel:
     inputs: tuple[InputSpec, ...]
     bench: bool
     noise: float  # onnxruntime against itself, relative to the largest output
+    folder: str = ""  # below .models
 
     @property
     def file(self) -> Path:
         """Where the model belongs, whether it is there or not."""
         if self.kind == "onnx wheel":
             return Path(onnx.__file__).parent.parent / self.member
-        return FETCHED / f"{self.name}.onnx"
+        return FETCHED / self.folder / f"{self.name}.onnx"
 
     @property
     def skeleton(self) -> Path:
@@ -107,9 +110,11 @@ class CatalogModel:
         return self.file if self.missing is None else None
 
 
-def load_catalog() -> tuple[CatalogModel, ...]:
-    with MODELS_TSV.open(newline="", encoding="utf-8") as lines:
-        return tuple(_model(row) for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+def load_catalog(more: bool = False) -> tuple[CatalogModel, ...]:
+    """The models of the list, or of the one of further models."""
+    with (MORE_TSV if more else MODELS_TSV).open(newline="", encoding="utf-8") as lines:
+        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return tuple(_model(row, MORE if more else "") for row in rows)
 
 
 def dim_groups(model: CatalogModel) -> tuple[DimGroup, ...]:
@@ -186,7 +191,7 @@ def _anonymous(name: str) -> bool:
     return name == "?" or name.startswith("unk__")
 
 
-def _model(row: Mapping[str, str]) -> CatalogModel:
+def _model(row: Mapping[str, str], folder: str = "") -> CatalogModel:
     declared = dict(_declared(row["declared shapes"]))
     return CatalogModel(
         name=row["name"],
@@ -197,6 +202,7 @@ def _model(row: Mapping[str, str]) -> CatalogModel:
         inputs=tuple(_inputs(row["inputs (a shape that runs; values)"], declared)),
         bench=row["bench"] == "yes",
         noise=_number(row["noise"]),
+        folder=folder,
     )
 
 

@@ -1,7 +1,7 @@
 """Rows of the list for ONNX files: `python -m models.survey SOURCE FILE...` (with PYTHONPATH=src:tests).
 
-Inputs are looked for with which onnxruntime runs the model: sizes of dynamic dims are guessed, one for all of them or one
-for each, until it does. What it says twice for the same inputs, and for other orders of sums, is the noise of the row.
+Inputs are looked for with which onnxruntime runs the model: sizes of dynamic dims are guessed, one for all of them or
+one for each, until it does.
 """
 
 from __future__ import annotations

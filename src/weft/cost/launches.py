@@ -21,7 +21,7 @@ WORTH_SHARING = 2e-6  # seconds that a launch must take to be spread over thread
 WORTH_WAKING = 30e-6  # seconds that launches worth sharing must take in all, for a run to ask for other threads
 LONG = 5e-3  # seconds of a run that somebody may want to end before
 IN_ONE_GO = 0.5e-3  # seconds that a thread may be at a launch before it looks whether that is so
-BLOCKING = 0.1  # seconds of a run that is left to another thread: nearly as long as anybody waits for one to end
+BLOCKING = 0.5  # seconds of a run that is left to another thread, whatever its pieces are expected to take
 ONE_BLOCK = 2e-3  # seconds of a single block with which it is, too: some take many times what is expected
 ONE_BLOCK_OF_TRAFFIC = 20e-6  # the same where only the traffic is known, which tells little of a sort
 FEWEST_PIECES = 64  # of a launch of which nothing is known
@@ -70,6 +70,8 @@ def may_block(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
         inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
         for launch in inside:
             taken = launch_seconds(launch, peak)
+            if taken == inf:  # a part of work that is told of another launch
+                continue
             total += times * taken
             if taken / max(launch.blocks, 1) > (ONE_BLOCK if launch.flops else ONE_BLOCK_OF_TRAFFIC):
                 return True
