@@ -162,3 +162,30 @@ def test_same_bits_for_any_number_of_threads(groups: int) -> None:
     operands, results = [(x, channels_last(4)), (weights, row_major(4))], [StoredTensor(F32, x.shape, channels_last(4))]
     runs = [run_work(work, operands, results, threads=threads)[0][0] for threads in (1, 2, 4)]
     assert runs[0].tobytes() == runs[1].tobytes() == runs[2].tobytes()
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [F32, DType.float16])
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_few_features_of_many_channels(kind: str, dtype: DType, transposed: bool, symbolic: bool) -> None:
+    """Lanes go along the channels, and every phase of a transposed one writes its own places."""
+    x, w = (
+        random_array(1, (2, 37, 9, 13), dtype),
+        random_array(2, (37, 3, 4, 4) if transposed else (3, 37, 3, 3), dtype),
+    )
+    step, pad = (2, 1) if transposed else (1, 1)
+    primitive = Convolve((step, step), (1, 1), ((pad, pad), (pad, pad)), 1, transposed)
+    shape, bound = (2, 3, 9 * step, 13 * step), {"h": 9}
+    names: list[Dim] = [2, 37, dims.symbol("h", 1) if symbolic else 9, 13]
+    outputs: tuple[Dim, ...] = (2, 3, names[2] * step, 13 * step)
+    layout = channels_last(4)
+    ending = Ending(kind, dtype, outputs, shape, 1, layout, 5)
+    result = StoredTensor(dtype, outputs, layout)
+    given = tensor_of(x, layout, names)
+    work = convolved(convolve_work, primitive, given, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w)
+    operands = [(x, layout), (w, row_major(4)), *ending.arrays]
+    (found,), _ = run_work(work, operands, [result], bound, threads=2)
+    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(pad, pad)] * 2, shape)
+    assert_close(found, ending.meaning(wanted), dtype)
+    assert all("panel" not in name for launch in work.launches for name in launch.kernel.parameters)

@@ -28,12 +28,15 @@ from weft.kernels.build.windows import Phase, needed
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.vector.columns import Columns, split_columns
 from weft.kernels.vector.depthwise import ALONE, ChannelGroup, depthwise_launch
+from weft.kernels.vector.dot_products import dot_kernel
 from weft.kernels.vector.maps import map_launch
 from weft.kernels.vector.panels import Panels, lanes_for, panels_for
 from weft.kernels.vector.register_tiles import TiledProduct, product_kernel
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
+_FEW = 4  # features for which lanes go along the channels
+_ENDS = 4  # vectors of channels, from which on it pays to sum up their lanes in the end
 
 
 def convolve_work(convolution: Convolution, target: VectorTarget, *, words: str = "") -> Work:
@@ -75,6 +78,8 @@ class _Builder:
                     launch = depthwise_launch(
                         phase, self.x, self.result, self.epilogue, part.panels.lanes, self.target, self.group
                     )
+                elif self.uses_dots(phase):
+                    launch = self.dots(source, phase, part)
                 else:
                     launch = product_kernel("convolve", self.product(source, phase, part), self.target)
                 weights = self.weights(phase, part)
@@ -142,6 +147,30 @@ class _Builder:
             result_start=firsts | {1: part.first} if part.first else firsts,
         )
 
+    def uses_dots(self, phase: Phase) -> bool:
+        """Whether so few features are made of so many channels that lanes had better go along these."""
+        if self.group is not None or self.groups != 1 or self.words or self.order is not None or self.constant is None:
+            return False
+        few = fixed(self.features) <= _FEW
+        lanes, depth = self.dot_lanes, fixed(self.channels) * prod(fixed(window.taps) for window in phase)
+        return few and fixed(self.channels) >= lanes and depth >= _ENDS * lanes
+
+    @property
+    def dot_lanes(self) -> int:
+        return lanes_for(self.target, accumulator_type(self.x.dtype), 1 << 30)
+
+    def dots(self, source: Source, phase: Phase, part: Columns) -> Launch:
+        """Products with lanes along the channels, and weights as [features, taps, channels]."""
+        product = self.product(source, phase, part)
+        sums: list[LoopAxis] = []
+        distance: Dim = 1
+        for axis in reversed(product.sums):
+            sums.insert(0, LoopAxis(axis.size, axis.left, distance))
+            distance = distance * axis.size
+        column = LoopAxis(part.panels.columns, 0, distance, axis=1)
+        product = replace(product, sums=tuple(sums), grid=())
+        return dot_kernel("convolve", product, (), (column,), self.dot_lanes, self.target)
+
     # -- the input ---------------------------------------------------------------------------------------------------
 
     def source(self) -> Source:
@@ -197,6 +226,11 @@ class _Builder:
             heads = 1 if self.depthwise else fixed(self.groups)
             sums = prod(fixed(window.taps) for window in phase) * fixed(self.channels)
             pack = partial(self.packed, phase=phase, part=part)
+            if self.uses_dots(phase):
+                self.constants.append(
+                    Packing(self.constant, pack, (fixed(part.panels.columns), sums), self.constant.dtype)
+                )
+                return Reference("constant", len(self.constants) - 1)
             self.constants.append(
                 Packing(self.constant, pack, part.panels.packed_shape(heads, sums), self.w.dtype.numpy)
             )
@@ -233,6 +267,9 @@ class _Builder:
         if self.depthwise:
             arranged = arranged.reshape(1, groups * features, 1, channels, *arranged.shape[3:])
         columns = slice(part.first, part.first + fixed(part.panels.columns))
+        if self.uses_dots(phase):
+            yield np.ascontiguousarray(np.moveaxis(arranged[0, columns], 1, -1)).reshape(fixed(part.panels.columns), -1)
+            return
         chosen = np.moveaxis(arranged[:, columns], (1, 2), (-1, -2))
         yield part.panels.pack(chosen.reshape(len(arranged), -1, chosen.shape[-1]))
 

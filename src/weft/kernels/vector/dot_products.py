@@ -87,11 +87,12 @@ class _Builder:
         lefts = [size(loop_axis.left) for loop_axis in self.loop_axes]
         rights = [size(loop_axis.right) for loop_axis in self.loop_axes]
         begin, right = self.builder.let("right", offset(rights, [*self.outer, *([0] * len(sizes))]))
+        base = self.builder.named("left_start", self.product.left_start) if self.product.left_start != 0 else 0
         statements: list[Statement] = [begin]
         starts = self.builder.variables("left", height)
         sums = self.builder.registers("sum", height, self.type)
         for start, total, place in zip(starts, sums, places):
-            statements += [let(start, offset(lefts, place)), define(total, Number(0, self.type))]
+            statements += [let(start, base + offset(lefts, place)), define(total, Number(0, self.type))]
         statements.extend(self.reduce(starts, right, sums))
         for total, place in zip(sums, places):
             defined, dot = self.builder.keep("dot", Across("sum", total))
@@ -128,5 +129,8 @@ class _Builder:
         return body
 
     def write(self, value: Code, place: Sequence[Dim]) -> tuple[Statement, ...]:
-        axes = {loop_axis.axis: at for loop_axis, at in zip(self.loop_axes, place) if loop_axis.axis is not None}
+        axes = {axis: self.builder.named(f"start{axis}", start) for axis, start in self.product.result_start.items()}
+        for loop_axis, at in zip(self.loop_axes, place):
+            if loop_axis.axis is not None:
+                axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.builder.size(loop_axis.factor) * at
         return self.epilogue_writer.write(value, axes)
