@@ -451,7 +451,7 @@ def _dequantizes(operands: Sequence[Tensor], types: Sequence[Type]) -> bool:
         and len(type.shape or ()) >= 2
         for type in types
     )
-    return wide and len(matrices) == 1 and matrices[0] in (DType.int8, DType.uint8)
+    return wide and bool(matrices) and all(dtype in (DType.int8, DType.uint8) for dtype in matrices)
 
 
 def _has_symbols(primitive: Primitive) -> bool:

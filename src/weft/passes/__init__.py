@@ -17,6 +17,7 @@ from weft.passes.hoist import hoist_products
 from weft.passes.nothing import settle_nothing
 from weft.passes.quantized import multiply_bytes
 from weft.passes.renumber import number_values
+from weft.passes.requantize import join_scales
 from weft.passes.rewrite import Pass
 from weft.passes.scales import fold_scales
 from weft.passes.shuffles import move_shuffles
@@ -38,6 +39,7 @@ PIPELINE: tuple[Pass, ...] = (
     simplify_movement,
     merge_duplicates,
     look_up_bytes,
+    join_scales,
     fold_scales,
     move_shuffles,
     drop_unused,

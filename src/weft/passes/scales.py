@@ -86,11 +86,15 @@ def _affine_chain(
         link = readers[current]
         if not isinstance(link.primitive, Map) or link.results[0].type != current.type:
             break
-        affine = _affine(link.primitive.expression, link, current, constants)
+        affine = affine_of(link.primitive.expression, link, current, constants)
         if affine is None or affine.a is None:
             break
-        a = _per_channel(affine.a, link, channels, constants, evaluator)
-        b = np.zeros(channels) if affine.b is None else _per_channel(affine.b, link, channels, constants, evaluator)
+        a = values_per_channel(affine.a, link, channels, constants, evaluator)
+        b = (
+            np.zeros(channels)
+            if affine.b is None
+            else values_per_channel(affine.b, link, channels, constants, evaluator)
+        )
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             break
         factor, offset = factor * a, offset * a + b
@@ -100,7 +104,9 @@ def _affine_chain(
     return chain, factor if scales else None, offset.astype(dtype.numpy)
 
 
-def _affine(scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any]) -> Affine | None:
+def affine_of(
+    scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any], channel: int = CHANNEL
+) -> Affine | None:
     """`scalar` as a * x + b with a and b free of x and dependent on the channel alone; None if it is not that."""
     match scalar:
         case Load(operand, indices, dtype) if link.operands[operand] == x:
@@ -108,14 +114,14 @@ def _affine(scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any]) -
             plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
             return Affine(Literal(1.0, dtype), None) if indices == plain else None
         case Apply("add" | "subtract", (left, right), dtype):
-            first, second = _affine(left, link, x, constants), _affine(right, link, x, constants)
+            first, second = affine_of(left, link, x, constants, channel), affine_of(right, link, x, constants, channel)
             if first is None or second is None:
                 return None
             return Affine(
                 _combine(scalar.function, first.a, second.a, dtype), _combine(scalar.function, first.b, second.b, dtype)
             )
         case Apply("multiply" | "divide", (left, right), dtype):
-            first, second = _affine(left, link, x, constants), _affine(right, link, x, constants)
+            first, second = affine_of(left, link, x, constants, channel), affine_of(right, link, x, constants, channel)
             if scalar.function == "multiply" and first is not None and first.a is None:
                 first, second = second, first
             if first is None or second is None or second.a is not None or second.b is None:
@@ -126,7 +132,7 @@ def _affine(scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any]) -
             )
             return Affine(a, b)
         case _:
-            return Affine(None, scalar) if _depends_on_channel_alone(scalar, link, constants) else None
+            return Affine(None, scalar) if depends_on_channel_alone(scalar, link, constants, channel) else None
 
 
 def _combine(function: str, left: Scalar | None, right: Scalar | None, dtype: DType) -> Scalar | None:
@@ -137,20 +143,23 @@ def _combine(function: str, left: Scalar | None, right: Scalar | None, dtype: DT
     return Apply(function, (left, right), dtype)
 
 
-def _depends_on_channel_alone(scalar: Scalar, link: Step, constants: dict[Value, Any]) -> bool:
+def depends_on_channel_alone(scalar: Scalar, link: Step, constants: dict[Value, Any], channel: int = CHANNEL) -> bool:
+    """Whether a scalar is the same for all elements of a channel, and known."""
     for node in walk(scalar):
         match node:
             case Load(operand) if link.operands[operand] not in constants:
                 return False
             case Index(value) if dims.symbols(value) or any(
-                isinstance(atom, Axis) and atom.position != CHANNEL for atom in dims.atoms(value)
+                isinstance(atom, Axis) and atom.position != channel for atom in dims.atoms(value)
             ):
                 return False
     return True
 
 
-def _per_channel(scalar: Scalar, link: Step, channels: int, constants: dict[Value, Any], evaluator: Evaluator) -> Array:
-    """The values of a scalar for all channels, in float64."""
+def values_per_channel(
+    scalar: Scalar, link: Step, channels: int, constants: dict[Value, Any], evaluator: Evaluator, *, wide: bool = True
+) -> Array:
+    """The values of a scalar for all channels, as float64; computed so too where they are to be `wide`."""
     order: list[int] = []
 
     def renumber(load: Load) -> Scalar:
@@ -161,8 +170,10 @@ def _per_channel(scalar: Scalar, link: Step, channels: int, constants: dict[Valu
     channel = dims.axis(0, channels)
     expression = rebuild(scalar, renumber, lambda atom: channel if isinstance(atom, Axis) else 0)
     operands = [constants[link.operands[number]] for number in order]
-    wide = [operand.astype(np.float64) if operand.dtype.kind in "fV" else operand for operand in operands]
-    result = evaluator.evaluate(Map(_widen(expression)), wide, [TensorType(DType.float64, (channels,))])[0]
+    if not wide:
+        return np.asarray(evaluator.evaluate(Map(expression), operands, [TensorType(scalar.dtype, (channels,))])[0])
+    widened = [operand.astype(np.float64) if operand.dtype.kind in "fV" else operand for operand in operands]
+    result = evaluator.evaluate(Map(_widen(expression)), widened, [TensorType(DType.float64, (channels,))])[0]
     return np.asarray(result, np.float64)
 
 

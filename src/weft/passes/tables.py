@@ -23,7 +23,7 @@ from weft.ir.program import Concat, Map, Pool, Reshape, Step, TensorProgram, Val
 from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild, walk, with_held
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
-from weft.passes.rewrite import count_uses, everywhere, next_number
+from weft.passes.rewrite import count_uses, everywhere, next_number, redirect
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +58,7 @@ def look_up_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram
         return program
     rewriter = _Rewriter(program, evaluator)
     for step in program.steps:
-        rewriter.visit(step)
+        rewriter.visit(redirect(step, rewriter.same))
     return replace(program, steps=tuple(rewriter.steps), constants=rewriter.constants)
 
 
@@ -71,6 +71,8 @@ class _Rewriter:
         self.known: dict[Value, _Function] = {}
         self.floats: dict[Value, _Function] = {}  # of the nearest bytes, for those that are none themselves
         self.joined: dict[Value, Step] = {}  # concatenations that only one step reads, by what they make
+        self.same: dict[Value, Value] = {}  # bytes that are others
+        self.outputs = set(program.outputs)
         self.steps: list[Step] = []
 
     def visit(self, step: Step) -> None:
@@ -88,6 +90,8 @@ class _Rewriter:
     def map(self, step: Step) -> None:
         near = self.function(step, self.floats)
         function = self.function(step, self.known) or near
+        if near is not None and self.is_identity(near, step.results[0]):
+            function = near
         if function is None:
             self.steps.append(step)
             return
@@ -97,6 +101,9 @@ class _Rewriter:
             if near is not None:
                 self.floats[result] = near
             self.steps.append(step)
+            return
+        if function.is_plain and result not in self.outputs and self.is_identity(function, result):
+            self.same[result] = function.source
             return
         if function.source not in self.joined:
             self.steps.append(self.made(function, result, step))
@@ -178,10 +185,11 @@ class _Rewriter:
         """The step that computes a function: a table, or where the byte stays the same, nothing but a load."""
         source, dtype = _type(function.source).dtype, _type(result).dtype
         element: Scalar = Load(0, function.indices, source)
-        outcome = self.outcomes(function, dtype) if _is_bytes(function.source) else None
-        if outcome is not None and source is dtype and (outcome == _every(source)).all():
+        if self.is_identity(function, result):
             return Step(Map(element), (function.source,), (result,), step.origin)
-        if outcome is not None and cost(function.expression) >= LEAST_COST:
+        worthwhile = _is_bytes(function.source) and cost(function.expression) >= LEAST_COST
+        outcome = self.outcomes(function, dtype) if worthwhile else None
+        if outcome is not None:
             table = self.value(WORD, (VALUES,))
             self.constants[table] = outcome.astype(WORD.numpy)
             byte = element if source is DType.uint8 else Apply("bitcast", (element,), DType.uint8)
@@ -190,6 +198,13 @@ class _Rewriter:
         moved = rebuild(function.expression, lambda load: Load(1 + load.operand, (), load.dtype))
         expression = with_held(moved, {AT_HAND: element})
         return Step(Map(expression), (function.source, *function.constants), (result,), step.origin)
+
+    def is_identity(self, function: _Function, result: Value) -> bool:
+        dtype = _type(function.source).dtype
+        if not _is_bytes(result) or _type(result).dtype is not dtype:
+            return False
+        found = self.outcomes(function, dtype)
+        return found is not None and bool((found == _every(dtype)).all())
 
     def outcomes(self, function: _Function, dtype: DType) -> Array | None:
         """The outcome for all bytes, in the order of their bits as unsigned numbers."""

@@ -93,6 +93,18 @@ def cast_within_int32(builder: Builder, value: Value, target: DType) -> Value:
     return builder.trunc(number, like(value, register_type(target)))
 
 
+def rounded_within(builder: Builder, value: Value, moved: int, target: DType) -> Value:
+    """A float32 well within int32's bounds, rounded to even, plus an integer; NaN gives 0.
+
+    Added to 1.5 * 2**23 it has no bits left behind the point, and its low bits are those of the integer.
+    """
+    kind = like(value, INT32)
+    shifted = builder.fadd(value, splat(value.type, 1.5 * 2**23))
+    number = builder.add(builder.bitcast(shifted, kind), splat(kind, moved))
+    number = builder.select(builder.fcmp_ordered("ord", value, value), number, ir.Constant(kind, None))
+    return builder.trunc(number, like(value, register_type(target)))
+
+
 def _without_nan(builder: Builder, value: Value) -> Value:
     return builder.select(builder.fcmp_ordered("ord", value, value), value, ir.Constant(value.type, None))
 

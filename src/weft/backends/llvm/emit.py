@@ -323,6 +323,10 @@ class Emitter:
         match call:
             case Call(_, (Integer(), _)) if (compared := self.lanes.comparison(self, call)) is not None:
                 return compared
+            case Call("cast", (inner,), dtype) if (
+                dtype.is_integer and dtype.bits <= 16 and (found := _quantized(inner))
+            ):
+                return conversions.rounded_within(self.builder, self.code(found[0]), found[1], dtype)
             case Call("cast", (inner,), dtype) if dtype.is_integer and dtype.bits <= 16 and _is_clamped(inner):
                 return conversions.cast_within_int32(self.builder, self.code(inner), dtype)
         varies = is_varying(call)
@@ -406,6 +410,21 @@ def _assigned(statements: Sequence[Statement]) -> set[str]:
                 for inner in inner_bodies(statement):
                     found |= _assigned(inner)
     return found
+
+
+def _quantized(code: Code) -> tuple[Code, int] | None:
+    """A float32 that is rounded, moved by an integer and kept within bounds: clamped before that, and the integer."""
+    match code:
+        case Call("minimum", (Call("maximum", (rounded, Number(low))), Number(high)), DType.float32):
+            zero = 0.0
+            match rounded:
+                case Call("add", (inner, Number(float(number)))):
+                    rounded, zero = inner, number
+            match rounded:
+                case Call("round_half_even", (value,)) if zero.is_integer() and max(-low, high) + abs(zero) < 1 << 21:
+                    least = Call("maximum", (value, Number(low - zero, DType.float32)), DType.float32)
+                    return Call("minimum", (least, Number(high - zero, DType.float32)), DType.float32), int(zero)
+    return None
 
 
 def _is_clamped(code: Code) -> bool:
