@@ -15,7 +15,7 @@ from weft.backends.reference.sizes import GuardError, check_guards
 from weft.errors import InternalError
 from weft.interrupts import is_large, present
 from weft.ir import dims
-from weft.ir.program import Branch, Guard, Host, Loop, Observe, Step, TensorProgram
+from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Step, TensorProgram
 from weft.ir.types import TensorType, Type
 from weft.records import dataclass
 
@@ -37,6 +37,8 @@ def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBo
             return _branch(step, step.primitive, run_body)
         case Host(function, attributes):
             return _host_function(step, function, dict(attributes))
+        case Map():
+            return _map(step, step.primitive)
     return lambda operands, sizes: run_on_host(step, operands, sizes, run_body)
 
 
@@ -95,6 +97,23 @@ def _host_function(step: Step, name: str, attributes: dict[str, Any]) -> RunHost
         return run_on_host(step, operands, sizes)
 
     return call
+
+
+def _map(step: Step, primitive: Map) -> RunHost:
+    from weft.backends.reference.small_maps import small_map
+
+    small = small_map(primitive, [value.type for value in step.operands], step.results[0].type)
+    if small is None:
+        return lambda operands, sizes: run_on_host(step, operands, sizes)
+
+    def compute(operands: list[Any], sizes: Sizes) -> list[Any]:
+        try:
+            made = small(operands, sizes)
+        except Exception:
+            made = None  # it is raised again, with what there is to say about it
+        return run_on_host(step, operands, sizes) if made is None else [made]
+
+    return compute
 
 
 def is_gradual(step: Step) -> bool:

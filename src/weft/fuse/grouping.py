@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from weft.fuse.attention import find_attention, numbered, sought_by
 from weft.fuse.channel_order import channel_order, read_in_place
+from weft.fuse.host import computed_types
 from weft.fuse.row_groups import find_row_groups, row_frame
 from weft.ir import dims
+from weft.ir.dtypes import DType
 from weft.ir.groups import (
     AttentionGroup,
     FusedMap,
@@ -173,7 +175,7 @@ def _epilogue(heavy: Step, after: Step) -> FusedMap:
 
 def _follows(heavy: Step, step: Step) -> bool:
     """Whether a map reads the heavy result only at the place that it writes."""
-    if not isinstance(step.primitive, Map):
+    if not isinstance(step.primitive, Map) or DType.string in computed_types(step):
         return False
     source, result = heavy.results[0], step.results[0]
     assert isinstance(source.type, TensorType)
