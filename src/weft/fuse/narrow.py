@@ -68,7 +68,8 @@ class _Narrowing:
             else:
                 plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
                 element = Load(0, plain, DType.float32)
-                step = Step(Map(Apply("cast", (element,), DType.bfloat16)), (value,), (result,), origin)
+                function = "half_bits" if self.target.dot_product_16 else "cast"
+                step = Step(Map(Apply(function, (element,), DType.bfloat16)), (value,), (result,), origin)
             self.steps.append(step)
             self.rounded[value] = result
         return self.rounded[value]

@@ -85,6 +85,7 @@ class Emitter:
         self.sums: dict[str, Sums] = {}  # of tile products; their registers are named by the lanes
         self.unsettled: set[str] = set()  # sums of products that are still computed
         self.known: dict[Any, Value] = {}  # values computed in the blocks that dominate the present one
+        self.halves: dict[Value, Value] = {}  # bits of numbers that were rounded to bfloat16
         self.hoisted: dict[Any, Value] = {}  # addresses computed before the pipeline that is being written
 
     # -- statements --------------------------------------------------------------------------------------------------
@@ -336,10 +337,18 @@ class Emitter:
         if call.function == "dot2":
             return self.lanes.dot2(self, *values)
         if call.function == "half_bits":
-            return self.lanes.half_bits(self, *values)
+            return self.half(call, self.lanes.half_bits(self, *values))
         if call.function in ("code4", "code2"):
             return self.lanes.number_of_code(self, *values, int(call.function[-1]))
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
+
+    def half(self, call: Call, bits: Value) -> Value:
+        """A rounded number as its bits or as a float, of which the bits are remembered for those who store it."""
+        if call.dtype is DType.uint16:
+            return bits
+        value = conversions.loaded(self.builder, bits, DType.bfloat16)
+        self.halves[value] = bits
+        return value
 
     def spread(self, value: Value, varying: bool) -> Value:
         """A uniform value as a varying one, where one is needed."""

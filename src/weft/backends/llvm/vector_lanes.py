@@ -130,7 +130,11 @@ class VectorLanes(Lanes):
         size = element_bytes(dtype)
         mask = None if put.mask is None else emitter.code(put.mask)
         varies = dims_vary(put.offset) or (put.indirect is not None and is_varying(put.indirect))
-        value = conversions.stored(builder, emitter.spread(emitter.code(put.value), varies), dtype)
+        value = emitter.spread(emitter.code(put.value), varies)
+        if dtype is DType.bfloat16 and value in emitter.halves:
+            value = emitter.halves[value]
+        else:
+            value = conversions.stored(builder, value, dtype)
         if not varies:
             address = emitter.address(put.buffer, put.offset, put.indirect, dtype)
             if mask is None:
