@@ -340,7 +340,7 @@ class Pipeline:
             from weft.runtime.picking import shapes_of
 
             sample = ("sample", repr(shapes_of(sizes)))
-        return CacheEntry(self.files, identity, self.precision, *self._part(), *sample)
+        return CacheEntry(self.files, device.name, identity, self.precision, *self._part(), *sample)
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""

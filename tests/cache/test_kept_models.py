@@ -418,7 +418,7 @@ def test_many_processes(tmp_path: Path, folder: Path) -> None:
     expected = run(weft.load(path, device="cpu")).tobytes().hex()
     assert outputs == [[expected] * 3] * 4
     cache_entries.await_writing()
-    assert {entry.suffix for entry in folder.iterdir()} <= {".model", ".used"}
+    assert {entry.suffix for entry in folder.iterdir()} <= {".model", ".used", ".about"}
 
 
 # -- packed arrays ---------------------------------------------------------------------------------------------------

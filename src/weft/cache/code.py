@@ -19,7 +19,7 @@ from pathlib import Path
 from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
 
 MOST_BYTES = 512 * 1024**2
-_SUFFIX = ".weft"
+SUFFIX = ".weft"
 _MAGIC = b"weft\x00002"
 _keeping: ContextVar[bool] = ContextVar("keeping", default=True)
 
@@ -58,27 +58,36 @@ class CodeCache:
         """The entry's data; None where there is none or it is damaged."""
         if self.folder is None:
             return None
-        path = self.folder / (key + _SUFFIX)
+        path = self.folder / (key + SUFFIX)
         try:
             data = read_file(path)
         except OSError:
             return None
-        head = len(_MAGIC) + 32
-        if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
+        content = _content(key, data)
+        if content is None:
             with suppress(OSError):
                 path.unlink()
             return None
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE:
                 os.utime(path)
-        return data[head:]
+        return content
+
+    def is_whole(self, key: str) -> bool:
+        """Whether an entry holds what was written; False where there is none."""
+        if self.folder is None:
+            return False
+        try:
+            return _content(key, read_file(self.folder / (key + SUFFIX))) is not None
+        except OSError:
+            return False
 
     def put(self, key: str, data: bytes) -> None:
         """Keep the data under this name, unless the disk does not allow it."""
         if self.folder is None or not _keeping.get():
             return
         with suppress(OSError):
-            write_file(self.folder / (key + _SUFFIX), _MAGIC + _checksum(key, data) + data)
+            write_file(self.folder / (key + SUFFIX), _MAGIC + _checksum(key, data) + data)
             self._until_trim -= len(data)
             if self._until_trim < 0:
                 self._trim(self.folder)
@@ -98,6 +107,14 @@ class CodeCache:
             total -= size
 
 
+def _content(key: str, data: bytes) -> bytes | None:
+    """What a file's bytes hold; None if they are damaged."""
+    head = len(_MAGIC) + 32
+    if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
+        return None
+    return data[head:]
+
+
 def _checksum(key: str, data: bytes) -> bytes:
     """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
     return sha256(key.encode() + data).digest()
@@ -108,7 +125,7 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
     for path in folder.iterdir():
         with suppress(OSError):
             status = path.stat()
-            if path.suffix == _SUFFIX:
+            if path.suffix == SUFFIX:
                 yield status.st_mtime, status.st_size, path
             elif path.suffix == UNFINISHED and time.time() - status.st_mtime > STALE:
                 path.unlink()

@@ -25,6 +25,11 @@ from weft.records import dataclass
 class NamedContent(Protocol):
     """The files of a model by the names of what they hold."""
 
+    @property
+    def file(self) -> str:
+        """What to call the model."""
+        ...
+
     def name(self) -> str:
         """Of the model's own file."""
         ...
@@ -84,17 +89,20 @@ def _finish_writing(place: Place, begun: UnfinishedEntry, objects: Sequence[byte
 class CacheEntry:
     """The place of one model in the cache; there is none without a cache."""
 
-    def __init__(self, content: NamedContent, *dependencies: str) -> None:
-        """`dependencies` are what the compiled model depends on beside its content and weft: device and options."""
+    def __init__(self, content: NamedContent, device: str, *dependencies: str) -> None:
+        """`device` is its name; `dependencies` are what the model depends on beside its content: the device's identity
+        and options.
+        """
         self._content = content
+        self._device = device
         self._cache: ModelCache = shared_models()
         self._key: str | None = None
         if self._cache.folder is None:
             return
         package, definitions = package_digest(), definitions_digest()
         if package is not None and definitions is not None:
-            device, *options = dependencies
-            self._key = key_of(content.name(), device, package, libraries(), definitions, *options)
+            identity, *options = dependencies
+            self._key = key_of(content.name(), identity, package, libraries(), definitions, *options)
 
     def get(self) -> CachedModel | None:
         """The model, if it is there."""
@@ -151,6 +159,7 @@ class CacheEntry:
             return None
         value = serialization.restore(saved.structure, begun.arrays)
         place = (self._cache.folder, key)
+        self._cache.put_about(key, file=self._content.file, device=self._device)
         _finish_writing(place, begun, objects)
         return self._loaded(place, value, objects)
 

@@ -116,6 +116,24 @@ class ModelCache:
         except OSError as error:
             return error
 
+    def is_whole(self, key: str) -> bool:
+        """Whether an entry holds what was written, arrays included; False where there is none."""
+        try:
+            with os.fdopen(open_file(self.path(key)), "rb") as file:
+                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            arrays_digest = _HEAD.unpack_from(content)[2]
+            structure, arrays = self._parts(key, content)
+            serialization.without_code(structure)
+            return bool(bytes.fromhex(digest(arrays)) == arrays_digest)
+        except Exception:  # whatever is wrong with it
+            return False
+
+    def put_about(self, key: str, **facts: str) -> None:
+        """Note what people want to know of an entry."""
+        if self.folder is not None:
+            with suppress(OSError):
+                write_file(self.path(key).with_suffix(".about"), json.dumps(facts).encode())
+
     def locations(self, key: str) -> list[str]:
         """The names of external files that a model is known to have."""
         if self.folder is not None:
@@ -138,18 +156,22 @@ class ModelCache:
 
     def _checked(self, key: str, content: memoryview, status: os.stat_result) -> tuple[bytes, memoryview]:
         """Structure and arrays of an entry; ValueError if it is damaged."""
-        magic, checksum, array_digest, length, start, array_bytes = _HEAD.unpack_from(content)
+        structure, arrays = self._parts(key, content)
+        if not self._is_known(key, status):
+            if bytes.fromhex(digest(arrays)) != _HEAD.unpack_from(content)[2]:
+                raise ValueError("damaged arrays")
+            self.note(key, status)
+        return structure, arrays
+
+    def _parts(self, key: str, content: memoryview) -> tuple[bytes, memoryview]:
+        """The same, of which the arrays are not looked at."""
+        magic, checksum, _, length, start, array_bytes = _HEAD.unpack_from(content)
         end = start + array_bytes
         whole = magic == _MAGIC and start >= _HEAD.size and end + length == len(content)
         tail = bytes(content[_CHECKED : _HEAD.size])
         if not whole or _checksum(key, tail, content[end:]) != checksum:
             raise ValueError("a damaged entry")
-        arrays = content[start:end]
-        if not self._is_known(key, status):
-            if bytes.fromhex(digest(arrays)) != array_digest:
-                raise ValueError("damaged arrays")
-            self.note(key, status)
-        return bytes(content[end:]), arrays
+        return bytes(content[end:]), content[start:end]
 
     # -- what is known of entries ------------------------------------------------------------------------------------
 
@@ -202,7 +224,7 @@ class ModelCache:
                     Path(record.path).unlink()
 
     def remove(self, path: Path) -> None:
-        for file in (path, path.with_suffix(".used")):
+        for file in (path, path.with_suffix(".used"), path.with_suffix(".about")):
             with suppress(OSError):
                 file.unlink()
 

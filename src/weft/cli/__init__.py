@@ -30,6 +30,7 @@ COMMANDS = {
     "quantize": "a model with narrower numbers, and what that costs",
     "compare": "a model on several devices, layer by layer: what departs first",
     "bench": "time models in weft and in other engines",
+    "cache": "what is kept on disk: where, how much, which models; clean it, verify it",
     "conformance": "run the test suite of the installed onnx package",
 }
 
