@@ -103,7 +103,7 @@ def check() -> None:
 
 def is_large(operands: Sequence[Any]) -> bool:
     """Whether a step of numpy on these may take so long that it is to be done apart."""
-    return any(getattr(operand, "nbytes", 0) > LARGE for operand in operands)
+    return max([getattr(operand, "nbytes", 0) for operand in operands], default=0) > LARGE
 
 
 def apart(function: Callable[..., Made], *arguments: Any) -> Made:

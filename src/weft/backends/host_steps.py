@@ -22,6 +22,9 @@ from weft.records import dataclass
 Sizes = dict[str, int]
 RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
 RunHost = Callable[[list[Any], Sizes], list[Any]]
+UNCOMPUTED = {"text_positions", "zip_map", "string_concat", "string_normalize", "string_split", "nonzero", "scalar"} | {
+    f"sequence_{verb}" for verb in ("construct", "insert", "erase", "at", "length")
+}  # functions without arithmetic, of which numpy has nothing to say
 FIRST_COMPILED = 8  # checks of the same guards, after which they are compiled
 Bounds = tuple[int, str, "int | None", "int | None"]  # an axis, the symbol that it shows, and its limits
 
@@ -86,10 +89,13 @@ def _host_function(step: Step, name: str, attributes: dict[str, Any]) -> RunHost
     from weft.backends.reference.host import HOST_FUNCTIONS
 
     function = HOST_FUNCTIONS[name]
+    computes = name not in UNCOMPUTED
 
     def call(operands: list[Any], sizes: Sizes) -> list[Any]:
         if present() is None and not is_large(operands):
             try:
+                if not computes:
+                    return list(function(*operands, **attributes))
                 with np.errstate(all="ignore"):
                     return list(function(*operands, **attributes))
             except Exception:

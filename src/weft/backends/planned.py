@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from weft.errors import ExecutionError
 from weft.ir.compiled import section_constants, section_symbols
+from weft.ir.dims import Expr
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget, check_fits
 from weft.plan.plan import Plan
+from weft.plan.section_dims import SectionDims
 from weft.plan.sections import ALIGNMENT, make_plan
 from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
 REMEMBERED_PLANS = 64  # sets of sizes for which a section keeps what it prepared
+FEW_SIZES = 2  # after which a section's dims are compiled
 REMEMBERED_LAUNCHES = 1 << 18  # in all of them together
 Prepared = TypeVar("Prepared")
 
@@ -39,8 +42,13 @@ class PlannedSection(ABC, Generic[Prepared]):
         self.symbols = section_symbols(section) if section.symbols is None else section.symbols
         self.constants = section_constants(section, constants)
         self._plans: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
+        self._dims: SectionDims | None = None
         self._latest: Prepared | None = None  # the one used last
         self._lock = lock()
+
+    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Any]], list[Any]] | None:  # noqa: ARG002
+        """What runs on arrays with these sizes, the only ones that it depends on; None where there is no such way."""
+        return None
 
     @abstractmethod
     def _prepare(self, sizes: Mapping[str, int]) -> Prepared:
@@ -81,4 +89,10 @@ class PlannedSection(ABC, Generic[Prepared]):
 
     def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
         """A plan in which tasks run one by one, or in these steps."""
-        return make_plan(self.section, self.constants, sizes, steps, self.alignment)
+        return make_plan(self.section, self.constants, sizes, steps, self.alignment, known=self._numbers(sizes))
+
+    def _numbers(self, sizes: Mapping[str, int]) -> Mapping[Expr, int] | None:
+        """What the section's dims are for given sizes, where it has met so many that they are computed all at once."""
+        if self._dims is None and len(self._plans) >= FEW_SIZES:
+            self._dims = SectionDims(self.section, sizes)
+        return None if self._dims is None else self._dims.numbers(sizes)

@@ -10,6 +10,7 @@ from numpy import ndarray
 from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
 from weft.backends.late import CompileLate, LateSteps
 from weft.backends.reference.sizes import check_guards, in_order
+from weft.backends.written_runs import RunWriter, WrittenRun
 from weft.errors import InternalError
 from weft.interrupts import check
 from weft.ir import dims
@@ -20,6 +21,8 @@ from weft.ir.work import HostSection, NativeSection, Section
 from weft.plan.plan import Plan
 from weft.plan.program import ProgramPlan, plan_program
 
+FIRST_WRITTEN = 8  # runs, after which one is written out as a function
+MOST_WRITTEN = 1000  # steps and sections of such a function
 REMEMBERED_SHAPES = 256  # sets of them, for which a program keeps the sizes that they bind
 
 
@@ -35,6 +38,10 @@ class SectionRunner(Protocol):
 
     def make_plan(self, sizes: Mapping[str, int]) -> Plan:
         """Memory and launches for given sizes."""
+        ...
+
+    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """What runs on arrays with these sizes, the only ones that it depends on; None where it depends on others."""
         ...
 
 
@@ -87,6 +94,10 @@ class Sections:
             for body, inside in zip(inner, section.bodies, strict=True):
                 self.inside[id(body)] = Sections(body, inside, make, step, everything, late)
         self.has_host_steps = bool(steps)
+        self._is_lean = step is None and len(sections) + len(steps) <= MOST_WRITTEN
+        self._runs = 0
+        self._written: WrittenRun | None = None
+        self._adds = any(map(_bound_by, steps))
         self.single = _is_single(program, sections)
         self._bound: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}  # by the shapes and sizes that say it
         self._entered: tuple[Any, int, dict[Any, Any]] = (
@@ -125,7 +136,8 @@ class Sections:
         self._outputs = [slots[value] for value in program.outputs]
         self._empty = [None] * (len(slots) - len(self._filled))
         read = {value for one in steps if not is_gradual(one) for value in one.operands}
-        self._in_order = [n for n, value in enumerate(program.inputs) if not self.is_body or value in read]
+        self._read = [n for n, value in enumerate(program.inputs) if value in read]
+        self._in_order = self._read if self.is_body else list(range(len(program.inputs)))
 
     def all_runners(self) -> Iterator[SectionRunner]:
         """What runs native sections, those inside of control flow too."""
@@ -189,8 +201,13 @@ class Sections:
         keep: frozenset[Value] = frozenset(),
     ) -> list[Any]:
         """The outputs, once sizes are bound; those to `keep` stay on the device."""
+        if self._written is not None and not keep:
+            return self._written(inputs, sizes, pending)
         if self.single and not isinstance(self.runners[0], HostSection):
             return self.runners[0].run(inputs, sizes, keep)
+        self._runs += 1
+        if self._runs >= FIRST_WRITTEN and self._is_lean:
+            self._written = self._write(self._in_order)
         values = [*self._filled, *self._empty]
         for slot, content in zip(self._inputs, inputs):
             values[slot] = content
@@ -217,13 +234,30 @@ class Sections:
         outputs = self.program.outputs
         doubtful = [n for n, value in enumerate(outputs) if value not in made or value in outputs[:n]]
 
+        written = self._write(self._read, sizes) if self._is_lean else self.run_bound
+
         def run(inputs: Sequence[Any]) -> list[Any]:
-            results = self.run_bound(inputs, sizes, pending)
+            results = written(inputs, sizes, pending)
             for number in doubtful:
                 results[number] = owned(results[number], [*inputs, *results[:number]])
             return results
 
         return run
+
+    def _write(self, ordered: Sequence[int], sizes: dict[str, int] | None = None) -> WrittenRun:
+        """All of it as one function; native sections are bound to `sizes` where those are all that they depend on."""
+        writer = RunWriter(self._inputs, self._filled, ordered if self.has_host_steps else (), adds=self._adds)
+        arrays = set(self._inputs)  # places of what is an array for sure
+        for runner, taken, made, released in self._parts:
+            if type(runner) is list:
+                for step in runner:
+                    writer.host(step.run, step.operands, step.results, step.binds, step.check)
+            else:
+                direct = None if sizes is None or not arrays.issuperset(taken) else runner.direct(sizes)
+                writer.native(runner.run if direct is None else direct, taken, made, bound=direct is not None)
+                arrays.update(made)
+            writer.release(released)
+        return writer.finish(self._outputs)
 
 
 def _run_host(

@@ -101,7 +101,7 @@ class Model:
         if timeout is not None or cancel is not None:
             return self._run_watched((inputs, outputs, keep, stream), timeout, cancel)
         given = {} if inputs is None else inputs
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):
             raise not_by_name(given, self.file)
         session = self._sessions.get(self.device) or self.session()
         if stream is not None:

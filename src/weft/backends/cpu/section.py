@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -173,6 +173,10 @@ class CpuSection(PlannedSection[PreparedSection]):
         """The section's outputs; this device has no memory of its own to keep them in."""
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
         return self.prepared(sizes).run(arrays)
+
+    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Array]], list[Array]] | None:
+        """What runs on arrays with these sizes, the only ones that it depends on; None where it depends on others."""
+        return self.prepared(sizes).run if sizes.keys() >= set(self.symbols) else None
 
     def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
         return self._prepare_plan(self.make_plan(sizes))

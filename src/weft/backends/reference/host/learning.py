@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, repeat
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,17 @@ Array = np.ndarray[Any, Any]
 
 def text_positions(x: Array, keys: Array) -> tuple[Array]:
     """The place of each string among the keys, the last one if a key is repeated; -1 for the others."""
-    places = {str(key): place for place, key in enumerate(keys)}
-    found = [places.get(str(text), -1) for text in x.flat]
+    known = _places.get(id(keys))
+    if known is None or known[0] is not keys:
+        if len(_places) >= REMEMBERED_KEYS:
+            _places.clear()
+        known = _places[id(keys)] = keys, {str(key): place for place, key in enumerate(keys.ravel().tolist())}
+    found = list(map(known[1].get, map(str, x.ravel().tolist()), repeat(-1)))
     return (np.array(found, np.int64).reshape(x.shape),)
+
+
+REMEMBERED_KEYS = 64  # arrays of them, which are constants of models
+_places: dict[int, tuple[Array, dict[str, int]]] = {}
 
 
 def map_to_row(content: dict[int, Any], *, dtype: str, size: int | None) -> tuple[Array]:
@@ -59,8 +67,8 @@ def map_to_vocabulary(content: dict[Any, Any], *, vocabulary: tuple[Any, ...], d
 
 
 def zip_map(x: Array, *, keys: tuple[Any, ...]) -> tuple[list[dict[Any, Any]]]:
-    rows = x.reshape(-1, len(keys))
-    return ([dict(zip(keys, map(np.float32, row))) for row in rows],)
+    rows = x.astype(np.float32, copy=False).reshape(-1, len(keys))
+    return ([dict(zip(keys, row)) for row in rows],)
 
 
 def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:

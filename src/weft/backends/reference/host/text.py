@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ def text_array(strings: Iterable[str], shape: tuple[int, ...]) -> Array:
 
 
 def string_concat(x: Array, y: Array) -> tuple[Array]:
-    a, b = np.broadcast_arrays(x, y)
-    return (text_array((str(left) + str(right) for left, right in zip(a.flat, b.flat)), a.shape),)
+    a, b = (x, y) if x.shape == y.shape else np.broadcast_arrays(x, y)
+    return (text_array(map(add, map(str, a.ravel().tolist()), map(str, b.ravel().tolist())), a.shape),)
 
 
 def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
@@ -47,7 +48,8 @@ def string_split(x: Array, *, delimiter: str, maxsplit: int) -> tuple[Array, Arr
 def string_normalize(x: Array, *, case: str, stopwords: tuple[str, ...], case_sensitive: bool) -> tuple[Array]:
     fold: Callable[[str], str] = str if case_sensitive else str.casefold
     unwanted = {fold(word) for word in stopwords}
-    kept = [str(text) for text in x.flat if fold(str(text)) not in unwanted]
+    texts = list(map(str, x.ravel().tolist()))
+    kept = [text for text in texts if fold(text) not in unwanted] if unwanted else texts
     change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
     kept = list(map(change, kept)) or [""]
     return (text_array(kept, (*((1,) * (x.ndim - 1)), len(kept))),)
