@@ -287,3 +287,39 @@ def test_values_of_different_bodies_have_different_numbers() -> None:
         made += [value.number for step in current.steps for value in step.results]
         pending += [body for step in current.steps for body in bodies(step.primitive)]
     assert len(made) == len(set(made))
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_layers_of_bytes_multiply_bytes(directions: int) -> None:
+    """Those of the input for all steps at once, and those inside of the scans, whose weights are constants there."""
+    size, units = 24, 40
+    arrays = {
+        "w": RNG.integers(-127, 128, (directions, size, 4 * units)).astype(np.int8),
+        "r": RNG.integers(-127, 128, (directions, units, 4 * units)).astype(np.int8),
+        "ws": np.full(directions, 0.002, np.float32),
+        "wz": np.full(directions, 3, np.int8),
+        "rs": np.full(directions, 0.001, np.float32),
+        "rz": np.zeros(directions, np.int8),
+    }
+    direction = ("forward", "bidirectional")[directions - 1]
+    built = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[7, 3, {size}] x) => (float[7, {directions}, 3, {units}] y) {{
+            y = com.microsoft.DynamicQuantizeLSTM <hidden_size = {units}, direction = "{direction}">
+                (x, w, r, , , , , , ws, wz, rs, rz)
+        }}"""
+    )
+    built.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    x = {"x": random(7, 3, size)}
+    (wanted,) = onnxruntime_run(built, x)
+    for device in ("reference", "cpu"):
+        loaded = weft.load(built, device=device)
+        (found,) = loaded.run(x).values()
+        np.testing.assert_allclose(
+            found, wanted, atol=4e-3
+        )  # a number that is rounded the other way changes all after it
+    program = loaded.program
+    programs = [program, *(body for step in program.steps for body in bodies(step.primitive))]
+    steps = [step for inside in programs for step in inside.steps if isinstance(step.primitive, Contract)]
+    assert len(steps) == 2 * directions
+    assert {str(operand.type.dtype) for step in steps for operand in step.operands} == {"uint8", "int8"}

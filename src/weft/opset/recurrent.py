@@ -55,6 +55,14 @@ class Layer:
         return self.x.shape[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Products with the weights of a direction, done in another way than in floats."""
+
+    project: Callable[[Tensor, int], Tensor]  # [time, batch, inputs] -> [time, batch, gates]
+    feed_back: Callable[[Tensor, int], Tensor]  # [batch, hidden] -> [batch, gates]
+
+
 def make_layer(
     x: Tensor,
     w: Tensor,
@@ -88,7 +96,11 @@ def make_layer(
 
 
 def _run(
-    layer: Layer, initial: Sequence[Tensor | None], step: Callable[[int], Step], bias_in_step: int = 0
+    layer: Layer,
+    initial: Sequence[Tensor | None],
+    step: Callable[[int], Step],
+    bias_in_step: int = 0,
+    products: Products | None = None,
 ) -> list[Tensor]:
     """Outputs of all steps, then the last of each state; the first state is the output.
 
@@ -97,7 +109,7 @@ def _run(
     outputs, finals = [], []
     for number in range(layer.directions):
         states = [_initial(layer, state, number) for state in initial]
-        sequence = _project(layer, number, bias_in_step)
+        sequence = _project(layer, number, bias_in_step, products)
         backward = layer.direction == "reverse" or number == 1
         final, output = _scan(layer, _reverse(layer, sequence) if backward else sequence, states, step(number))
         outputs.append(_reverse(layer, output) if backward else output)
@@ -138,9 +150,12 @@ def _scan(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> t
     return finals, outputs[0]
 
 
-def _project(layer: Layer, number: int, bias_in_step: int) -> Tensor:
+def _project(layer: Layer, number: int, bias_in_step: int, products: Products | None) -> Tensor:
     """The input's share of all gates, [time, batch, gates * hidden], with the biases."""
-    product = contract(layer.x, _part(layer.weights, number), "tbi", "gi", "tbg")
+    if products is None:
+        product = contract(layer.x, _part(layer.weights, number), "tbi", "gi", "tbg")
+    else:
+        product = products.project(layer.x, number)
     bias = layer.bias
     if bias is None:
         return product
@@ -386,18 +401,18 @@ def run_lstm(
     activations: Sequence[Sequence[Activation]],
     *,
     coupled: bool,
-    feed: Callable[[Tensor], Tensor] = lambda output: output,
+    products: Products | None = None,
 ) -> list[Tensor]:
-    """An LSTM's outputs and last states; `feed` changes what a step's output is to the next step's product."""
+    """An LSTM's outputs and last states."""
     if p is not None:
         assume_equal(p.shape[1], layer.hidden * 3, "three peepholes per unit")
         p = cast(p, layer.x.dtype)
 
     def direction_step(number: int) -> Step:
         peepholes = None if p is None else _part(p, number)
-        return _lstm_step(layer, number, activations[number], peepholes, coupled, feed)
+        return _lstm_step(layer, number, activations[number], peepholes, coupled, products)
 
-    return _run(layer, initial, direction_step)
+    return _run(layer, initial, direction_step, products=products)
 
 
 def _lstm_step(
@@ -406,7 +421,7 @@ def _lstm_step(
     activations: Sequence[Activation],
     peepholes: Tensor | None,
     coupled: bool,
-    feed: Callable[[Tensor], Tensor],
+    products: Products | None,
 ) -> Step:
     """Gates in the order input, output, forget, cell; peepholes in the order input, output, forget."""
     hidden, recurrence = layer.hidden, _part(layer.recurrence, number)
@@ -414,7 +429,10 @@ def _lstm_step(
 
     def step(gates: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
         output, cell = states
-        fed_back = contract(feed(output), recurrence, "bh", "gh", "bg")
+        if products is None:
+            fed_back = contract(output, recurrence, "bh", "gh", "bg")
+        else:
+            fed_back = products.feed_back(output, number)
 
         def gate(position: int, b: Element, h: Element, seen: Tensor | None) -> Any:
             place = h + hidden * position

@@ -7,7 +7,7 @@ Bodies of control flow are programs too: `everywhere` applies a pass to them fir
 from __future__ import annotations
 
 from weft.passes.arithmetic import simplify_arithmetic
-from weft.passes.captures import embed_constants
+from weft.passes.captures import embed_bytes, embed_constants
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.drop import drop_unused
 from weft.passes.flattened import restore_rows
@@ -27,6 +27,7 @@ from weft.passes.tables import look_up_bytes
 
 PIPELINE: tuple[Pass, ...] = (
     settle_nothing,
+    embed_bytes,
     multiply_bytes,
     fold_constants,
     embed_constants,

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.ir import dims
+from weft.ir.dtypes import DType
 from weft.ir.program import HOST_STEPS, Contract, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
 from weft.ir.types import TensorType
@@ -33,6 +34,23 @@ def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgra
 def fold_weights(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     """The same with those weights."""
     return _folded(everywhere(fold_weights, program, evaluator), evaluator, {})
+
+
+def fold_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """The steps of this program alone that make bytes."""
+    constants: dict[Value, Any] = dict(program.constants)
+    steps: list[Step] = []
+    for step in program.steps:
+        results = _compute(step, constants, evaluator) if all(map(is_bytes, step.results)) else None
+        if results is None:
+            steps.append(step)
+        else:
+            constants.update(zip(step.results, results))
+    return replace(program, steps=tuple(steps), constants=constants)
+
+
+def is_bytes(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype in (DType.uint8, DType.int8)
 
 
 def _readers(program: TensorProgram) -> dict[Value, list[Step | None]]:

@@ -6,11 +6,10 @@ from typing import Any
 
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
-from weft.opset.language import Element, Tensor, build
+from weft.opset.language import Element, Tensor, build, contract, elementwise
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.scales import dequantized
 from weft.opset.quantization import centered, dynamic_quantize_linear
-from weft.opset.recurrent import LSTM_ACTIVATIONS, choose_activations, make_layer, run_lstm
+from weft.opset.recurrent import LSTM_ACTIVATIONS, Products, choose_activations, make_layer, run_lstm
 from weft.opset.registry import require
 
 
@@ -38,7 +37,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
 ) -> list[Tensor]:
     layer = make_layer(
-        _as_quantized(x),
+        x,
         _gates_first(w, w_scale, w_zero_point),
         _gates_first(r, r_scale, r_zero_point),
         b,
@@ -50,13 +49,28 @@ def dynamic_quantize_lstm(
     )
     given = activation_alpha, activation_beta, clip
     chosen = choose_activations(activations, LSTM_ACTIVATIONS, layer.directions, *given)
-    return run_lstm(layer, [initial_h, initial_c], p, chosen, coupled=bool(input_forget), feed=_as_quantized)
+    products = Products(
+        lambda inputs, number: _product(inputs, w, w_scale, w_zero_point, number, "tbi"),
+        lambda output, number: _product(output, r, r_scale, r_zero_point, number, "bi"),
+    )
+    return run_lstm(layer, [initial_h, initial_c], p, chosen, coupled=bool(input_forget), products=products)
 
 
-def _as_quantized(x: Tensor) -> Tensor:
-    """x as it is after quantization to uint8, as a whole, and back."""
-    numbers, scale, zero_point = dynamic_quantize_linear(x)
-    return dequantized(numbers, scale, zero_point)
+def _product(x: Tensor, w: Tensor, scale: Tensor, zero_point: Tensor, number: int, labels: str) -> Tensor:
+    """x, quantized to uint8 as a whole, times the weights [inputs, gates] of a direction: int32 sums, scaled once."""
+    numbers, own_scale, own_zero = dynamic_quantize_linear(x)
+    bytes_ = build(w.shape[1:], lambda i, g: w.at(number, i, g))
+
+    def part(parameter: Tensor, *place: Element) -> Any:
+        return parameter.at(number, *place[: parameter.rank - 1])
+
+    right = build(bytes_.shape, lambda i, g: centered(bytes_.at(i, g), part(zero_point, g)))
+    sums = contract(elementwise(centered, numbers, own_zero), right, labels, "ig", labels[:-1] + "g")
+
+    def element(*place: Element) -> Any:
+        return cast(sums.at(*place), DType.float32) * (own_scale.at() * part(scale, place[-1]))
+
+    return build(sums.shape, element)
 
 
 def _gates_first(w: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
