@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from weft.ir.kernel import Kernel, fingerprint, used_symbols
+from weft.ir.kernel import Kernel, fingerprint
 from weft.ir.work import Launch, NativeSection, Section, all_works, map_launches
 
 
@@ -30,22 +30,20 @@ class KernelNames:
 
     def __init__(self) -> None:
         self.found: dict[int, Kernel] = {}  # by identity
-        self._lean: dict[Kernel, Kernel] = {}  # which holds all that were seen, so that no other gets their identity
-        self._same: list[Kernel] = []
+        self._named: dict[str, Kernel] = {}  # by name
+        self._seen: list[Kernel] = []  # so that no other gets their identity
 
     def named(self, kernel: Kernel) -> Kernel:
         """The kernel under a name that only those of the same code share, without idle parameters."""
-        known = self.found.get(id(kernel))
-        if known is not None:
-            return known
-        if kernel in self._lean:
-            self._same.append(kernel)
-        else:
-            used = {symbol.name for symbol in used_symbols(kernel)}
-            lean = replace(kernel, parameters=tuple(name for name in kernel.parameters if name in used))
-            digest = sha256(fingerprint(lean).encode()).hexdigest()
-            self._lean[kernel] = replace(lean, name=f"{kernel.name}_{digest[:16]}")
-        found = self.found[id(kernel)] = self._lean[kernel]
+        found = self.found.get(id(kernel))
+        if found is None:
+            text, lean = fingerprint(kernel)
+            name = f"{kernel.name}_{sha256(text.encode()).hexdigest()[:16]}"
+            found = self._named.get(name)
+            if found is None:
+                found = self._named[name] = replace(lean, name=name)
+            self.found[id(kernel)] = found
+            self._seen.append(kernel)
         return found
 
 

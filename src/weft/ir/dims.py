@@ -319,6 +319,12 @@ def symbol_names(dim: Dim) -> frozenset[str]:
     return dim._names
 
 
+@lru_cache(maxsize=65536)
+def monomial_names(monomial: Monomial) -> frozenset[str]:
+    """The names of the symbols that occur anywhere in a product of atoms."""
+    return symbol_names(Expr(((monomial, 1),))) if monomial else _NO_NAMES
+
+
 _NO_SYMBOLS: frozenset[Symbol] = frozenset()
 _NO_NAMES: frozenset[str] = frozenset()
 _NO_ATOMS: frozenset[Atom] = frozenset()

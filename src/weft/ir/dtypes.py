@@ -46,6 +46,20 @@ class DType(str, Enum):
     string = "string"
 
     __str__ = str.__str__
+    __hash__ = str.__hash__  # that of its name, without a call of Python's
+
+    is_float: _Bool
+    is_signed: _Bool
+    is_unsigned: _Bool
+    is_integer: _Bool
+    is_complex: _Bool
+
+    def __init__(self, name: str) -> None:
+        self.is_float = name.startswith(("float", "bfloat"))
+        self.is_signed = name.startswith("int")
+        self.is_unsigned = name.startswith("uint")
+        self.is_integer = self.is_signed or self.is_unsigned
+        self.is_complex = name.startswith("complex")
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -55,7 +69,7 @@ class DType(str, Enum):
     @property
     def bits(self) -> int:
         """Bits of one element in an ONNX file; strings have none."""
-        return _PACKED_BITS.get(self, 0 if self is DType.string else self.numpy.itemsize * 8)
+        return _BITS[self]
 
     @property
     def number(self) -> int:
@@ -68,26 +82,6 @@ class DType(str, Enum):
         describe: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
         info = describe(self.numpy)
         return (int(info.min), int(info.max)) if self.is_integer else (float(info.min), float(info.max))
-
-    @property
-    def is_float(self) -> _Bool:
-        return self.value.startswith(("float", "bfloat"))
-
-    @property
-    def is_signed(self) -> _Bool:
-        return self.value.startswith("int")
-
-    @property
-    def is_unsigned(self) -> _Bool:
-        return self.value.startswith("uint")
-
-    @property
-    def is_integer(self) -> _Bool:
-        return self.is_signed or self.is_unsigned
-
-    @property
-    def is_complex(self) -> _Bool:
-        return self.value.startswith("complex")
 
 
 _NUMPY: dict[DType, np.dtype[Any]] = {
@@ -118,6 +112,7 @@ _PACKED_BITS = {
     DType.int2: 2,
     DType.uint2: 2,
 }
+_BITS = {dtype: _PACKED_BITS.get(dtype, numpy.itemsize * 8) for dtype, numpy in _NUMPY.items()} | {DType.string: 0}
 
 _ONNX_ORDER = (
     "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128 "

@@ -9,10 +9,11 @@ whether it depends on the lane.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Union
 
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr, Symbol
+from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.scalar import same_number
 from weft.records import dataclass
@@ -387,17 +388,20 @@ class Kernel:
 
 def is_varying(code: Code) -> bool:
     """Whether a value may differ between the lanes of a block."""
+    if isinstance(code, Register):
+        return code.varying
+    if isinstance(code, Call):
+        for argument in code.arguments:  # noqa: SIM110  # a generator takes longer, and this is asked of all code
+            if is_varying(argument):
+                return True
+        return False
     match code:
-        case Number() | Across():
-            return False
         case Integer(value):
             return dims_vary(value)
-        case Register(_, _, varying):
-            return varying
         case Fetch(_, offset, _, indirect, mask):
             return dims_vary(offset) or any(part is not None and is_varying(part) for part in (indirect, mask))
-        case Call(_, arguments):
-            return any(is_varying(argument) for argument in arguments)
+        case _:
+            return False
 
 
 def dims_vary(value: Dim) -> bool:
@@ -493,39 +497,32 @@ def indices(statement: Statement) -> list[Dim]:
             return []
 
 
-def fingerprint(kernel: Kernel) -> str:
-    """A text that is the same for kernels of the same code: how it prints, and what is assumed of its variables."""
-    found = {(symbol.name, symbol.low, symbol.high) for symbol in used_symbols(kernel)}
-    return f"{kernel}\n{sorted(found, key=str)}"
-
-
-def used_symbols(kernel: Kernel) -> set[Symbol]:
-    """The parameters and variables that a kernel's body reads."""
-    found: set[Symbol] = set()
-    pending = list(kernel.body)
-    while pending:
-        statement = pending.pop()
-        values = indices(statement)
-        for code in statement_codes(statement):
-            for node in walk_code(code):
-                match node:
-                    case Fetch(_, offset):
-                        values.append(offset)
-                    case Integer(value):
-                        values.append(value)
-        found.update(symbol for value in values for symbol in dims.symbols(value))
-        pending.extend(inner for body in inner_bodies(statement) for inner in body)
-    return found
+def fingerprint(kernel: Kernel) -> tuple[str, Kernel]:
+    """The kernel without idle parameters, and a text that is the same for kernels of the same code: how it prints, and
+    what is assumed of its variables.
+    """
+    printer = _Printer()
+    printer.body(kernel.body, "  ")
+    used = {symbol for value in printer.used for symbol in dims.symbols(value)}
+    names = {symbol.name for symbol in used}
+    lean = replace(kernel, parameters=tuple([name for name in kernel.parameters if name in names]))
+    assumed = sorted({(symbol.name, symbol.low, symbol.high) for symbol in used}, key=str)
+    return "\n".join((*_head_lines(lean), *printer.lines, str(assumed))), lean
 
 
 # -- printing --------------------------------------------------------------------------------------------------------
 
 
-def _lines(kernel: Kernel) -> Iterator[str]:
+def _lines(kernel: Kernel) -> list[str]:
+    printer = _Printer()
+    printer.body(kernel.body, "  ")
+    return [*_head_lines(kernel), *printer.lines]
+
+
+def _head_lines(kernel: Kernel) -> Iterator[str]:
     yield f"kernel {kernel.name}({', '.join(kernel.parameters)}), {kernel.lanes} lanes"
     for buffer in kernel.buffers:
         yield f"  {_buffer_kind(buffer)} {buffer.name}: {buffer.dtype}"
-    yield from _body_lines(kernel.body, "  ")
 
 
 def _buffer_kind(buffer: Buffer) -> str:
@@ -537,84 +534,99 @@ def _buffer_kind(buffer: Buffer) -> str:
     return "out" if buffer.written else "in"
 
 
-def _body_lines(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
-    for statement in body:
+class _Printer:
+    """The lines of statements, and the index arithmetic in them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.used: set[Dim] = set()
+
+    def index(self, value: Dim) -> str:
+        self.used.add(value)
+        return str(value)
+
+    def body(self, body: tuple[Statement, ...], indent: str) -> None:
+        write, code, index = self.lines.append, self.code, self.index
+        for statement in body:
+            match statement:
+                case Define(name, value, varying):
+                    write(f"{indent}{'varying' if varying else 'uniform'} {name} = {code(value)}")
+                case Assign(name, value):
+                    write(f"{indent}{name} = {code(value)}")
+                case Put(buffer, offset, value, indirect, mask):
+                    place = index(offset) if indirect is None else f"{index(offset)} + {code(indirect)}"
+                    write(f"{indent}{buffer}[{place}] = {code(value)}{self.mask(mask)}")
+                case Let(name, value):
+                    write(f"{indent}let {name} = {index(value)}")
+                case View(name, buffer, place, dtype):
+                    write(
+                        f"{indent}view {name} = {buffer} from {index(place)}{'' if dtype is None else f' as {dtype}'}"
+                    )
+                case Repeat(name, start, stop, step, inner, unroll):
+                    by = f" by {step}" if step != 1 else ""
+                    times = f" unroll {unroll}" if unroll > 1 else ""
+                    write(f"{indent}for {name} in {index(start)}..{index(stop)}{by}{times}:")
+                    self.body(inner, indent + "  ")
+                case When(condition, then, otherwise):
+                    write(f"{indent}when {code(condition)}:")
+                    self.body(then, indent + "  ")
+                    if otherwise:
+                        write(f"{indent}otherwise:")
+                        self.body(otherwise, indent + "  ")
+                case Transpose(names):
+                    write(f"{indent}transpose {', '.join(names)}")
+                case FetchRun(names, buffer, offset, _, mask):
+                    write(f"{indent}varying {', '.join(names)} = {buffer}[{index(offset)}..]{self.mask(mask)}")
+                case PutRun(buffer, offset, values, mask):
+                    write(f"{indent}{buffer}[{index(offset)}..] = {', '.join(map(code, values))}{self.mask(mask)}")
+                case Barrier():
+                    write(f"{indent}barrier")
+                case _:
+                    self.tiles(statement, indent)
+
+    def tiles(self, statement: TileStatement, indent: str) -> None:
+        write, code, index = self.lines.append, self.code, self.index
         match statement:
-            case Define(name, value, varying):
-                yield f"{indent}{'varying' if varying else 'uniform'} {name} = {code_text(value)}"
-            case Assign(name, value):
-                yield f"{indent}{name} = {code_text(value)}"
-            case Put(buffer, offset, value, indirect, mask):
-                place = f"{offset}{'' if indirect is None else f' + {code_text(indirect)}'}"
-                yield f"{indent}{buffer}[{place}] = {code_text(value)}{_mask_text(mask)}"
-            case Repeat(name, start, stop, step, inner, unroll):
-                by = f" by {step}" if step != 1 else ""
-                yield f"{indent}for {name} in {start}..{stop}{by}{f' unroll {unroll}' if unroll > 1 else ''}:"
-                yield from _body_lines(inner, indent + "  ")
-            case When(condition, then, otherwise):
-                yield f"{indent}when {code_text(condition)}:"
-                yield from _body_lines(then, indent + "  ")
-                if otherwise:
-                    yield f"{indent}otherwise:"
-                    yield from _body_lines(otherwise, indent + "  ")
-            case Let(name, value):
-                yield f"{indent}let {name} = {value}"
-            case View(name, buffer, place, dtype):
-                yield f"{indent}view {name} = {buffer} from {place}{'' if dtype is None else f' as {dtype}'}"
-            case Transpose(names):
-                yield f"{indent}transpose {', '.join(names)}"
-            case FetchRun(names, buffer, offset, _, mask):
-                yield f"{indent}varying {', '.join(names)} = {buffer}[{offset}..]{_mask_text(mask)}"
-            case PutRun(buffer, offset, values, mask):
-                yield f"{indent}{buffer}[{offset}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
-            case Barrier():
-                yield f"{indent}barrier"
-            case _:
-                yield from _tile_lines(statement, indent)
+            case Sums(name, rows, columns, dtype):
+                write(f"{indent}sums {name}[{rows}, {columns}]: {dtype}")
+            case MultiplyTiles(sums, left, right):
+                write(f"{indent}{sums} += {left} @ {right}")
+            case AddSums(sums, other):
+                write(f"{indent}{sums} += {other}")
+            case ScaleSums(sums, buffer, offset):
+                write(f"{indent}{sums} *= {buffer}[{index(offset)}..] by rows")
+            case PutSums(sums, buffer, offset, pitch):
+                write(f"{indent}{buffer}[{index(offset)} + {pitch} * row + column] = {sums}")
+            case MoveRun(tile, line, first, count, buffer, offset, mask):
+                source = f"{count} of {buffer}[{index(offset)}..]{self.mask(mask)}"
+                write(f"{indent}move {tile}[{index(line)}, {index(first)}..] = {source}")
+            case PutTile(tile, line, first, values, mask):
+                place = f"{tile}[{index(line)}, {index(first)}..]"
+                write(f"{indent}{place} = {', '.join(map(code, values))}{self.mask(mask)}")
+            case TilePipeline(name, start, stop):
+                write(f"{indent}pipeline {name} in {index(start)}..{index(stop)}:")
+                parts = ("move", statement.moves), ("fetch", statement.fetches), ("put", statement.puts)
+                for title, body in (*parts, ("work", statement.body)):
+                    if body:
+                        write(f"{indent}  {title}:")
+                        self.body(body, indent + "    ")
 
+    def code(self, code: Code) -> str:
+        match code:
+            case Register(name):
+                return name
+            case Call(function, arguments, dtype):
+                name = f"{function}<{dtype}>" if function in ("cast", "bitcast") else function
+                return f"{name}({', '.join([self.code(argument) for argument in arguments])})"
+            case Number(value, dtype):
+                return f"{value!r}" if dtype is DType.float32 else f"{value!r}:{dtype}"
+            case Integer(value):
+                return self.index(value)
+            case Fetch(buffer, offset, _, indirect, mask):
+                place = self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"
+                return f"{buffer}[{place}]{self.mask(mask)}"
+            case Across(kind, value):
+                return f"across.{kind}({self.code(value)})"
 
-def _tile_lines(statement: TileStatement, indent: str) -> Iterator[str]:
-    match statement:
-        case Sums(name, rows, columns, dtype):
-            yield f"{indent}sums {name}[{rows}, {columns}]: {dtype}"
-        case MultiplyTiles(sums, left, right):
-            yield f"{indent}{sums} += {left} @ {right}"
-        case AddSums(sums, other):
-            yield f"{indent}{sums} += {other}"
-        case ScaleSums(sums, buffer, offset):
-            yield f"{indent}{sums} *= {buffer}[{offset}..] by rows"
-        case PutSums(sums, buffer, offset, pitch):
-            yield f"{indent}{buffer}[{offset} + {pitch} * row + column] = {sums}"
-        case MoveRun(tile, line, first, count, buffer, offset, mask):
-            yield f"{indent}move {tile}[{line}, {first}..] = {count} of {buffer}[{offset}..]{_mask_text(mask)}"
-        case PutTile(tile, line, first, values, mask):
-            yield f"{indent}{tile}[{line}, {first}..] = {', '.join(map(code_text, values))}{_mask_text(mask)}"
-        case TilePipeline(name, start, stop):
-            yield f"{indent}pipeline {name} in {start}..{stop}:"
-            parts = ("move", statement.moves), ("fetch", statement.fetches), ("put", statement.puts)
-            for title, body in (*parts, ("work", statement.body)):
-                if body:
-                    yield f"{indent}  {title}:"
-                    yield from _body_lines(body, indent + "    ")
-
-
-def code_text(code: Code) -> str:
-    match code:
-        case Number(value, dtype):
-            return f"{value!r}" if dtype is DType.float32 else f"{value!r}:{dtype}"
-        case Integer(value):
-            return str(value)
-        case Register(name):
-            return name
-        case Fetch(buffer, offset, _, indirect, mask):
-            place = f"{offset}{'' if indirect is None else f' + {code_text(indirect)}'}"
-            return f"{buffer}[{place}]{_mask_text(mask)}"
-        case Call(function, arguments, dtype):
-            name = f"{function}<{dtype}>" if function in ("cast", "bitcast") else function
-            return f"{name}({', '.join(map(code_text, arguments))})"
-        case Across(kind, value):
-            return f"across.{kind}({code_text(value)})"
-
-
-def _mask_text(mask: Code | None) -> str:
-    return "" if mask is None else f" where {code_text(mask)}"
+    def mask(self, mask: Code | None) -> str:
+        return "" if mask is None else f" where {self.code(mask)}"

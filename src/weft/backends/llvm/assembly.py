@@ -35,11 +35,23 @@ class Type:
 
 
 class IntType(Type):
-    __slots__ = ("width",)
+    """Constants of one are made once: index arithmetic asks for the same few again and again."""
+
+    __slots__ = ("constants", "width")
+    MOST = 4096  # constants that are kept
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.text = f"i{width}"
+        self.constants: dict[int, Constant] = {}
+
+    def __call__(self, number: Any) -> Constant:
+        found = self.constants.get(number)
+        if found is None:
+            found = Constant(self, number)
+            if len(self.constants) < self.MOST:
+                self.constants[number] = found
+        return found
 
 
 class _Named(Type):
@@ -332,7 +344,7 @@ class Function(NamedValue):
         lines = [" ".join(filter(None, words))]
         for block in self.blocks:
             lines.append(f"{block.name}:")
-            lines.extend(line if isinstance(line, str) else line.line() for line in block.lines)
+            lines.extend([line if isinstance(line, str) else line.line() for line in block.lines])
         return "\n".join((*lines, "}"))
 
 
@@ -373,7 +385,7 @@ class IRBuilder:
         return self._value(a.type, f"{operation} {a.type.text} {a.name}, {b.name}")
 
     def add(self, a: NamedValue, b: NamedValue, flags: Sequence[str] = ()) -> NamedValue:
-        return self._binary(" ".join(("add", *flags)), a, b)
+        return self._binary(" ".join(("add", *flags)) if flags else "add", a, b)
 
     def sub(self, a: NamedValue, b: NamedValue) -> NamedValue:
         return self._binary("sub", a, b)

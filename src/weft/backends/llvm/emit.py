@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
@@ -48,7 +49,6 @@ from weft.ir.kernel import (
     dims_vary,
     inner_bodies,
     is_varying,
-    walk_code,
 )
 
 
@@ -293,43 +293,45 @@ class Emitter:
         still: list[tuple[Monomial, int]] = []
         moving: list[tuple[Monomial, int]] = []
         for term in offset.terms:
-            part = Expr((term,)) if term[0] else term[1]
-            changes = any(symbol.name in changing for symbol in dims.symbols(part))
-            (moving if changes else still).append(term)
-        return sum_of(still), sum_of(moving)
+            (still if dims.monomial_names(term[0]).isdisjoint(changing) else moving).append(term)
+        if not moving:
+            return offset, 0
+        return (sum_of(still), sum_of(moving)) if still else (0, offset)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def code(self, code: Code) -> Value:
         match code:
-            case Number(value, dtype):
-                return constant(value, dtype)
-            case Integer(value):
-                return self.lanes.wide(self, value)
             case Register(name):
                 return self.registers[name]
-            case Fetch():
-                return self.lanes.fetch(self, code)
-            case Across(kind, value):
-                return self.lanes.across(self, kind, self.spread(self.code(value), True), value.dtype)
             case Call():
                 if not _is_index(code):
                     return self.call(code)
                 if code not in self.known:
                     self.known[code] = self.call(code)
                 return self.known[code]
+            case Fetch():
+                return self.lanes.fetch(self, code)
+            case Number(value, dtype):
+                return constant(value, dtype)
+            case Integer(value):
+                return self.lanes.wide(self, value)
+            case Across(kind, value):
+                return self.lanes.across(self, kind, self.spread(self.code(value), True), value.dtype)
         raise InternalError(f"no code for {code}")
 
     def call(self, call: Call) -> Value:
-        match call:
-            case Call(_, (Integer(), _)) if (compared := self.lanes.comparison(self, call)) is not None:
+        first = call.arguments[0] if call.arguments else None
+        if isinstance(first, Integer) and len(call.arguments) == 2:
+            compared = self.lanes.comparison(self, call)
+            if compared is not None:
                 return compared
-            case Call("cast", (inner,), dtype) if (
-                dtype.is_integer and dtype.bits <= 16 and (found := _quantized(inner))
-            ):
-                return conversions.rounded_within(self.builder, self.code(found[0]), found[1], dtype)
-            case Call("cast", (inner,), dtype) if dtype.is_integer and dtype.bits <= 16 and _is_clamped(inner):
-                return conversions.cast_within_int32(self.builder, self.code(inner), dtype)
+        if call.function == "cast" and call.dtype.is_integer and call.dtype.bits <= 16:
+            (inner,) = call.arguments
+            if found := _quantized(inner):
+                return conversions.rounded_within(self.builder, self.code(found[0]), found[1], call.dtype)
+            if _is_clamped(inner):
+                return conversions.cast_within_int32(self.builder, self.code(inner), call.dtype)
         varies = is_varying(call)
         values = [self.spread(self.code(argument), varies) for argument in call.arguments]
         if call.function == "dot4":
@@ -358,10 +360,9 @@ class Emitter:
         """Index arithmetic; a vector where it varies."""
         if isinstance(value, int):
             return self.index(value)
-        if value in self.known:
-            return self.known[value]
-        result = self.polynomial(value)
-        self.known[value] = result
+        result = self.known.get(value)
+        if result is None:
+            result = self.known[value] = self.polynomial(value)
         return result
 
     def polynomial(self, value: Expr) -> Value:
@@ -446,7 +447,12 @@ def _is_clamped(code: Code) -> bool:
 
 def _is_index(code: Code) -> bool:
     """Whether a value depends on indices alone, so that it is the same wherever its variables are."""
-    return all(isinstance(node, (Number, Integer, Call)) for node in walk_code(code))
+    if isinstance(code, Call):
+        for argument in code.arguments:  # noqa: SIM110  # a generator takes longer, and this is asked of all code
+            if not _is_index(argument):
+                return False
+        return True
+    return isinstance(code, (Number, Integer))
 
 
 def sum_of(terms: Sequence[tuple[Monomial, int]]) -> Dim:
@@ -457,6 +463,10 @@ def sum_of(terms: Sequence[tuple[Monomial, int]]) -> Dim:
 
 
 def constant(value: Any, dtype: DType) -> Value:
-    if dtype.is_float:
-        return ir.Constant(register_type(dtype), float(value))
-    return ir.Constant(register_type(dtype), int(value))
+    return _constant(value, type(value).__name__, str(value) if value == 0 else "", dtype)
+
+
+@lru_cache(maxsize=4096)
+def _constant(value: Any, _: str, __: str, dtype: DType) -> Value:
+    """The type and, of zeros, the sign tell apart what is equal."""
+    return ir.Constant(register_type(dtype), float(value) if dtype.is_float else int(value))

@@ -7,6 +7,7 @@ A kernel becomes `void name(i64 first, i64 last, ptr buffers, ptr parameters)`, 
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
@@ -257,6 +258,7 @@ def _lane_pattern(emitter: Emitter, fetch: Fetch, mask: Value | None) -> tuple[D
     return (base, places) if near and (mask is None or shared <= MOST_SHARED) else None
 
 
+@lru_cache(maxsize=65536)
 def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
     """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
     if isinstance(offset, int) or not dims_vary(offset):
@@ -265,11 +267,11 @@ def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
     stride: Dim = 0
     for term in offset.terms:
         monomial, coefficient = term
-        if not dims_vary(Expr((term,))):
+        if LANE not in dims.monomial_names(monomial):
             base.append(term)
             continue
         rest = tuple(atom for atom in monomial if not (isinstance(atom, Symbol) and atom.name == LANE))
-        if len(monomial) - len(rest) != 1 or (rest and dims_vary(Expr(((rest, 1),)))):
+        if len(monomial) - len(rest) != 1 or LANE in dims.monomial_names(rest):
             return offset, None
         stride = stride + (Expr(((rest, coefficient),)) if rest else coefficient)
     return sum_of(base), stride
@@ -279,7 +281,7 @@ def split_pattern(offset: Dim) -> tuple[Dim, Dim | None]:
     """(base, rest) with offset == base + rest, where rest depends on the lane alone; None where it does not."""
     base, rest = [], []
     for term in offset.terms if isinstance(offset, Expr) else (((), offset),):
-        names = {symbol.name for symbol in dims.symbols(Expr((term,)) if term[0] else term[1])}
+        names = dims.monomial_names(term[0])
         if LANE not in names:
             base.append(term)
         elif names == {LANE}:
