@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.reference.sizes import GuardError, check_guards
-from weft.errors import InternalError
+from weft.errors import InternalError, WeftError
 from weft.interrupts import is_large, present
 from weft.ir import dims
 from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Step, TensorProgram
@@ -21,6 +21,7 @@ from weft.records import dataclass
 
 Sizes = dict[str, int]
 RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
+Enter = Callable[[TensorProgram, Mapping[str, int]], Callable[[list[Any]], list[Any]]]
 RunHost = Callable[[list[Any], Sizes], list[Any]]
 UNCOMPUTED = {"text_positions", "zip_map", "string_concat", "string_normalize", "string_split", "nonzero", "scalar"} | {
     f"sequence_{verb}" for verb in ("construct", "insert", "erase", "at", "length")
@@ -29,8 +30,11 @@ FIRST_COMPILED = 8  # checks of the same guards, after which they are compiled
 Bounds = tuple[int, str, "int | None", "int | None"]  # an axis, the symbol that it shows, and its limits
 
 
-def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBody) -> RunHost:
-    """A function of operands and sizes; `run` runs every step, where someone has a way of his own."""
+def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBody, enter: Enter) -> RunHost:
+    """A function of operands and sizes; `run` runs every step, where someone has a way of his own.
+
+    `enter` gives what runs a body again and again within the same sizes.
+    """
     if run is not None:
         return lambda operands, sizes: run(step, operands, sizes, run_body)
     match step.primitive:
@@ -38,6 +42,8 @@ def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBo
             return _observation(step, tuple(map(str, symbols)))
         case Branch():
             return _branch(step, step.primitive, run_body)
+        case Loop():
+            return _loop(step, step.primitive, run_body, enter)
         case Host(function, attributes):
             return _host_function(step, function, dict(attributes))
         case Map():
@@ -83,6 +89,36 @@ def _branch(step: Step, primitive: Branch, run_body: RunBody) -> RunHost:
             return run_on_host(step, operands, sizes, run_body)
 
     return branch
+
+
+def _loop(step: Step, primitive: Loop, run_body: RunBody, enter: Enter) -> RunHost:
+    body, count = primitive.body, primitive.carries
+
+    def loop(operands: list[Any], sizes: Sizes) -> list[Any]:
+        trips, going = operands[0], operands[1]
+        arrays = type(trips) is np.ndarray and type(going) is np.ndarray
+        if not arrays or trips.size != 1 or going.size != 1 or present() is not None:
+            return run_on_host(step, operands, sizes, run_body)
+        most, carries, captures = int(trips.item()), operands[2 : 2 + count], operands[2 + count :]
+        rows: list[list[Any]] = []
+        iteration = 0
+        try:
+            turn = enter(body, sizes)
+            while iteration < most and going.item():
+                going, *rest = turn([np.array(iteration), going.reshape(()), *carries, *captures])
+                carries = rest[:count]
+                if len(rest) > count:
+                    rows.append(rest[count:])
+                iteration += 1
+            if iteration:
+                return [*carries, *[np.stack(column) for column in zip(*rows, strict=True)]]
+        except WeftError as error:
+            raise error.at(node=step.origin) from error.__cause__
+        except (RecursionError, MemoryError, ValueError, TypeError, AttributeError):
+            pass  # it is raised again, with what there is to say about it
+        return run_on_host(step, operands, sizes, run_body)
+
+    return loop
 
 
 def _host_function(step: Step, name: str, attributes: dict[str, Any]) -> RunHost:

@@ -130,7 +130,7 @@ class Sections:
                 if late is not None and step is None and isinstance(row[0].primitive, Late):
                     run = _late(LateSteps(row, takes, makes, program.constants, late))
                 else:
-                    run = ready_step(row[0], step, self.run)
+                    run = ready_step(row[0], step, self.run, self.enter)
                 ready.append(_HostStep(run, taken, made, makes, guards))
             self._parts.append((ready, [], [], [slots[value] for value in released if value in slots]))
         self._outputs = [slots[value] for value in program.outputs]
@@ -170,6 +170,25 @@ class Sections:
             if len(known) < REMEMBERED_SHAPES:
                 known[key] = found
         return body.run_bound(inputs, *found)
+
+    def enter(self, program: TensorProgram, sizes: Mapping[str, int]) -> Callable[[list[Any]], list[Any]]:
+        """What runs a body inside one of the host steps, again and again, while all other sizes stay as they are."""
+        body = self.inside[id(program)]
+        shown = [number for number, _ in body._shown]
+        known: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}
+
+        def turn(inputs: list[Any]) -> list[Any]:
+            check()
+            key = tuple([inputs[number].shape for number in shown])
+            found = known.get(key)
+            if found is None:
+                found = body.bind(inputs, sizes)
+                if len(known) < REMEMBERED_SHAPES:
+                    known[key] = found
+            written = body._written
+            return body.run_bound(inputs, *found) if written is None else written(inputs, *found)
+
+        return turn
 
     def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> tuple[dict[str, int], tuple[Guard, ...]]:
         """The sizes that inputs show, and the guards that cannot be checked yet."""
