@@ -60,6 +60,15 @@ class FormulaWriter:
         return f"t{len(self.lines) - 1}"
 
 
+def compile_dims(wanted: Sequence[Expr]) -> Callable[[Mapping[str, int]], list[int]]:
+    """The values of dims for sizes by name, all at once; KeyError where one has no size."""
+    names = sorted({symbol.name for dim in wanted for symbol in _of(dim)})
+    texts = {name: f"s{number}" for number, name in enumerate(names)}
+    write = FormulaWriter(texts.__getitem__)
+    write.lines += [f"{text} = sizes[{name!r}]" for name, text in texts.items()]
+    return write.define("numbers", "sizes", f"[{', '.join([write(dim) for dim in wanted])}]")
+
+
 def compile_guards(guards: Sequence[Guard]) -> Check:
     """The number of the first guard that sizes, by name, break; -1: all hold. KeyError where one has no size."""
     names = sorted({symbol.name for guard in guards for side in (guard.left, guard.right) for symbol in _of(side)})

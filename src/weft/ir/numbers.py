@@ -12,9 +12,10 @@ class Numbers:
 
     __slots__ = ("_known", "sizes")
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], known: Mapping[Expr, int] | None = None) -> None:
+        """`known` are values of dims for these sizes."""
         self.sizes = dict(sizes)
-        self._known: dict[Expr, int] = {}
+        self._known: dict[Expr, int] = {} if known is None else dict(known)
 
     def bind(self, name: str, size: int) -> None:
         """Give a symbol a size; what was computed with another one is forgotten."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.errors import ExecutionError, UnsupportedModelError
 from weft.ir import dims
-from weft.ir.dims import Dim
+from weft.ir.dims import Dim, Expr
 from weft.ir.numbers import Numbers
 from weft.ir.packing import array_of
 from weft.ir.program import Value
@@ -54,14 +54,16 @@ def make_plan(
     steps: Sequence[Sequence[int]] | None = None,
     alignment: int = ALIGNMENT,
     roomy: Owners = frozenset(),
+    known: Mapping[Expr, int] | None = None,
 ) -> Plan:
     """Places and launches for given sizes; `constants` are those that tasks read from memory.
 
     `steps` are numbers of tasks in the order to run in; those of one step may run side by side. None: one by one, in
     an order that needs little memory, never more than the section's own. What is `roomy` gets more than its bytes.
+    `known` are values of dims, computed before.
     """
     given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, Numbers(sizes), alignment, roomy)
+    planner = _Planner(constants, Numbers(sizes, known), alignment, roomy)
     planner.check_launches(section)
     if steps is None:
         steps = planner.lean_steps(section, frozenset(given))
