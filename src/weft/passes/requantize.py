@@ -165,7 +165,8 @@ def _is_rectifier(expression: Scalar, x: Value) -> bool:
 
 def _affine_part(link: Step, x: Value, axis: int, constants: dict[Value, Any]) -> Scalar | None:
     """The largest part of a map that holds all its loads of x, and only scales and shifts them."""
-    assert isinstance(link.primitive, Map)
+    if not isinstance(link.primitive, Map):  # a product may follow a rectifier
+        return None
     if not all(_reads_float(load) for load in loads(link.primitive.expression) if link.operands[load.operand] == x):
         return None
     node: Scalar = link.primitive.expression

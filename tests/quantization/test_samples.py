@@ -1,0 +1,106 @@
+"""Samples from folders: arrays, test sets and pictures; and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from weft.errors import InputError
+from weft.ir.dtypes import DType
+from weft.ir.specs import TensorSpec
+from weft.ir.types import TensorType
+from weft.quantization.samples import PictureScale, folder_samples
+
+
+def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, dtype, shape, TensorType(dtype, None))
+
+
+ROWS = spec("x", DType.float32, "batch", 3)
+PICTURE = spec("image", DType.float32, 1, 3, 4, 6)
+PLAIN = PictureScale()
+
+
+def test_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "b.npy", np.ones((2, 3)))
+    np.save(tmp_path / "a.npy", np.zeros(3, np.float32))
+    np.savez(tmp_path / "c.npz", anything=np.full((1, 3), 2, np.float32))
+    found = folder_samples(tmp_path, [ROWS], 10, PLAIN)
+    assert [sample["x"].shape for sample in found] == [(1, 3), (2, 3), (1, 3)]
+    assert {sample["x"].dtype.name for sample in found} == {"float32"}
+    assert [sample["x"][0, 0] for sample in found] == [0, 1, 2]
+
+
+def test_several_inputs_by_name(tmp_path: Path) -> None:
+    both = [ROWS, spec("n", DType.int64, 1)]
+    np.savez(tmp_path / "one.npz", n=np.array([7]), x=np.ones((1, 3), np.float32))
+    (sample,) = folder_samples(tmp_path, both, 10, PLAIN)
+    assert sample["n"] == 7
+    np.savez(tmp_path / "two.npz", x=np.ones((1, 3), np.float32))
+    with pytest.raises(InputError, match="has nothing for input 'n'"):
+        folder_samples(tmp_path, both, 10, PLAIN)[1]
+    np.save(tmp_path / "a.npy", np.ones((1, 3)))
+    with pytest.raises(InputError, match="the model has several inputs"):
+        folder_samples(tmp_path, both, 10, PLAIN)
+
+
+def test_test_sets(tmp_path: Path) -> None:
+    both = [ROWS, spec("n", DType.int64, 1)]
+    for number in range(3):
+        folder = tmp_path / f"test_data_set_{number}"
+        folder.mkdir()
+        arrays = (np.full((1, 3), number, np.float32), np.array([number]))
+        for place, (name, array) in enumerate(zip(("x", ""), arrays)):
+            content = numpy_helper.from_array(array, name).SerializeToString()
+            (folder / f"input_{place}.pb").write_bytes(content)
+    found = folder_samples(tmp_path, both, 2, PLAIN)
+    assert [int(sample["n"][0]) for sample in found] == [0, 2], "spread over all that there are"
+    (tmp_path / "test_data_set_0" / "input_0.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(InputError, match=r"input_0.pb: holds no tensor"):
+        folder_samples(tmp_path, both, 2, PLAIN)
+
+
+def test_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (60, 40), (255, 0, 51)).save(tmp_path / "red.png")
+    (sample,) = folder_samples(tmp_path, [PICTURE], 5, PictureScale((0.5, 0.0, 0.0), (0.5, 1.0, 2.0)))
+    assert sample["image"].shape == (1, 3, 4, 6)
+    np.testing.assert_allclose(sample["image"][0, :, 0, 0], [1.0, 0.0, 0.1], atol=1e-6)
+    last = spec("image", DType.uint8, "n", "h", "w", 3)
+    (sample,) = folder_samples(tmp_path, [last], 5, PLAIN)
+    assert sample["image"].shape == (1, 224, 224, 3)
+    assert sample["image"][0, 0, 0].tolist() == [255, 0, 51]
+    with pytest.raises(InputError, match="is no picture"):
+        folder_samples(tmp_path, [ROWS], 5, PLAIN)
+
+
+@pytest.mark.parametrize("name", ["bad.npy", "bad.npz", "bad.png"])
+def test_damaged_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"nothing of the sort")
+    with pytest.raises(InputError, match=f"{name}: not a readable"):
+        folder_samples(tmp_path, [PICTURE], 5, PLAIN)
+
+
+def test_folders_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no samples"):
+        folder_samples(tmp_path, [ROWS], 5, PLAIN)
+    with pytest.raises(InputError, match="no such folder"):
+        folder_samples(tmp_path / "missing", [ROWS], 5, PLAIN)
+
+
+def test_types_that_do_not_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([0.5]))
+    with pytest.raises(InputError, match="which takes int64"):
+        folder_samples(tmp_path, [spec("n", DType.int64, 1)], 5, PLAIN)
+
+
+def test_external_data_in_a_test_set_is_refused(tmp_path: Path) -> None:
+    proto = onnx.TensorProto(name="x", data_type=1, dims=[1, 3], data_location=onnx.TensorProto.EXTERNAL)
+    proto.external_data.add(key="location", value="../secret")
+    (tmp_path / "input_0.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match=r"input_0.pb"):
+        folder_samples(tmp_path, [ROWS], 5, PLAIN)
