@@ -21,17 +21,16 @@ from weft.ir.unpacking import BlockWeights, block_arrays
 from weft.kernels.build.contraction import ContractOperand
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.multiply_add import multiply_add, number_of_code
-from weft.kernels.lower.kernel_builder import assign, define, fetch, put, repeat
+from weft.kernels.lower.kernel_builder import assign, define, fetch, repeat
 from weft.kernels.lower.memoize import memoized
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work
-from weft.kernels.vector.panels import panels_for
+from weft.kernels.vector.panels import Panels, lanes_for
 from weft.kernels.vector.register_tiles import ProductBuilder, RegisterTile, TiledProduct
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 WORD_BITS = 32
-HEIGHT = 6  # rows of a tile
-MOST_IN_REGISTERS = 24  # sums of a tile and of a block; where there are more, those of the tile are in memory
+OTHER_REGISTERS = 6  # beside sums
 CHAINS = 2  # of the sums of a block
 
 
@@ -69,7 +68,7 @@ def block_product_work(
     Operands are left, the weights' numbers (which are not read), then those of the epilogue.
     """
     form = BlockForm(weights.bits, weights.block * weights.bits // WORD_BITS, weights.zero is not None)
-    panels = panels_for(target, DType.float32, weights.columns)
+    panels = Panels(weights.columns, lanes_for(target, DType.float32, weights.columns), 1)
     each, step = form.header + form.words, panels.step
     rows = tuple(LoopAxis(left.size(label), left.stride(label), axis=output.index(label)) for label in left.labels[:-1])
     blocks = weights.depth // weights.block
@@ -121,7 +120,8 @@ class _Builder(ProductBuilder):
         super().__init__("unpack", product, target)
 
     def most_rows(self) -> int:
-        return HEIGHT
+        """Rows whose sums, and those of a block, fit the registers."""
+        return max(1, (self.target.vector_registers - OTHER_REGISTERS) // (1 + CHAINS))
 
     def reduce(self, tile: RegisterTile) -> tuple[Statement, ...]:
         """Block by block."""
@@ -132,9 +132,6 @@ class _Builder(ProductBuilder):
         views, sources = self.views(tile, number * blocks.left, number * ((form.header + form.words) * step))
         *rows, panels = sources
         count = shape.height * shape.width
-        kept_in = None
-        if (1 + CHAINS) * count > MOST_IN_REGISTERS:
-            kept_in = self.builder.local("totals", self.type, count * self.lanes)
         sums = self.builder.registers("block", count * CHAINS, self.type)
         body: list[Statement] = [*views, *(define(total, Number(0, self.type)) for total in sums)]
 
@@ -160,19 +157,8 @@ class _Builder(ProductBuilder):
             body.append(defined)
             for at in range(column, count, shape.width):
                 total = Call("add", (sums[at], sums[at + count]), self.type)
-                if kept_in is None:
-                    body.append(assign(tile.sums[at], multiply_add(self.target, total, scale, tile.sums[at])))
-                else:
-                    place = at * self.lanes + lane(self.lanes)
-                    added = multiply_add(self.target, total, scale, fetch(kept_in, place))
-                    body.append(put(kept_in, place, added))
-        loop = repeat(number, 0, self.builder.named("blocks", blocks.size), 1, body)
-        if kept_in is None:
-            return (loop,)
-        places = [at * self.lanes + lane(self.lanes) for at in range(count)]
-        before = [put(kept_in, place, total) for place, total in zip(places, tile.sums)]
-        after = [assign(total, fetch(kept_in, place)) for place, total in zip(places, tile.sums)]
-        return *before, loop, *after
+                body.append(assign(tile.sums[at], multiply_add(self.target, total, scale, tile.sums[at])))
+        return (repeat(number, 0, self.builder.named("blocks", blocks.size), 1, body),)
 
     def multiply_codes(
         self,
