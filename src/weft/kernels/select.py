@@ -14,10 +14,6 @@ from weft.ir.scalar import Index, Load
 from weft.ir.target import Target, ThreadTarget, VectorTarget
 from weft.kernels.build.templates import Part, Request, Templates
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
-from weft.kernels.threads import maps as thread_maps
-from weft.kernels.threads import templates as threads
-from weft.kernels.vector import maps as vector_maps
-from weft.kernels.vector import templates as vector
 from weft.records import dataclass
 
 
@@ -43,7 +39,14 @@ def choose(request: Request[KernelGroup, Target]) -> Choice:
 
 
 def _templates(target: Target) -> Templates:
-    return threads.TEMPLATES if isinstance(target, ThreadTarget) else vector.TEMPLATES
+    """The table of the target's family; that of the other one is not even imported."""
+    if isinstance(target, ThreadTarget):
+        from weft.kernels.threads import templates as threads
+
+        return threads.TEMPLATES
+    from weft.kernels.vector import templates as vector
+
+    return vector.TEMPLATES
 
 
 def _key(group: KernelGroup) -> type:
@@ -66,9 +69,13 @@ def copy_work(source: StoredTensor, result: StoredTensor, target: Target, *, fla
     element = Load(0, plain, source.dtype)
     match target:
         case ThreadTarget():
-            return thread_maps.map_work(element, [source], result, target)
+            from weft.kernels.threads.maps import map_work as thread_map_work
+
+            return thread_map_work(element, [source], result, target)
         case VectorTarget():
-            return vector_maps.map_work(element, [source], result, target)
+            from weft.kernels.vector.maps import map_work as vector_map_work
+
+            return vector_map_work(element, [source], result, target)
     raise InternalError(f"no kernels for a {type(target).__name__}")
 
 
