@@ -1,0 +1,116 @@
+"""Steps for the host on few elements: the quick way and the general one give the same, for any number of elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from peers import onnxruntime_run
+
+import weft
+from weft.backends.reference.maps import evaluate_map
+from weft.backends.reference.small_maps import small_map
+from weft.ir import dims
+from weft.ir.dtypes import DType
+from weft.ir.program import Map
+from weft.ir.scalar import Apply, Index, Literal, Load
+from weft.ir.types import TensorType
+
+RNG = np.random.default_rng(3)
+TEXTS = ["a", "foo", "Bar", "", "x y"]
+STRING, FLOAT, INT64 = TensorProto.STRING, TensorProto.FLOAT, TensorProto.INT64
+
+
+def value(name: str, kind: int, *shape: Any) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def texts(*shape: int) -> np.ndarray:
+    return np.array(RNG.choice(TEXTS, shape), object)
+
+
+LABELS = helper.make_node(
+    "LabelEncoder",
+    ["x"],
+    ["i"],
+    domain="ai.onnx.ml",
+    keys_strings=["a", "foo", "Bar"],
+    values_int64s=[1, 2, 3],
+    default_int64=0,
+)
+WORDS = helper.make_tensor("words", STRING, [4], [b"no", b"one", b"two", b"three"])
+SAME = helper.make_tensor("same", STRING, [1], [b"aa"])
+MODELS = {
+    "labels": helper.make_graph(
+        [LABELS, helper.make_node("Gather", ["words", "i"], ["y"])],
+        "labels",
+        [value("x", STRING, "n")],
+        [value("y", STRING, "n")],
+        [WORDS],
+    ),
+    "joined": helper.make_graph(
+        [
+            helper.make_node("StringConcat", ["x", "x"], ["twice"]),
+            helper.make_node("Equal", ["twice", "same"], ["equal"]),
+            helper.make_node("Where", ["equal", "x", "twice"], ["text"]),
+            helper.make_node("Cast", ["equal"], ["y"], to=FLOAT),
+        ],
+        "joined",
+        [value("x", STRING, "n")],
+        [value("y", FLOAT, "n"), value("text", STRING, "n")],
+        [SAME],
+    ),
+    "columns": helper.make_graph(
+        [helper.make_node("Gather", ["x", "which"], ["part"], axis=1), helper.make_node("Transpose", ["part"], ["y"])],
+        "columns",
+        [value("x", STRING, "n", 3), value("which", INT64, 2)],
+        [value("y", STRING, 2, "n")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_strings_of_any_number(name: str) -> None:
+    domains = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(MODELS[name], opset_imports=domains, ir_version=9)
+    loaded = weft.load(model, device="cpu")
+    for count in (1, 3, 1, 3, 64, 65, 300, 1, 65):
+        given = {"x": texts(count, 3), "which": RNG.integers(-3, 3, 2)} if name == "columns" else {"x": texts(count)}
+        found = loaded.run(given)
+        for wanted, array in zip(onnxruntime_run(model, given), found.values(), strict=True):
+            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+            assert array.tolist() == wanted.tolist()
+        for array in found.values():
+            assert not any(np.shares_memory(array, content) for content in given.values())
+
+
+def test_an_index_out_of_range_is_told() -> None:
+    model = helper.make_model(MODELS["columns"], opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    loaded = weft.load(model, device="cpu")
+    for _ in range(3):
+        loaded.run({"x": texts(2, 3), "which": np.array([0, 1])})
+        with pytest.raises(weft.WeftError, match="Gather"):
+            loaded.run({"x": texts(2, 3), "which": np.array([0, 3])})
+
+
+def test_literals_are_held_in_their_type() -> None:
+    """0.1 is another number in float32; comparisons must see that one."""
+    size = dims.symbol("n")
+    here = Index(dims.axis(0, size))
+    tenth = Literal(0.1, DType.float32)
+    loaded = Load(0, (here,), DType.float32)
+    chosen = Apply("select", (Apply("equal", (loaded, tenth), DType.bool), here, Literal(-1, DType.int64)), DType.int64)
+    operand, result = TensorType(DType.float32, (size,)), TensorType(DType.int64, (size,))
+    primitive = Map(chosen)
+    compute = small_map(primitive, [operand], result)
+    assert compute is not None
+    for array in (np.array([0.1, 0.2, 0.1], np.float32), np.array([np.nan, np.inf], np.float32)):
+        sizes = {"n": len(array)}
+        expected = evaluate_map(primitive, [array], (len(array),), sizes)
+        found = compute([array], sizes)
+        assert found is not None
+        np.testing.assert_array_equal(found, expected, strict=True)
+    assert compute([np.zeros(65, np.float32)], {"n": 65}) is None
