@@ -59,7 +59,7 @@ class UntoldError(Exception):
 
 def foreign_digest() -> str | None:
     """All definitions that are not in weft's own files; None where one of them cannot be told."""
-    found = [definition for definition in definitions() if not _is_weft(definition.function)]
+    found = definitions(lambda function: not _is_weft(function))
     roots = {str(getattr(definition.function, "__module__", "")).partition(".")[0] for definition in found}
     walk = _Walk(roots)
     try:

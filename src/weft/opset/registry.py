@@ -76,7 +76,25 @@ class Definition:
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
 
-_definitions: dict[tuple[str, str], list[Definition]] = {}
+class _Stated:
+    """A function that was stated to be an op's meaning, and its definition once somebody asks for it."""
+
+    __slots__ = ("_definition", "_others", "function", "since")
+
+    def __init__(self, function: Callable[..., Any], *others: Any, since: int) -> None:
+        self.function = function
+        self._others = others
+        self.since = since
+        self._definition: Definition | None = None
+
+    def definition(self) -> Definition:
+        found = self._definition
+        if found is None:
+            found = self._definition = _describe(self.function, *self._others, since=self.since)
+        return found
+
+
+_definitions: dict[tuple[str, str], list[_Stated]] = {}
 
 
 def op(
@@ -91,8 +109,8 @@ def op(
         versions = _definitions.setdefault((domain, name), [])
         if any(known.since == since for known in versions):
             raise ValueError(f"{domain}.{name} is defined twice for opset {since}")
-        versions.append(_describe(function, name, since, domain, outputs))
-        versions.sort(key=lambda definition: definition.since)
+        versions.append(_Stated(function, name, domain, outputs, since=since))
+        versions.sort(key=lambda stated: stated.since)
         return function
 
     return register
@@ -101,12 +119,13 @@ def op(
 def find(domain: str, name: str, version: int) -> Definition | None:
     """The definition in force at an opset version."""
     versions = _definitions.get((domain, name), ())
-    return next((definition for definition in reversed(versions) if definition.since <= version), None)
+    return next((stated.definition() for stated in reversed(versions) if stated.since <= version), None)
 
 
-def definitions() -> list[Definition]:
-    """All definitions, by domain, name and version."""
-    return [definition for key in sorted(_definitions) for definition in _definitions[key]]
+def definitions(with_function: Callable[[Callable[..., Any]], bool] = lambda _: True) -> list[Definition]:
+    """All definitions, or those with certain functions, by domain, name and version."""
+    found = [stated for key in sorted(_definitions) for stated in _definitions[key]]
+    return [stated.definition() for stated in found if with_function(stated.function)]
 
 
 def call(
@@ -225,7 +244,7 @@ def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
 
 
 def _describe(
-    function: Callable[..., Any], name: str, since: int, domain: str, outputs: tuple[int, int] | None
+    function: Callable[..., Any], name: str, domain: str, outputs: tuple[int, int] | None, *, since: int
 ) -> Definition:
     inputs: list[Parameter] = []
     attributes: list[AttributeParameter] = []
