@@ -18,7 +18,17 @@ from weft.cache import sources
 from weft.opset import foreign
 
 PACKAGE = Path(weft.__file__).parent
-COMPILING = ("onnx", "llvmlite", "rich", "weft.opset", "weft.passes", "weft.fuse", "weft.kernels", "weft.placement")
+COMPILING = (
+    "onnx",
+    "llvmlite",
+    "ml_dtypes",
+    "rich",
+    "weft.opset",
+    "weft.passes",
+    "weft.fuse",
+    "weft.kernels",
+    "weft.placement",
+)
 
 _PROGRAM = f"""
 import sys

@@ -11,9 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import shutil
 import stat
-import tempfile
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -145,6 +143,8 @@ def _copy(file: OpenFile, folders: Sequence[Path]) -> memoryview:
     if file.size > SMALL:
         for folder in (*folders, *_temporary()):
             with suppress(OSError):
+                import shutil  # which, like tempfile, only those need who copy
+
                 if shutil.disk_usage(folder).free >= file.size + SPARE:
                     return _copy_to_disk(file, folder)
     content = bytearray(file.size)
@@ -155,11 +155,15 @@ def _copy(file: OpenFile, folders: Sequence[Path]) -> memoryview:
 
 def _temporary() -> Iterator[Path]:
     with suppress(OSError):  # no folder can be written
+        import tempfile
+
         yield Path(tempfile.gettempdir())
 
 
 def _copy_to_disk(file: OpenFile, folder: Path) -> memoryview:
     """A copy in a file without a name; OSError where the disk does not allow it."""
+    import tempfile
+
     with tempfile.TemporaryFile(dir=folder, suffix=".part", buffering=0) as copy:
         length = _copy_within_system(file, copy)
         piece = memoryview(bytearray(min(PIECE, max(file.size - length, 1))))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from weft.errors import UnsupportedModelError
@@ -79,29 +79,47 @@ class DType(str, Enum):
     @property
     def limits(self) -> tuple[float, float]:
         """The least and the greatest finite number; integers come as ints."""
+        import ml_dtypes
+
         describe: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
         info = describe(self.numpy)
         return (int(info.min), int(info.max)) if self.is_integer else (float(info.min), float(info.max))
 
 
-_NUMPY: dict[DType, np.dtype[Any]] = {
-    DType.bfloat16: np.dtype(ml_dtypes.bfloat16),
-    DType.float8e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
-    DType.float8e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    DType.float8e5m2: np.dtype(ml_dtypes.float8_e5m2),
-    DType.float8e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    DType.float8e8m0: np.dtype(ml_dtypes.float8_e8m0fnu),
-    DType.float6e2m3: np.dtype(ml_dtypes.float6_e2m3fn),
-    DType.float6e3m2: np.dtype(ml_dtypes.float6_e3m2fn),
-    DType.float4e2m1: np.dtype(ml_dtypes.float4_e2m1fn),
-    DType.int2: np.dtype(ml_dtypes.int2),
-    DType.int4: np.dtype(ml_dtypes.int4),
-    DType.uint2: np.dtype(ml_dtypes.uint2),
-    DType.uint4: np.dtype(ml_dtypes.uint4),
-    DType.string: np.dtype(object),
+_NARROW = {  # by their names in ml_dtypes, which takes its time to import, and which most models need not
+    DType.bfloat16: "bfloat16",
+    DType.float8e4m3fn: "float8_e4m3fn",
+    DType.float8e4m3fnuz: "float8_e4m3fnuz",
+    DType.float8e5m2: "float8_e5m2",
+    DType.float8e5m2fnuz: "float8_e5m2fnuz",
+    DType.float8e8m0: "float8_e8m0fnu",
+    DType.float6e2m3: "float6_e2m3fn",
+    DType.float6e3m2: "float6_e3m2fn",
+    DType.float4e2m1: "float4_e2m1fn",
+    DType.int2: "int2",
+    DType.int4: "int4",
+    DType.uint2: "uint2",
+    DType.uint4: "uint4",
 }
-for _plain in DType:
-    _NUMPY.setdefault(_plain, np.dtype(_plain.value) if _plain not in _NUMPY else _NUMPY[_plain])
+
+
+class _NumpyTypes(dict[DType, "np.dtype[Any]"]):
+    """Those of numpy's own, and the others once one of them is asked for."""
+
+    def __missing__(self, dtype: DType) -> np.dtype[Any]:
+        self.add_narrow()
+        return self[dtype]
+
+    def add_narrow(self) -> None:
+        import ml_dtypes
+
+        for narrow, name in _NARROW.items():
+            self[narrow] = np.dtype(getattr(ml_dtypes, name))
+            _FROM_NUMPY[self[narrow]] = narrow
+
+
+_NUMPY = _NumpyTypes({DType.string: np.dtype(object)})
+_NUMPY |= {plain: np.dtype(plain.value) for plain in DType if plain not in _NARROW and plain is not DType.string}
 
 _PACKED_BITS = {
     DType.float6e2m3: 6,
@@ -112,7 +130,8 @@ _PACKED_BITS = {
     DType.int2: 2,
     DType.uint2: 2,
 }
-_BITS = {dtype: _PACKED_BITS.get(dtype, numpy.itemsize * 8) for dtype, numpy in _NUMPY.items()} | {DType.string: 0}
+_BITS = {dtype: numpy.itemsize * 8 for dtype, numpy in _NUMPY.items()} | {DType.string: 0, DType.bfloat16: 16}
+_BITS |= {dtype: _PACKED_BITS.get(dtype, 8) for dtype in _NARROW if dtype is not DType.bfloat16}
 
 _ONNX_ORDER = (
     "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 complex64 complex128 "
@@ -130,6 +149,9 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
     if dtype.kind in "OUST":
         return DType.string
     found = _FROM_NUMPY.get(dtype.newbyteorder("="))
+    if found is None and "ml_dtypes" in sys.modules:  # as who has such an array has imported it
+        _NUMPY.add_narrow()
+        found = _FROM_NUMPY.get(dtype.newbyteorder("="))
     if found is None:
         raise UnsupportedModelError(f"numpy dtype {dtype} has no ONNX counterpart")
     return found

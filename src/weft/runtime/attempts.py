@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from weft.errors import (
     Attempt,
@@ -22,8 +22,22 @@ from weft.records import dataclass
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
-logger = logging.getLogger("weft")
-logger.addHandler(logging.NullHandler())  # quiet, unless somebody listens
+
+class QuietLogger:
+    """The logger "weft", quiet unless somebody listens; who listens has imported `logging`, which takes its time."""
+
+    def __getattr__(self, name: str) -> Any:
+        if "logging" not in sys.modules:
+            return lambda *_, **__: None
+        import logging
+
+        found = logging.getLogger("weft")
+        if not any(isinstance(handler, logging.NullHandler) for handler in found.handlers):
+            found.addHandler(logging.NullHandler())
+        return getattr(found, name)
+
+
+logger = QuietLogger()
 
 NOT_THE_DEVICES = (ModelError, InputError, ExecutionError, ChangedFileError)  # errors that another device has too
 

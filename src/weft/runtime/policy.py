@@ -6,11 +6,12 @@ said; `route` makes of it the devices that are here, in the order in which they 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
 from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
+from weft.records import dataclass
 from weft.runtime import environment
 from weft.runtime.arguments import whole_number
 from weft.runtime.devices import automatic, choose
@@ -25,7 +26,7 @@ RUNS = 10  # of a benchmark, on each device
 ARGUMENT, DEFAULT = "argument", "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)  # whose signature people look at
 class DevicePolicy:
     """Which devices a model may run on, and how one of several is picked. What is None is left to the environment.
 
