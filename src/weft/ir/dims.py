@@ -87,9 +87,11 @@ class Expr:
         return Expr, (self.terms,)
 
     def __add__(self, other: Dim) -> Dim:
-        if not isinstance(other, (int, Expr)):
+        if isinstance(other, Expr):
+            return _add(self, other)
+        if not isinstance(other, int):
             return NotImplemented
-        return _add(self, other) if other != 0 else self
+        return _add(self, other) if other else self
 
     __radd__ = __add__
 
@@ -97,17 +99,19 @@ class Expr:
         return Expr(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
 
     def __sub__(self, other: Dim) -> Dim:
-        if not isinstance(other, (int, Expr)):
+        if isinstance(other, Expr):
+            return _subtract(self, other)
+        if not isinstance(other, int):
             return NotImplemented
-        if isinstance(other, int):
-            return _add(self, -other) if other else self
-        return _subtract(self, other)
+        return _add(self, -other) if other else self
 
     def __rsub__(self, other: Dim) -> Dim:
         return -self + other
 
     def __mul__(self, other: Dim) -> Dim:
-        if not isinstance(other, (int, Expr)):
+        if isinstance(other, Expr):
+            return _multiply_exprs(self, other)
+        if not isinstance(other, int):
             return NotImplemented
         return _multiply_exprs(self, other) if other != 1 else self
 

@@ -9,7 +9,7 @@ program's steps never do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Union, cast
+from typing import Union
 
 from weft.ir.dims import Axis, Dim, Symbol, substitute
 from weft.ir.dtypes import DType
@@ -188,11 +188,10 @@ def walk(scalar: Scalar) -> Iterator[Scalar]:
             continue
         seen.add(id(node))
         yield node
-        kind = type(node)  # quicker than match, and this is what walks most
-        if kind is Apply:
-            pending.extend(cast("Apply", node).arguments)
-        elif kind is Load:
-            pending.extend(cast("Load", node).indices)
+        if type(node) is Apply:  # quicker than match, and this is what walks most
+            pending.extend(node.arguments)
+        elif type(node) is Load:
+            pending.extend(node.indices)
 
 
 def loads(scalar: Scalar) -> list[Load]:
@@ -220,19 +219,19 @@ def rebuild(
         known = done.get(id(node))
         if known is None:
             match node:
+                case Apply(function, arguments, dtype):
+                    known = Apply(function, tuple([copy(argument) for argument in arguments]), dtype)
+                case Index(value):
+                    known = node if atom is None else Index(substitute(value, atom))
+                case Load(operand, indices, dtype, checked):
+                    known = Load(operand, tuple([copy(index) for index in indices]), dtype, checked)
+                    known = known if load is None else load(known)
                 case Literal():
                     known = node
                 case Held():
                     known = node if held is None else held(node)
                 case FlatLoad(operand, offset, dtype):
                     known = node if atom is None else FlatLoad(operand, substitute(offset, atom), dtype)
-                case Index(value):
-                    known = node if atom is None else Index(substitute(value, atom))
-                case Load(operand, indices, dtype, checked):
-                    known = Load(operand, tuple(map(copy, indices)), dtype, checked)
-                    known = known if load is None else load(known)
-                case Apply(function, arguments, dtype):
-                    known = Apply(function, tuple(map(copy, arguments)), dtype)
             done[id(node)] = known
         return known
 

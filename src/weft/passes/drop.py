@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.ir import dims
-from weft.ir.dims import Dim
 from weft.ir.program import Guard, Observe, Primitive, Scan, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
 from weft.ir.types import TensorType, Type
@@ -44,13 +43,15 @@ def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorPr
     bound_by_inputs = set().union(*(type_symbols(value.type) for value in program.inputs))
     needed: set[Value] = set(outputs)
     sizes = set().union(*map(guard_symbols, program.guards), *(type_symbols(output.type) for output in outputs))
+    binding = [bound_symbols(step) - bound_by_inputs for step in program.steps]
+    some_bind = any(binding)  # else no step is kept for the sizes that it shows, and it does not matter which those are
     kept: list[Step] = []
-    for step in reversed(program.steps):
-        binds = bound_symbols(step) - bound_by_inputs
+    for step, binds in zip(reversed(program.steps), reversed(binding)):
         if needed.intersection(step.results) or binds & sizes:
             kept.append(step)
             needed.update(step.operands)
-            sizes |= step_symbols(step)
+            if some_bind:
+                sizes |= step_symbols(step)
     constants = {value: content for value, content in program.constants.items() if value in needed}
     return replace(program, outputs=outputs, steps=tuple(reversed(kept)), constants=constants)
 
@@ -90,7 +91,7 @@ def primitive_symbols(primitive: Primitive) -> set[str]:
 def _content_symbols(content: object) -> set[str]:
     match content:
         case dims.Expr():
-            return _dim_symbols(content)
+            return set(dims.symbol_names(content))
         case tuple():
             return set().union(*(_content_symbols(item) for item in content))
         case Literal() | Index() | Load() | Apply():
@@ -100,20 +101,16 @@ def _content_symbols(content: object) -> set[str]:
 
 
 def _scalar_symbols(scalar: Scalar) -> set[str]:
-    return set().union(*(_dim_symbols(node.value) for node in walk(scalar) if isinstance(node, Index)))
+    return set().union(*[dims.symbol_names(node.value) for node in walk(scalar) if isinstance(node, Index)])
 
 
 def type_symbols(type: Type) -> set[str]:
     """The sizes that a tensor's shape is made of."""
     if not isinstance(type, TensorType) or type.shape is None:
         return set()
-    return set().union(*(_dim_symbols(dim) for dim in type.shape))
+    return set().union(*map(dims.symbol_names, type.shape))
 
 
 def guard_symbols(guard: Guard) -> set[str]:
     """The sizes that a guard is about."""
-    return _dim_symbols(guard.left) | _dim_symbols(guard.right)
-
-
-def _dim_symbols(dim: Dim) -> set[str]:
-    return {symbol.name for symbol in dims.symbols(dim)}
+    return {*dims.symbol_names(guard.left), *dims.symbol_names(guard.right)}
