@@ -15,6 +15,7 @@ from weft.fuse.host import host_group
 from weft.fuse.inline import inline_maps
 from weft.fuse.layouts import assign_layouts
 from weft.fuse.narrow import narrow_products
+from weft.fuse.quantized import simplify_quantized
 from weft.fuse.unpacked import take_in_weights
 from weft.fuse.verify import verify_groups
 from weft.fuse.winograd import choose_tiles
@@ -56,6 +57,7 @@ def adapted(fused: FusedProgram, target: Target) -> FusedProgram:
 def fuse_maps(fused: FusedProgram, target: Target) -> FusedProgram:
     """Maps inside the maps that read them, as far as that multiplies no work."""
     program = inline_maps(fused.program, target.most_buffers - OTHER_BUFFERS)
+    program = simplify_quantized(program, target.fused_multiply_add)
     return FusedProgram(program, tuple(map(single_group, program.steps)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.fuse.channel_order import read_in_place
+from weft.fuse.quantized import kept_bytes
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import Map, Step, TensorProgram, Value, join_origins
@@ -45,13 +46,15 @@ def inline_maps(program: TensorProgram, most_operands: int = MANY) -> TensorProg
     maps: dict[Value, _Known] = {}
     readers = _readers(program)
     in_place = read_in_place(program)
+    kept = kept_bytes(program)
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
             known = _know(step)
             known = known if step.results[0] in in_place else _take_in(known, maps, readers, most_operands)
             step = known.step
-            maps[step.results[0]] = known
+            if step.results[0] not in kept:
+                maps[step.results[0]] = known
         steps.append(step)
     return replace(program, steps=_needed(steps, program.outputs))
 

@@ -18,7 +18,7 @@ from weft.records import dataclass
 # Every function an `Apply` may name, with its number of arguments. All work on one dtype (the arguments') except
 # `cast` and `bitcast` (to the result's), `select` (bool first) and predicates (bool result). Integer `divide`
 # truncates towards zero, `remainder` has the sign of the divisor, `fmod` that of the dividend; `minimum` and
-# `maximum` hand NaN on; shifts by the width or more give 0.
+# `maximum` hand NaN on; shifts by the width or more give 0; `fma` is a * b + c, rounded once where a device can.
 FUNCTIONS: dict[str, int] = {
     "add": 2,
     "subtract": 2,
@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, int] = {
     "remainder": 2,
     "fmod": 2,
     "power": 2,
+    "fma": 3,
     "minimum": 2,
     "maximum": 2,
     "negate": 1,

@@ -16,6 +16,7 @@ from weft.passes.gather import gather_host_steps
 from weft.passes.hoist import hoist_products
 from weft.passes.nothing import settle_nothing
 from weft.passes.quantized import multiply_bytes
+from weft.passes.quotients import multiply_by_reciprocals
 from weft.passes.renumber import number_values
 from weft.passes.requantize import join_scales
 from weft.passes.rewrite import Pass
@@ -41,6 +42,7 @@ PIPELINE: tuple[Pass, ...] = (
     merge_duplicates,
     look_up_bytes,
     join_scales,
+    multiply_by_reciprocals,
     fold_scales,
     move_shuffles,
     drop_unused,

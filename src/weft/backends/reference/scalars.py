@@ -205,6 +205,13 @@ _VIA_FLOAT64 = frozenset(
     ]
 )
 
+
+def _fused_multiply_add(a: Any, b: Any, c: Any) -> Any:
+    """Rounded once: products of float32 are exact in float64."""
+    dtype = np.result_type(a, b, c)
+    return (np.float64(a) * np.float64(b) + np.float64(c)).astype(dtype)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -213,6 +220,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "remainder": _through_float32(np.remainder),
     "fmod": _through_float32(np.fmod),
     "power": _power,
+    "fma": _fused_multiply_add,
     "minimum": np.minimum,
     "maximum": np.maximum,
     "negate": np.negative,
