@@ -35,7 +35,7 @@ import sys
 import numpy as np
 import weft
 x = np.random.default_rng(5).normal(size=(3, 8)).astype(np.float32)
-y = weft.load(sys.argv[1], device="cpu").run({{"x": x}})["y"]
+y = weft.load(sys.argv[1], device=sys.argv[2]).run({{"x": x}})["y"]
 print(weft.__file__)
 print(y.tobytes().hex())
 print(*(name for name in {COMPILING} if name in sys.modules))
@@ -55,10 +55,15 @@ def written(path: Path) -> Path:
     return path
 
 
-def run(package: Path, model: Path, cache: Path) -> tuple[str, list[str]]:
+def run(package: Path, model: Path, cache: Path, device: str = "cpu") -> tuple[str, list[str]]:
     """The result in a process that imports weft from a folder, and what of the compiler it imported."""
-    environment = {**os.environ, "PYTHONPATH": str(package), "WEFT_CACHE": str(cache)}
-    command = [sys.executable, "-c", _PROGRAM, str(model)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package),
+        "WEFT_CACHE": str(cache),
+        "WEFT_DENY_DEVICES": "cuda,webgpu",
+    }
+    command = [sys.executable, "-c", _PROGRAM, str(model), device]
     done = subprocess.run(command, env=environment, cwd=model.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     file, result, *imported = done.stdout.splitlines()
@@ -84,7 +89,8 @@ def test_a_copy_of_weft_finds_what_another_made_and_a_changed_one_does_not(tmp_p
     expected, compiled = run(first, model, cache)
     assert {"onnx", "llvmlite", "weft.opset", "weft.kernels"} <= set(compiled)
     for package in (first, second):
-        assert run(package, model, cache) == (expected, [])  # nothing that compiles is imported
+        for device in ("cpu", "auto"):
+            assert run(package, model, cache, device) == (expected, [])  # nothing that compiles is imported
     source = second / "weft" / "kernels" / "select.py"
     source.write_text(source.read_text() + "\n# changed\n")
     aged(source)
