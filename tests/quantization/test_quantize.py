@@ -302,6 +302,27 @@ def test_int4_of_float16(tmp_path: Path) -> None:
     assert stored(written)["v_scales"] == TensorProto.FLOAT16
 
 
+def test_int4_of_embeddings(tmp_path: Path) -> None:
+    """A table that two look-ups share, and whose transpose is the weights of a product."""
+    nodes = [
+        node("Gather", ["table", "i"], ["a"], name="one"),
+        node("Gather", ["table", "j"], ["b"], name="two", axis=0),
+        node("Add", ["a", "b"], ["s"]),
+        node("Transpose", ["table"], ["t"], perm=[1, 0]),
+        node("MatMul", ["s", "t"], ["y"], name="product"),
+    ]
+    inputs = [value(name, (2, 3), TensorProto.INT64) for name in "ij"]
+    proto = model(nodes, inputs, [value("y", (2, 3, 50))], [tensor("table", normal(50, 64))])
+    data = [{name: RANDOM.integers(0, 50, (2, 3)) for name in "ij"} for _ in range(3)]
+    report, written = narrowed(proto, tmp_path / "q.onnx", to="int4", embeddings=True, data=data, tolerance=1e-5)
+    assert [layer.node for layer in report.layers if layer.narrowed] == ["product", "one", "two"]
+    assert ops(written).count("GatherBlockQuantized") == 2
+    assert TensorProto.FLOAT not in {each.data_type for each in written.graph.initializer if "scales" not in each.name}
+    assert report.error < 0.2
+    with pytest.raises(InputError, match="embeddings"):
+        quantize(proto, tmp_path / "q.onnx", to="int8", embeddings=True)
+
+
 # -- fp16 and bf16 ---------------------------------------------------------------------------------------------------
 
 

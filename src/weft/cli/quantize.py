@@ -21,6 +21,7 @@ from weft.quantization.ranges import METHODS
 from weft.quantization.samples import PictureScale
 
 WORST = 10  # layers that are listed
+FAR = 0.1  # noise of an output that is worth a word
 COLUMNS = ("layer", "op", "alone", "in the model", "")
 
 
@@ -46,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
     forms = "; ".join(f"{to}: {', '.join(names)}" for to, names in FORMS.items() if len(names) > 1)
     parser.add_argument("--form", choices=sorted({each for names in FORMS.values() for each in names}), help=forms)
     parser.add_argument("--block", type=int, default=32, choices=BLOCKS, help="int4: weights that share a scale")
+    parser.add_argument(
+        "--embeddings", action="store_true", help="int4: also the tables of look-ups (GatherBlockQuantized)"
+    )
     parser.add_argument(
         "--calibration", choices=tuple(METHODS), default="mse", help="int8: how ranges are chosen (default mse)"
     )
@@ -96,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
         to=args.to,
         form=args.form,
         block=args.block,
+        embeddings=args.embeddings,
         calibration=args.calibration,
         activations=args.activations,
         keep=tuple(args.keep),
@@ -153,6 +158,9 @@ def _print(report: QuantizationReport, budget: float | None) -> None:
         rows.append((f"error of {each.name}", "", told, note))
     title = f"{report.path}: {narrowed} of {len(report.layers)} layers in {report.to}"
     console.print(output.table(title, ("", "before", "after", ""), rows, ("before", "after")))
+    if any(each.noise > FAR for each in report.outputs):
+        advice = "The results are far from what they were. Try --budget, or --keep with the layers below that err most."
+        console.print(Text(advice, "bold yellow"))
     _print_layers(console, report.layers)
     source = "made-up" if report.made_up else "given"
     terms = (

@@ -11,14 +11,14 @@ import numpy as np
 
 from weft.ir.graph import Graph, Node
 from weft.quantization.editing import MICROSOFT, GraphEdit
-from weft.quantization.layers import BIAS, INPUT, WEIGHTS, NarrowedLayer
+from weft.quantization.layers import BIAS, INPUT, LOOK_UP, WEIGHTS, NarrowedLayer
 from weft.quantization.sensitivity import Shadows
 from weft.quantization.weights import CodedWeights, as_int4, coded_blocks, packed_blocks
 
 STANDARD_SINCE = 21  # the first opset with blocks, and int4
 ALONE, STANDARD_FORM = "microsoft", "standard"
 FORMS = (ALONE, STANDARD_FORM)
-SMALLEST_BLOCK = 16
+LOOKED_UP = -1  # in place of an axis: a table is packed in another shape than weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class _BlockWriter:
 
     def layer(self, layer: NarrowedLayer) -> Node:
         node = layer.node
+        if node.op == LOOK_UP:
+            return self._look_up(layer)
         key = layer.weights_name, layer.axis
         if self._form.form == STANDARD_FORM:
             if key not in self._coded:
@@ -73,6 +75,22 @@ class _BlockWriter:
         name = self.edit.fresh(f"{layer.output}_product")
         self.edit.nodes.append(replace(product, name=self.edit.fresh(f"{node.name}_product"), outputs=(name,)))
         return replace(node, op="Add", inputs=(name, bias), attributes={})
+
+    def _look_up(self, layer: NarrowedLayer) -> Node:
+        """Rows of a table that is packed."""
+        name, indices = layer.node.inputs
+        key = name, LOOKED_UP
+        if key not in self._coded:
+            coded = self._rows(layer)
+            packed = packed_blocks(coded, self._form.block).reshape(len(coded.codes), -1)
+            self._coded[key] = (
+                self.edit.constant(f"{name}_packed", packed),
+                self.edit.constant(f"{name}_scales", coded.scales),
+            )
+        table, scales = self._coded[key]
+        attributes = {"bits": 4, "block_size": self._form.block, "gather_axis": 0, "quantize_axis": 1}
+        kind = replace(layer.node, op="GatherBlockQuantized", domain=MICROSOFT, version=1)
+        return replace(kind, inputs=(table, indices, scales), attributes=attributes)
 
     def _rows(self, layer: NarrowedLayer) -> CodedWeights:
         """The weights of each output as a row of codes."""

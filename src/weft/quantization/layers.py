@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 PRODUCTS = ("MatMul", "Gemm")
+LOOK_UP = "Gather"
 LAYERS = (*CONVOLUTIONS, *PRODUCTS)
 INPUT, WEIGHTS, BIAS = 0, 1, 2  # places among a layer's inputs
 
@@ -71,6 +72,19 @@ def find_layers(graph: Graph, known: Mapping[str, Array], dtypes: tuple[str, ...
         axes = _axes(node, weights)
         if axes is not None and np.isfinite(weights).all():
             found.append(NarrowedLayer(node, weights, *axes))
+    return found
+
+
+def find_tables(graph: Graph, known: Mapping[str, Array], block: int) -> list[NarrowedLayer]:
+    """The look-ups of rows in constant tables, as embeddings are, whose rows are whole blocks."""
+    found = []
+    for node in graph.nodes:
+        table = known.get(node.inputs[0]) if node.op == LOOK_UP and node.domain == STANDARD else None
+        if table is None or table.ndim != 2 or table.dtype != np.float32 or node.inputs[1] in known:
+            continue
+        rows, depth = table.shape
+        if rows and depth and depth % block == 0 and node.attributes.get("axis", 0) == 0 and np.isfinite(table).all():
+            found.append(NarrowedLayer(node, table, 0, 1))
     return found
 
 

@@ -16,7 +16,7 @@ from weft.quantization.blocks import BlockForm, in_blocks, shadow_blocks
 from weft.quantization.calibrate import observed_ranges, seen_values
 from weft.quantization.halves import half_weights, in_halves, narrow_nodes, with_half_weights
 from weft.quantization.integers import in_integers, plan_integers, shadow_integers
-from weft.quantization.layers import NarrowedLayer, find_layers
+from weft.quantization.layers import NarrowedLayer, find_layers, find_tables
 from weft.quantization.options import BF16, FP16, QuantizeOptions
 from weft.quantization.preparing import constants
 from weft.quantization.ranges import CodeScale, code_scale
@@ -90,8 +90,11 @@ class Blocks:
         graph = self._graph = model.graph
         self._version = version
         self._form = BlockForm(options.block, options.written)
-        found = find_layers(graph, constants(graph), ("float32", "float16"))
+        known = constants(graph)
+        found = find_layers(graph, known, ("float32", "float16"))
         self._layers = [layer for layer in found if not layer.is_convolution and _fills(layer, options.block)]
+        if options.embeddings:
+            self._layers += find_tables(graph, known, options.block)
         self.values = GraphValues(model, graph, self.candidates, samples[0], options.device)
 
     @property

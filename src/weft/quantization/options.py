@@ -35,6 +35,7 @@ class QuantizeOptions:
         blocks (opset 21). For fp16 and bf16, "full" computes in that type where its range allows it, "weights" only
         keeps weights in it. None takes the usual one: bf16 keeps weights, since few engines compute in it.
     block: how many weights share a scale in int4.
+    embeddings: whether tables that rows are looked up in become int4, too, as GatherBlockQuantized of com.microsoft.
     calibration: how ranges of values are chosen in int8: "mse", "minmax", "percentile" or "entropy".
     activations: the type of the codes of values in int8, "uint8" or "int8".
     keep: patterns (as of file names) of the names of nodes or values that stay as they are.
@@ -53,6 +54,7 @@ class QuantizeOptions:
     to: str
     form: str | None = None
     block: int = 32
+    embeddings: bool = False
     calibration: str = "mse"
     activations: str = "uint8"
     keep: tuple[str, ...] = ()
@@ -74,6 +76,8 @@ class QuantizeOptions:
         _one_of("activations", self.activations, ACTIVATIONS)
         if self.block not in BLOCKS:
             raise InputError(f"block must be one of {', '.join(map(str, BLOCKS))}, not {shown(self.block)}")
+        if self.embeddings and (self.to != INT4 or self.written != MICROSOFT_FORM):
+            raise InputError("embeddings are narrowed in int4 of the form microsoft alone")
         if isinstance(self.keep, str) or not all(isinstance(pattern, str) for pattern in self.keep):
             raise InputError(f"keep must be a list of patterns, not {shown(self.keep)}")
         if self.budget is not None and not 0 < self.budget < inf:
