@@ -80,6 +80,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "5x5": ((1, 16, 12, 12), (32, 16, 5, 5), {"pads": [2, 2, 2, 2]}),
     "dilated": ((1, 16, 16, 16), (32, 16, 3, 3), {"dilations": [2, 2]}),
     "grouped": ((1, 64, 10, 10), (64, 16, 3, 3), {"group": 4, "strides": [2, 2]}),
+    "picture": ((1, 3, 20, 22), (32, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
     "1-D": ((1, 32, 60), (32, 32, 3), {"pads": [1, 1], "strides": [2]}),
 }
 
