@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -456,6 +457,14 @@ def test_outputs_under_other_names(tmp_path: Path) -> None:
     proto = model(nodes, [value("x", (4, 32))], [value("y", (4, 6)), value("z", (4, 6))], [tensor("w", normal(32, 6))])
     for options in ({"to": "int8"}, {"to": "int4"}, {"to": "fp16"}, {"to": "bf16"}):
         narrowed(proto, tmp_path / "q.onnx", tolerance=5e-3, **options)
+
+
+def test_streams_and_folders(tmp_path: Path) -> None:
+    content = io.BytesIO(projections().SerializeToString())
+    report = quantize(content, tmp_path / "q.onnx", to="int4", device="cpu")
+    assert report.made_up
+    with pytest.raises(InputError, match="no such folder"):
+        quantize(projections(), tmp_path / "missing" / "q.onnx", to="int4")
 
 
 def test_options_that_are_none() -> None:

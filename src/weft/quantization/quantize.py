@@ -91,6 +91,10 @@ def quantize(
     given: see `QuantizeOptions`.
     """
     options = QuantizeOptions(**given)
+    if not Path(path).parent.is_dir():
+        raise InputError(f"{path}: there is no such folder", hint="check the path of the result")
+    if callable(getattr(source, "read", None)):
+        source = source.read()  # it is read more than once
     with stages("quantizing") as progress:
         return _quantize(source, Path(path), data, options, progress.stage)
 

@@ -12,6 +12,7 @@ Array = np.ndarray[Any, Any]
 
 MOST_INT8 = 127  # so that a weight and its negative are both there
 MOST_INT4, LEAST_INT4 = 7, -8
+PIECE = 1 << 22  # weights that are coded at once
 LARGEST_BIAS = 0.9 * 2**31
 SHRINKS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)  # of a block's range: clipping a few may serve the others
 TINIEST = float(np.finfo(np.float32).tiny)
@@ -49,6 +50,14 @@ def coded_bias(bias: Array, scales: Array) -> Array:
 
 def coded_blocks(rows: Array, block: int) -> CodedWeights:
     """Rows [N, K] as codes from -8 to 7 [N, K] and scales [N, blocks], by what leaves the least error in each block."""
+    at_once = max(1, PIECE // max(1, rows.shape[1]))
+    pieces = [_coded_rows(rows[start : start + at_once], block) for start in range(0, len(rows), at_once)]
+    return CodedWeights(
+        np.concatenate([piece.codes for piece in pieces]), np.concatenate([piece.scales for piece in pieces])
+    )
+
+
+def _coded_rows(rows: Array, block: int) -> CodedWeights:
     count, depth = rows.shape
     blocks = -(-depth // block)
     padded = np.zeros((count, blocks * block), np.float32)
