@@ -274,6 +274,19 @@ def test_folding_does_not_blow_up_memory() -> None:
     assert all(np.asarray(content).nbytes < 2**20 for content in loaded.program.constants.values())
 
 
+def test_weights_that_are_computed_fold_whatever_they_grow_from() -> None:
+    """A filter bank from two short rows of numbers, as models that resample sound have it."""
+    built = model(
+        [node("Add", ["column", "row"], ["t"]), node("Sin", ["t"], ["s"]), node("MatMul", ["x", "s"], ["y"])],
+        [value("x", ["n", 600])],
+        [value("y", None)],
+        [tensor("column", random(600, 1)), tensor("row", random(1, 700))],
+    )
+    program = check(built, x=random(2, 600))
+    assert kinds(program) == {"Contract": 1}
+    assert {content.shape for content in program.constants.values()} == {(600, 700)}
+
+
 def test_shape_arithmetic_leaves_nothing_behind() -> None:
     built = model(
         [

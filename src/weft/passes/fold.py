@@ -1,8 +1,8 @@
 """Constant folding: compute now what depends on constants alone.
 
-A result much larger than what it is made from stays a step, so that folding never blows up memory; one that merely
-repeats an element costs nothing, since its array has stride 0. Weights of few bits stay so, since there are devices
-that multiply them as they are; for the others `fold_weights` comes after.
+A result much larger than what it is made from stays a step, so that folding never blows up memory, unless weights of a
+product are made of it; one that merely repeats an element costs nothing, since its array has stride 0. Weights of few
+bits stay so, since there are devices that multiply them as they are; for the others `fold_weights` comes after.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from weft.errors import WeftError
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.program import HOST_STEPS, Contract, Map, Random, Scan, Step, TensorProgram, Value
+from weft.ir.program import HOST_STEPS, Contract, Convolve, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
 from weft.ir.types import TensorType
 from weft.ir.unpacking import unpacked_weights
@@ -21,6 +21,7 @@ from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
 SMALL = 1 << 20  # bytes that are always worth folding
+LARGE = 1 << 25  # bytes that are, where products have them as weights
 LEAST_WEIGHTS = 1 << 16  # bytes of numbers for which it pays to keep them in few bits
 GROWTH = 4  # otherwise a result may be this many times larger than its operands: bytes may become float32
 
@@ -66,15 +67,31 @@ def _readers(program: TensorProgram) -> dict[Value, list[Step | None]]:
 
 def _folded(program: TensorProgram, evaluator: Evaluator, readers: dict[Value, list[Step | None]]) -> TensorProgram:
     constants: dict[Value, Any] = dict(program.constants)
+    weights = _weights(program)
     steps: list[Step] = []
     for step in program.steps:
         kept = len(step.results) == 1 and _stays_packed(step, readers.get(step.results[0], []), constants)
-        results = None if kept else _compute(step, constants, evaluator)
+        small = LARGE if not weights.isdisjoint(step.results) else SMALL
+        results = None if kept else _compute(step, constants, evaluator, small)
         if results is None:
             steps.append(step)
         else:
             constants.update(zip(step.results, results))
     return replace(program, steps=tuple(steps), constants=constants)
+
+
+def _weights(program: TensorProgram) -> set[Value]:
+    """What weights of products are made of, by steps on constants alone."""
+    fixed = set(program.constants)
+    for step in program.steps:
+        if fixed.issuperset(step.operands):
+            fixed.update(step.results)
+    weights: set[Value] = set()
+    for step in reversed(program.steps):
+        heavy = isinstance(step.primitive, (Contract, Convolve)) and not fixed.issuperset(step.operands)
+        if heavy or not weights.isdisjoint(step.results):
+            weights.update(fixed.intersection(step.operands))
+    return weights
 
 
 def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value, Any]) -> bool:
@@ -87,10 +104,10 @@ def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value,
     return unpacked_weights(reader, step, constants) is not None
 
 
-def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator) -> list[Any] | None:
+def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator, small: int = SMALL) -> list[Any] | None:
     if isinstance(step.primitive, (Random, Scan, *HOST_STEPS)):
         return None
-    if not all(operand in constants for operand in step.operands) or not _is_worthwhile(step):
+    if not all(operand in constants for operand in step.operands) or not _is_worthwhile(step, small):
         return None
     try:
         return evaluator.evaluate(step.primitive, [constants[operand] for operand in step.operands], _types(step))
@@ -98,14 +115,14 @@ def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator) -> l
         return None
 
 
-def _is_worthwhile(step: Step) -> bool:
+def _is_worthwhile(step: Step, small: int) -> bool:
     sizes = [_bytes(value) for value in step.results]
     if any(size is None for size in sizes):
         return False
     if isinstance(step.primitive, Map) and isinstance(step.primitive.expression, Literal):
         return True
     given = sum(_bytes(value) or 0 for value in step.operands)
-    return all(size is not None and size <= max(SMALL, GROWTH * given) for size in sizes)
+    return all(size is not None and size <= max(small, GROWTH * given) for size in sizes)
 
 
 def _bytes(value: Value) -> int | None:
