@@ -319,14 +319,23 @@ def symbol_names(dim: Dim) -> frozenset[str]:
     if isinstance(dim, int):
         return _NO_NAMES
     if dim._names is None:
-        dim._names = frozenset(symbol.name for symbol in symbols(dim))
+        dim._names = frozenset().union(*[monomial_names(monomial) for monomial, _ in dim.terms])
     return dim._names
 
 
 @lru_cache(maxsize=65536)
 def monomial_names(monomial: Monomial) -> frozenset[str]:
     """The names of the symbols that occur anywhere in a product of atoms."""
-    return symbol_names(Expr(((monomial, 1),))) if monomial else _NO_NAMES
+    found: set[str] = set()
+    for atom in monomial:
+        match atom:
+            case Symbol(name):
+                found.add(name)
+            case Compound(_, left, right):
+                found |= symbol_names(left) | symbol_names(right)
+            case Axis(_, size):
+                found |= symbol_names(size)
+    return frozenset(found)
 
 
 _NO_SYMBOLS: frozenset[Symbol] = frozenset()

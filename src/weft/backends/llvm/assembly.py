@@ -166,7 +166,7 @@ def _constant_text(kind: Type, constant: Any) -> str:
         return "undef"
     if isinstance(kind, VectorType):
         first = constant[0]
-        if all(number is first or number == first for number in constant):
+        if constant.count(first) == len(constant):
             return f"splat ({kind.element.text} {_number_text(kind.element, first)})"
         return f"<{_list_text(kind.element, constant)}>"
     if isinstance(kind, ArrayType):
@@ -349,6 +349,11 @@ class Function(NamedValue):
 
 
 # -- instructions ----------------------------------------------------------------------------------------------------
+
+
+def _typed(values: Sequence[NamedValue]) -> str:
+    return ", ".join([f"{value.type.text} {value.name}" for value in values])
+
 
 _UNLIKELY_WEIGHTS = '!0 = !{!"branch_weights", i32 1, i32 99}'
 _ORDERS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -535,25 +540,26 @@ class IRBuilder:
 
     def load(self, address: NamedValue, typ: Type, align: int | None = None) -> NamedValue:
         aligned = "" if align is None else f", align {align}"
-        return self._value(typ, f"load {typ.text}, {address}{aligned}")
+        return self._value(typ, f"load {typ.text}, {address.type.text} {address.name}{aligned}")
 
     def store(self, value: NamedValue, address: NamedValue, align: int | None = None) -> None:
         aligned = "" if align is None else f", align {align}"
-        self.block.lines.append(f"store {value}, {address}{aligned}")
+        place = f"{address.type.text} {address.name}{aligned}"
+        self.block.lines.append(f"store {value.type.text} {value.name}, {place}")
 
     def gep(self, base: NamedValue, indices: Sequence[NamedValue], source_etype: Type) -> NamedValue:
         """An address; a vector of them where the index is one."""
         counts = [index.type.count for index in indices if isinstance(index.type, VectorType)]
         kind = VectorType(base.type, counts[0]) if counts else base.type
-        places = ", ".join(map(str, indices))
-        return self._value(kind, f"getelementptr {source_etype.text}, {base}, {places}")
+        places = _typed(indices)
+        return self._value(kind, f"getelementptr {source_etype.text}, {base.type.text} {base.name}, {places}")
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, function: Function, values: Sequence[NamedValue], fastmath: Sequence[str] = ()) -> NamedValue:
         result = function.signature.result
-        flags = "".join(f"{flag} " for flag in fastmath)
-        text = f"call {flags}{result.text} {function.name}({', '.join(map(str, values))})"
+        flags = "".join([f"{flag} " for flag in fastmath])
+        text = f"call {flags}{result.text} {function.name}({_typed(values)})"
         if isinstance(result, VoidType):
             self.block.lines.append(text)
             return NamedValue(result, "")

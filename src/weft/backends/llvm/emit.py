@@ -332,8 +332,10 @@ class Emitter:
                 return conversions.rounded_within(self.builder, self.code(found[0]), found[1], call.dtype)
             if _is_clamped(inner):
                 return conversions.cast_within_int32(self.builder, self.code(inner), call.dtype)
-        varies = is_varying(call)
-        values = [self.spread(self.code(argument), varies) for argument in call.arguments]
+        if is_varying(call):
+            values = [self.lanes.spread(self, self.code(argument)) for argument in call.arguments]
+        else:
+            values = [self.code(argument) for argument in call.arguments]
         if call.function == "dot4":
             return self.lanes.dot4(self, *values)
         if call.function == "dot2":
@@ -370,9 +372,9 @@ class Emitter:
         terms = value.terms
         if len(terms) > 1:
             total, term = self.sum_of_first(terms, len(terms) - 1), self.term(*terms[-1])
-            varies = dims_vary(value)
+            varies = isinstance(total.type, ir.VectorType) or isinstance(term.type, ir.VectorType)
             return self.builder.add(self.spread(total, varies), self.spread(term, varies))
-        return self.spread(self.term(*terms[0]), dims_vary(value))
+        return self.term(*terms[0])
 
     def sum_of_first(self, terms: Sequence[tuple[Monomial, int]], count: int) -> Value:
         return self.integer(sum_of(terms[:count]))
