@@ -25,7 +25,8 @@ from weft.ir.types import TensorType
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
-SIZES = {3: (2, 4), 5: (2,)}  # outputs of a tile along an axis, by its taps
+SIZES = {3: (2, 4), 5: (2,), 7: (2,)}  # outputs of a tile along an axis, by its taps
+ALONE = 7  # taps from which on only one axis may have more than one: errors along two would multiply
 RECOVERED = 3  # taps of an axis, at most, that transformed weights give back; more of them are kept beside
 SUMMED_AS_FLOAT32 = (DType.float32, DType.float16, DType.bfloat16)
 WEIGHTS = (2.0**-32, 2.0**32)  # the largest of a layer
@@ -160,7 +161,8 @@ def applies(primitive: Convolve, dtype: DType, kernel: Sequence[Dim]) -> bool:
     plain = primitive.groups == 1 and not primitive.transposed and len(kernel) <= 2
     dense = all(step == 1 for step in primitive.strides)
     taps = {size for size in kernel if size != 1}
-    return plain and dense and dtype in SUMMED_AS_FLOAT32 and len(taps) == 1 and taps <= SIZES.keys()
+    few = sum(size != 1 for size in kernel) == 1 or ALONE not in taps
+    return plain and dense and few and dtype in SUMMED_AS_FLOAT32 and len(taps) == 1 and taps <= SIZES.keys()
 
 
 def tile_sides(kernel: Sequence[int], size: int) -> list[tuple[int, int]]:

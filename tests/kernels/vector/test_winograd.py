@@ -33,14 +33,15 @@ F32 = DType.float32
 CHANNELS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 32, 33, 40)
 STRICT = replace(TARGET, transformed_products=False)
 KERNELS = ((3, 3), (1, 3), (3, 1), (3,))
-LONGER = ((5, 5), (1, 5), (5, 1), (5,))
+LONGER = ((5, 5), (1, 5), (7, 1), (5,), (5, 1), (7,))
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_winograd(seed: int) -> None:
     random = np.random.default_rng(seed)
     dtype = F32 if seed not in range(24, 30) else (DType.float16, DType.bfloat16)[seed % 2]
-    kernel = (LONGER if seed in range(30, 40) else KERNELS)[seed % len(KERNELS)]
+    kernels = LONGER if seed in range(30, 42) else KERNELS
+    kernel = kernels[seed % len(kernels)]
     apart = [int(random.integers(1, 5)) if seed >= 38 else 1 for _ in kernel]
     span = [(taps - 1) * distance for taps, distance in zip(kernel, apart)]
     batch, channels, features = int(random.integers(1, 3)), int(random.choice(CHANNELS)), int(random.choice(CHANNELS))

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 F32 = DType.float32
 EPS = 2.0**-23
 KERNELS = ((3, 3), (1, 3), (3, 1), (3,))
-TILES = (*((kernel, size) for kernel in KERNELS for size in (2, 4)), ((5, 5), 2), ((5,), 2))
+TILES = (*((kernel, size) for kernel in KERNELS for size in (2, 4)), ((5, 5), 2), ((5,), 2), ((7, 1), 2))
 MOST = 64  # eps times the norms of an output's window and of its weights; on calm data it comes to 4
 HUGE = np.float32(3e38)
 

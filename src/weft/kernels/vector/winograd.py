@@ -1,5 +1,5 @@
-"""Convolutions with 3 or 5 taps an axis and fewer multiplications: tiles of the input are transformed, multiplied and
-transformed back.
+"""Convolutions with 3, 5 or 7 taps an axis and fewer multiplications: tiles of the input are transformed, multiplied
+and transformed back.
 
 Along an axis, m outputs of r taps need m + r - 1 products for each pair of channels instead of r m: polynomials are
 multiplied by their values at m + r - 2 points and at infinity. Axes with one tap are left as they are, and dilated
@@ -292,11 +292,11 @@ class _Builder:
         def writer(panel: Dim, inside: bool) -> Callable[[Code, Sequence[Dim]], tuple[Statement, ...]]:
             def write(value: Code, place: Sequence[Dim]) -> tuple[Statement, ...]:
                 places = self.apart(corner, place)
-                mask = kernel.mask(panel)
-                for at, size in zip(places, sizes) if not inside else ():
-                    mask = both(mask, _less(at, size))
                 axes = dict(enumerate((kernel.places[0], kernel.channel(panel), *places)))
-                return epilogue_writer.write(value, axes, mask)
+                written = epilogue_writer.write(value, axes, kernel.mask(panel))
+                there = _all([_less(at, size) for at, size in zip(places, sizes)])
+                assert there is not None
+                return written if inside else (When(there, written),)  # no mask: what is uniform is read without one
 
             return write
 

@@ -25,6 +25,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 _POINTS: dict[int, tuple[Fraction, ...]] = {
     3: (Fraction(0), Fraction(1), Fraction(-1)),
     5: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
+    7: (Fraction(0), *(sign * Fraction(n, 8) for n in (4, 9, 14) for sign in (1, -1))),
 }
 
 
