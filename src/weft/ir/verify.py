@@ -21,24 +21,25 @@ def verify(program: TensorProgram, before: Verified | None = None) -> Verified:
     """
     before = {} if before is None else before
     verified: Verified = {}
-    defined: set[Value] = {*program.inputs, *program.constants}
-    if len({value.number for value in defined}) != len(program.inputs) + len(program.constants):
+    defined: dict[int, Value] = {value.number: value for value in (*program.inputs, *program.constants)}
+    if len(defined) != len(program.inputs) + len(program.constants):
         raise InternalError("inputs and constants share a number")
     for step in program.steps:
         for operand in step.operands:
-            if operand not in defined:
+            found = defined.get(operand.number)
+            if found is not operand and found != operand:
                 raise InternalError(f"{operand} is used before it is defined", node=step.origin)
         if id(step) not in before:
             _verify_step(step)
         verified[id(step)] = step
         for result in step.results:
-            if result in defined:
+            if result.number in defined:
                 raise InternalError(f"{result} is defined twice", node=step.origin)
-            defined.add(result)
+            defined[result.number] = result
         for body in bodies(step.primitive):
             verified |= verify(body, before)
     for output in program.outputs:
-        if output not in defined:
+        if defined.get(output.number) != output:
             raise InternalError(f"output {output} is never defined")
     return verified
 
