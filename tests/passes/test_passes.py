@@ -287,6 +287,32 @@ def test_weights_that_are_computed_fold_whatever_they_grow_from() -> None:
     assert {content.shape for content in program.constants.values()} == {(600, 700)}
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "attributes", "left"),
+    [
+        (1, 3, {"pads": [1] * 4}, 1),
+        (2, 3, {"pads": [1] * 4}, 3),
+        (2, 7, {"pads": [3] * 4}, 3),
+        (2, 7, {"pads": [3] * 4, "strides": [2, 2]}, 2),
+        (1, 5, {"pads": [2, 2, 3, 2], "strides": [3, 3]}, 1),
+        (3, 5, {"pads": [4] * 4, "dilations": [2, 2]}, 3),
+        (1, 3, {"pads": [3, 3, 2, 2], "dilations": [2, 2]}, 1),
+        (5, 3, {}, 3),
+    ],
+)
+def test_taps_that_only_meet_padding_are_left_out(
+    size: int, kernel: int, attributes: dict[str, Any], left: int
+) -> None:
+    built = model(
+        [node("Conv", ["x", "w"], ["y"], **attributes)],
+        [value("x", ["n", 2, size, size])],
+        [value("y", None)],
+        [tensor("w", random(3, 2, kernel, kernel))],
+    )
+    program = check(built, x=random(2, 2, size, size))
+    assert {content.shape[2:] for content in program.constants.values()} == {(left, left)}
+
+
 def test_shape_arithmetic_leaves_nothing_behind() -> None:
     built = model(
         [

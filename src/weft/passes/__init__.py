@@ -25,12 +25,14 @@ from weft.passes.shuffles import move_shuffles
 from weft.passes.siblings import join_siblings
 from weft.passes.simplify import simplify_movement
 from weft.passes.tables import look_up_bytes
+from weft.passes.windows import narrow_windows
 
 PIPELINE: tuple[Pass, ...] = (
     settle_nothing,
     embed_bytes,
     multiply_bytes,
     fold_constants,
+    narrow_windows,
     embed_constants,
     hoist_products,
     simplify_arithmetic,
