@@ -68,8 +68,8 @@ def _cut(step: Step, constants: dict[Value, Any]) -> tuple[Any, Pads] | None:
             first, last, left = 0, taps - 1, (before, after)
         parts.append(slice(first, last + 1))
         fitting.append(left)
-    whole = slice(None)
-    kept = filters[tuple([whole, whole, *parts])]
+    places = (slice(None), slice(None), *parts)
+    kept = filters[places]
     if kept.size == filters.size or not np.isfinite(filters).all():  # nothing times infinity is not nothing
         return None
     return np.ascontiguousarray(kept), tuple(fitting)
