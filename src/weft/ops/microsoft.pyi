@@ -1156,6 +1156,16 @@ def skip_simplified_layer_normalization(
     outputs: Literal[4],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def tokenizer(
+    x: TensorLike,
+    *,
+    mark: int,
+    mincharnum: int,
+    pad_value: str,
+    separators: Sequence[str] = (),
+    tokenexp: str = "",
+    name: str | None = None,
+) -> Tensor: ...
 def torch_embedding(
     weight: TensorLike,
     indices: TensorLike,

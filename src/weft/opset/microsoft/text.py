@@ -25,6 +25,27 @@ from weft.opset.language import (
 )
 from weft.opset.microsoft.domain import op
 from weft.opset.registry import REQUIRED, require
+from weft.opset.tensor import current_trace
+
+
+@op("Tokenizer")
+def tokenizer(
+    x: Tensor,
+    *,
+    mark: int = REQUIRED,
+    mincharnum: int = REQUIRED,
+    pad_value: str = REQUIRED,
+    separators: tuple[str, ...] = (),
+    tokenexp: str = "",
+) -> Tensor:
+    """The tokens of each string along a new last axis, as many as the longest row has; others are padded."""
+    require(x.dtype is DType.string, f"strings are split into tokens, not {x.type}")
+    require(x.rank in (1, 2), f"strings of shape [C] or [N, C] are split into tokens, not {x.type}")
+    require(bool(separators) != bool(tokenexp), "a tokenizer takes separators or an expression for tokens")
+    require(mincharnum > 0, f"a token has a character at least, not {mincharnum}")
+    result = TensorType(DType.string, (*x.shape, current_trace.get().fresh_symbol("tokens")))
+    ways = {"separators": tuple(separators), "expression": tokenexp}
+    return host("tokens", [x], [result], marked=bool(mark), least=mincharnum, pad=pad_value, **ways)[0]
 
 
 @op("MurmurHash3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from operator import add
 from typing import Any
 
@@ -28,10 +29,7 @@ def string_concat(x: Array, y: Array) -> tuple[Array]:
 
 
 def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise ExecutionError(f"{pattern!r} is no regular expression: {error}") from error
+    expression = _pattern(pattern)
     found = [expression.fullmatch(str(text)) is not None for text in x.flat]
     return (np.array(found, bool).reshape(x.shape),)
 
@@ -43,6 +41,56 @@ def string_split(x: Array, *, delimiter: str, maxsplit: int) -> tuple[Array, Arr
     padded = [part for row in parts for part in (*row, *([""] * (width - len(row))))]
     counts = np.array([len(row) for row in parts], np.int64).reshape(x.shape)
     return text_array(padded, (*x.shape, width)), counts
+
+
+def tokens(
+    x: Array, *, marked: bool, least: int, pad: str, separators: tuple[str, ...], expression: str
+) -> tuple[Array]:
+    """The tokens of each string, padded to the most that one has; `marked` rows begin and end with control characters.
+
+    Tokens are what matches the expression, or what separators leave, each dividing what those before it left. A lone
+    empty separator leaves single characters. Tokens of fewer characters than `least` are none.
+    """
+    texts = map(str, x.ravel().tolist())
+    if expression:
+        pattern = _pattern(expression)
+        rows = [[found.group() for found in pattern.finditer(text) if found.group()] for text in texts]
+    elif separators == ("",):
+        rows = [list(text) for text in texts]
+    else:
+        patterns = [_pattern(separator) for separator in separators]
+        rows = [_divided(text, patterns, least) for text in texts]
+    rows = [[token for token in row if len(token) >= least] for row in rows]
+    width = max(map(len, rows), default=0)
+    if marked and width:
+        rows = [["\x02", *row, "\x03"] for row in rows]
+        width += 2
+    padded = [token for row in rows for token in (*row, *([pad] * (width - len(row))))]
+    return (text_array(padded, (*x.shape, width)),)
+
+
+def _divided(text: str, patterns: Iterable[re.Pattern[str]], least: int) -> list[str]:
+    parts = [text]
+    for pattern in patterns:
+        parts = [piece for part in parts for piece in _split(part, pattern) if len(piece) >= least]
+    return parts
+
+
+def _split(text: str, pattern: re.Pattern[str]) -> Iterable[str]:
+    start = 0
+    for found in pattern.finditer(text):
+        if found.group():
+            yield text[start : found.start()]
+            start = found.end()
+    yield text[start:]
+
+
+@lru_cache(maxsize=256)
+def _pattern(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression, re.ASCII)  # as in RE2, classes are those of ASCII
+    except re.error as error:
+        raise ExecutionError(f"{expression!r} is no regular expression: {error}") from error
 
 
 def string_normalize(x: Array, *, case: str, stopwords: tuple[str, ...], case_sensitive: bool) -> tuple[Array]:
@@ -108,6 +156,7 @@ TEXT: dict[str, Callable[..., tuple[Any, ...]]] = {
     "string_concat": string_concat,
     "regex_full_match": regex_full_match,
     "string_split": string_split,
+    "tokens": tokens,
     "string_normalize": string_normalize,
     "tf_idf": tf_idf,
 }
