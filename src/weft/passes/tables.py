@@ -90,7 +90,7 @@ class _Rewriter:
     def map(self, step: Step) -> None:
         near = self.function(step, self.floats)
         function = self.function(step, self.known) or near
-        if near is not None and self.is_identity(near, step.results[0]):
+        if near is not None and (self.is_identity(near, step.results[0]) or self.is_at_hand(near)):
             function = near
         if function is None:
             self.steps.append(step)
@@ -198,6 +198,10 @@ class _Rewriter:
         moved = rebuild(function.expression, lambda load: Load(1 + load.operand, (), load.dtype))
         expression = with_held(moved, {AT_HAND: element})
         return Step(Map(expression), (function.source, *function.constants), (result,), step.origin)
+
+    def is_at_hand(self, function: _Function) -> bool:
+        """Whether a function is cheap, and its bytes are there for others anyway."""
+        return self.uses[function.source] > 1 and cost(function.expression) < LEAST_COST
 
     def is_identity(self, function: _Function, result: Value) -> bool:
         dtype = _type(function.source).dtype

@@ -100,7 +100,23 @@ class VectorLanes(Lanes):
                 count, stride = split_lane(right - left)
                 if stride == -1:
                     return self._lanes_below(emitter, count)
+                base, pattern = split_pattern(left - right)
+                if pattern is not None and not isinstance(pattern, int):
+                    return self._places_below(emitter, pattern, -base)
         return None
+
+    def _places_below(self, emitter: Emitter, pattern: Dim, limit: Dim) -> Value | None:
+        """Which lanes' places, constants close to each other, are below a uniform number; in 8 or 16 bits."""
+        builder, lanes = emitter.builder, emitter.kernel.lanes
+        places = [dims.evaluate(pattern, {LANE: number}) for number in range(lanes)]
+        low, span = min(places), max(places) - min(places)
+        if span >= 1 << 15:
+            return None
+        kind = ir.IntType(8 if span < 1 << 7 else 16)
+        inside = functions.integer_operation(builder, "max", emitter.integer(limit - low), INT64(0), False)
+        inside = functions.integer_operation(builder, "min", inside, INT64(span + 1), False)
+        bound = vectors.broadcast(builder, builder.trunc(inside, kind), lanes)
+        return builder.icmp_unsigned("<", ir.Constant(vector(kind, lanes), [place - low for place in places]), bound)
 
     def _lanes_below(self, emitter: Emitter, count: Dim) -> Value:
         builder, lanes = emitter.builder, emitter.kernel.lanes
