@@ -269,6 +269,22 @@ def test_a_budget(tmp_path: Path) -> None:
     assert set(left) == {"left for the budget"}
 
 
+def test_a_budget_is_spent_where_it_matters(tmp_path: Path) -> None:
+    """Two layers of like errors, of which one hardly counts in the output."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], name="matters"),
+        node("MatMul", ["x", "v"], ["b"], name="hardly"),
+        node("Mul", ["b", "little"], ["c"]),
+        node("Add", ["a", "c"], ["y"]),
+    ]
+    constants = {"w": normal(64, 32), "v": normal(64, 32), "little": np.float32(1e-3)}
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    proto = model(nodes, [value("x", (4, 64))], [value("y", (4, 32))], initializers)
+    report, _ = narrowed(proto, tmp_path / "q.onnx", to="int4", budget=1e-2, tolerance=1e-5)
+    assert [(layer.node, layer.narrowed) for layer in report.layers] == [("matters", False), ("hardly", True)]
+    assert report.error < 1e-2
+
+
 # -- int4 ------------------------------------------------------------------------------------------------------------
 
 

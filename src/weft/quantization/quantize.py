@@ -32,7 +32,7 @@ from weft.quantization.preparing import (
 )
 from weft.quantization.running import GraphRunner, GraphValues, Runs
 from weft.quantization.samples import Sample, folder_samples, made_up_samples
-from weft.quantization.sensitivity import LayerError, by_error, layer_errors, out_of_line
+from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
 from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
@@ -41,6 +41,7 @@ Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
 MEASURED = 8  # samples that errors are measured on
+SWITCHED = 2  # samples that every layer is tried on, one after the other
 SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
 IR_VERSIONS = {21: 10, 19: 9}  # opset to the IR version that it came with
 
@@ -261,10 +262,18 @@ class _Choice:
         return self._within_budget(graph, whole, samples, options.budget)
 
     def _within_budget(self, graph: Graph, whole: Runs, samples: Sequence[Sample], budget: float) -> Graph:
-        """Leave the worst layers as they are, as few of them as will do."""
-        worst = [name for name in by_error(self.errors) if name not in self.reasons]
+        """Leave the layers as they are that move the outputs most, as few of them as will do."""
         if self._error(graph, whole, samples) <= budget:
             return graph
+        self._tell("what each layer does to the outputs", 0.45)
+        shadows = self._narrowing.shadows()
+        if shadows is None:
+            return graph
+        try:
+            effects = output_effects(self._model, shadows, samples[:SWITCHED], self._options.device)
+        except UnsupportedModelError:  # an opset without a choice between two tensors
+            effects = {name: each.noise for name, each in self.errors.items()}
+        worst = sorted(effects.keys() - self.reasons.keys(), key=lambda name: (-effects[name], name))
         low, high = 0, len(worst)  # `low` are too few, `high` are enough
         best = self._narrowing.graph({*self.reasons, *worst})
         while high - low > 1:

@@ -13,8 +13,10 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.graph import GraphValue, OnnxModel
+from weft.ir.types import TensorType
 from weft.quantization.editing import GraphEdit
 from weft.quantization.running import GraphRunner, Sample
+from weft.report.deviation import difference
 
 OUT_OF_LINE = 4.0  # times the error of the layer in the middle
 HARMLESS = 0.1  # an error that no layer is left alone for
@@ -80,14 +82,34 @@ def _measured(edit: GraphEdit, name: str, other: str) -> tuple[str, str, str, st
     return found[0], found[1], found[2], found[3]
 
 
+def output_effects(model: OnnxModel, shadows: Shadows, samples: Sequence[Sample], device: str) -> dict[str, float]:
+    """How far each layer alone moves the outputs, by what it gives: the largest error when no other is narrowed.
+
+    One graph has both forms of every layer, and for each an input that says which of them counts.
+    """
+    edit = shadows.edit
+    switches = {name: edit.fresh(f"{name}_is_narrow") for name in shadows.pairs}
+    whole = {name: edit.fresh(f"{name}_whole") for name in shadows.pairs}
+    for name, other in shadows.pairs.items():
+        edit.give("Where", [switches[name], other, whole[name]], name)
+    nodes = [replace(node, outputs=tuple(whole.get(name, name) for name in node.outputs)) for node in model.graph.nodes]
+    flags = tuple(GraphValue(name, TensorType(DType.bool, ())) for name in switches.values())
+    graph = edit.finish(nodes, replace(model.graph, inputs=(*model.graph.inputs, *flags)))
+    runner = GraphRunner(model, graph, device)
+    off = {name: np.array(False) for name in switches.values()}
+    effects = dict.fromkeys(switches, 0.0)
+    for sample in samples:
+        expected = runner.run({**sample, **off})
+        for name, switch in switches.items():
+            found = runner.run({**sample, **off, switch: np.array(True)})
+            moved = max((difference(expected[one], found[one]).error for one in expected), default=0.0)
+            effects[name] = max(effects[name], moved)
+    return effects
+
+
 def out_of_line(errors: Mapping[str, LayerError]) -> list[str]:
     """The layers whose error is far above that of most."""
     if not errors:
         return []
     limit = max(HARMLESS, OUT_OF_LINE * median(each.noise for each in errors.values()))
     return [name for name, each in errors.items() if each.noise > limit]
-
-
-def by_error(errors: Mapping[str, LayerError]) -> list[str]:
-    """The layers, the worst first."""
-    return sorted(errors, key=lambda name: -errors[name].noise)
