@@ -23,8 +23,8 @@ import weft
 from models.catalog import CatalogModel, load_catalog, random_inputs
 from models.survey import session
 
-SECONDS = 2.0  # of runs in each engine
-MOST_SECONDS = 150  # of a model in all
+SECONDS = 0.7  # of runs in each engine
+MOST_SECONDS = 120  # of a model in all
 FEWEST = 5
 
 

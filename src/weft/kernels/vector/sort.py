@@ -1,4 +1,4 @@
-"""Sorting along an axis: the first few by insertion into a short list, all by merging runs of positions.
+"""Sorting along an axis: the first few by insertion into a short list, more of them by a heap, all by merging runs.
 
 Each row is done by one lane. Ties keep their order; NaN counts as greater than every number.
 """
@@ -18,6 +18,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 
 SHORT_LIST = 32
+LARGEST_HEAP = 2048  # elements, which lie in local memory
 MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
 
 INT64, BOOL = DType.int64, DType.bool
@@ -50,15 +51,18 @@ class _Sorting:
         few = isinstance(primitive.count, int) and primitive.count <= SHORT_LIST
         self.lists = few and not (isinstance(size, int) and size <= 2 * estimate(primitive.count))
 
+        some = isinstance(primitive.count, int) and SHORT_LIST < primitive.count <= LARGEST_HEAP
+        self.heaps = some and not (isinstance(size, int) and size <= 2 * estimate(primitive.count))
+
     def work(self) -> Work:
-        weight = estimate(self.size) * (4 if self.lists else 16)
+        weight = estimate(self.size) * (16 if not (self.lists or self.heaps) else 4)
         blocks, spans = spread(self.sizes, self.builder, weight)
         spaces: tuple[Workspace, ...] = ()
-        if self.lists:
+        if self.lists or self.heaps:
             length = max(estimate(self.primitive.count), 1)
             self.best = self.builder.local("best", self.operand.dtype, length)
             self.where = self.builder.local("where", INT64, length)
-            body = loops(self.builder, "o", spans, self.short_list)
+            body = loops(self.builder, "o", spans, self.short_list if self.lists else self.heap)
         else:
             self.run_places = self.builder.output("runs", self.runs, Reference("workspace", 0))
             spaces = (Workspace(self.runs, 2 * self.size * dims.product(self.sizes)),)
@@ -127,6 +131,81 @@ class _Sorting:
         change = (had_at, put(self.best, k, new), put(self.where, k, at), assign(new, old), assign(at, old_at))
         step = (had, assign(moves, _or(moves, _or(free, self.before(new, old)))), When(moves, change))
         return begin, begin_moves, repeat(k, 0, length, 1, step)
+
+    # -- a heap ------------------------------------------------------------------------------------------------------
+
+    def heap(self, places: list[Dim]) -> Body:
+        """The best so far, the worst of them on top, where a better one takes its place; at the end they leave in order."""
+        count = self.primitive.count
+        assert isinstance(count, int)
+        i, j = self.builder.variable("i"), self.builder.variable("j")
+        k, m = self.builder.variable("k"), self.builder.variable("m")
+        size = Number(count, INT64)
+        fill = (
+            put(self.best, k, fetch(self.source, self.place(self.source, places, k))),
+            put(self.where, k, Integer(k)),
+        )
+        middle = count // 2 - 1 - j
+        held, old = self.builder.keep("old", fetch(self.best, middle))
+        held_at, old_at = self.builder.keep("old_at", fetch(self.where, middle))
+        order = (held, held_at, *self.sift(Integer(middle), size, old, old_at))
+        taken, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
+        begin, at = self.builder.keep("at", Integer(i))
+        better = self.before(new, fetch(self.best, 0))
+        take = (taken, When(better, (begin, *self.sift(Number(0, INT64), size, new, at))))
+        last = count - 1 - m
+        lost, end = self.builder.keep("end", fetch(self.best, last))
+        lost_at, end_at = self.builder.keep("end_at", fetch(self.where, last))
+        leave = (
+            put(self.values, self.place(self.values, places, last), fetch(self.best, 0)),
+            put(self.positions, self.place(self.positions, places, last), fetch(self.where, 0)),
+            lost,
+            lost_at,
+            *self.sift(Number(0, INT64), Integer(last), end, end_at),
+        )
+        return (
+            repeat(k, 0, count, 1, fill),
+            repeat(j, 0, count // 2, 1, order),
+            repeat(i, count, self.length, 1, take),
+            repeat(m, 0, count, 1, leave),
+        )
+
+    def sift(self, start: Code, size: Code, new: Register, new_at: Register) -> Body:
+        """Put an element at `start` of a heap of some size, and what is worse than it above it."""
+        count = self.primitive.count
+        assert isinstance(count, int)
+        begin, at = self.builder.keep("hole", start)
+        begin_going, going = self.builder.keep("going", Number(True, BOOL))
+        one = Number(1, INT64)
+        below, left = self.builder.keep("left", Call("add", (Call("add", (at, at), INT64), one), INT64))
+        there = Call("minimum", (Call("add", (left, one), INT64), Call("subtract", (size, one), INT64)), INT64)
+        beside, right = self.builder.keep("right", there)
+        values = [self.builder.keep("value", fetch(self.best, 0, place)) for place in (left, right)]
+        spots = [self.builder.keep("spot", fetch(self.where, 0, place)) for place in (left, right)]
+        (read_left, a), (read_right, b) = values
+        (find_left, a_at), (find_right, b_at) = spots
+        choose, other = self.builder.keep("other", self.is_worse(b, b_at, a, a_at))
+        take, worst = self.builder.keep("worst", Call("select", (other, b, a), self.operand.dtype))
+        take_at, worst_at = self.builder.keep("worst_at", Call("select", (other, b_at, a_at), INT64))
+        move = (
+            put(self.best, 0, worst, at),
+            put(self.where, 0, worst_at, at),
+            assign(at, Call("select", (other, right, left), INT64)),
+        )
+        inside = (
+            *(beside, read_left, read_right, find_left, find_right, choose, take, take_at),
+            assign(going, self.is_worse(worst, worst_at, new, new_at)),
+            When(going, move),
+        )
+        more = Call("logical_and", (going, Call("less", (left, size), BOOL)), BOOL)
+        levels = repeat(self.builder.variable("level"), 0, count.bit_length(), 1, (below, When(more, inside)))
+        return (begin, begin_going, levels, put(self.best, 0, new, at), put(self.where, 0, new_at, at))
+
+    def is_worse(self, a: Code, a_at: Code, b: Code, b_at: Code) -> Code:
+        """Whether a comes after b; of equal ones, that which stood behind does."""
+        equal = Call("logical_not", (self.before(a, b),), BOOL)
+        behind = Call("logical_and", (equal, Call("greater", (a_at, b_at), BOOL)), BOOL)
+        return _or(self.before(b, a), behind)
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
