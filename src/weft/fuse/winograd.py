@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.cost.blocks import OPERATIONS_PER_MOVED_BYTE, OPERATIONS_PER_WEIGHT_BYTE
+from weft.cost.tap_runs import share_of_products, worthwhile_runs
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -120,6 +121,11 @@ def _ways(step: Step) -> list[Way]:
     assert isinstance(step.primitive, Convolve)
     spread = step.primitive.dilations
     ways = [_way(1, sizes, [(1, taps) for taps in kernel], spread, features, channels)]
+    given = step.operands[0].type
+    assert isinstance(given, TensorType) and given.shape is not None
+    runs = worthwhile_runs(step.primitive, given.shape[2:], kernel, result.shape[2:])
+    if runs is not None:
+        ways[0] = replace(ways[0], cost=ways[0].cost * share_of_products(runs, kernel))
     if 4 * prod(sizes) * (features + channels) <= _LARGEST_IMAGE:
         ways += [_way(size, sizes, tile_sides(kernel, size), spread, features, channels) for size in SIZES[max(kernel)]]
     return ways

@@ -189,3 +189,27 @@ def test_few_features_of_many_channels(kind: str, dtype: DType, transposed: bool
     wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(pad, pad)] * 2, shape)
     assert_close(found, ending.meaning(wanted), dtype)
     assert all("panel" not in name for launch in work.launches for name in launch.kernel.parameters)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(("features", "groups"), [(32, 1), (16, 1), (64, 2), (8, 1)])
+@pytest.mark.parametrize(("dilation", "stride"), [(6, 1), (8, 1), (7, 2)])
+def test_taps_that_meet_nothing_are_left_out(dilation: int, stride: int, features: int, groups: int, kind: str) -> None:
+    """Wide windows in a small image: parts of the result that meet the same taps, from the input as it is."""
+    x = random_array(1, (2, 6 * groups, 9, 13), F32)
+    w = random_array(2, (features, 6, 3, 3), F32)
+    pads = [(dilation, dilation), (dilation, dilation)]
+    primitive = Convolve((stride,) * 2, (dilation,) * 2, tuple(pads), groups)
+    shape = (2, features, *((size - 1) // stride + 1 for size in (9, 13)))
+    layout = channels_last(4)
+    ending = Ending(kind, F32, shape, shape, 1, layout, 5)
+    result = StoredTensor(F32, shape, layout)
+    given = tensor_of(x, layout)
+    work = convolved(convolve_work, primitive, given, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w)
+    assert not work.workspaces
+    assert len(work.launches) == 9
+    assert len(work.constants) == 1
+    operands = [(x, layout), (w, row_major(4)), *ending.arrays]
+    (found,), _ = run_work(work, operands, [result], threads=2)
+    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), groups, pads, shape)
+    assert_close(found, ending.meaning(wanted), F32)

@@ -7,16 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product as cartesian
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from weft.cost.tap_runs import worthwhile_runs
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, offset, row_major
 from weft.ir.packing import Packing
+from weft.ir.program import Convolve
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import guarded
@@ -62,16 +65,48 @@ class _Builder:
         self.groups, self.order = convolution.primitive.groups, convolution.order
         self.channels, self.features = convolution.channels, convolution.features
         self.phases, self.distances = convolution.phases, convolution.distances
+        self.kernel = convolution.w.shape[2:]
+        self.whole_phase = self.phases[0] if self.phases else ()
         plain = all(distance == 1 for distance in self.distances)
         self.group = self.small_group() if plain else None
         self.depthwise = self.group is not None
         self.parts = self.column_parts()
+        self.regions = self.known_regions(convolution.primitive)
+        self.phases = self.regions or self.phases
         self.launches: list[Launch] = []
         self.spaces: list[Workspace] = []
         self.constants: list[Packing] = []
 
+    def known_regions(self, primitive: Convolve) -> list[Phase]:
+        """Parts of the result that meet the input with the same taps each, where many taps of others meet nothing."""
+        if self.group is not None or self.constant is None or self.order is not None or self.words:
+            return []
+        if any(self.uses_dots(phase) for phase in self.phases):
+            return []
+        if any(part.panels.width > 1 and part.panels.singles != 0 for part in self.parts):
+            return []  # taps of single vectors lie closer together than those of panels
+        runs = worthwhile_runs(primitive, self.x.shape[2:], self.kernel, self.result.shape[2:])
+        if runs is None:
+            return []
+        along = [
+            [
+                replace(
+                    window,
+                    count=run.count,
+                    base=window.base + run.first * window.advance + run.tap * window.dilation,
+                    taps=run.taps,
+                    first=run.first,
+                    tap_first=run.tap,
+                )
+                for run in axis
+            ]
+            for window, axis in zip(self.whole_phase, runs)
+        ]
+        return list(cartesian(*along))
+
     def work(self) -> Work:
         source = self.source()
+        shared: dict[Columns, Reference] = {}  # weights that all regions read
         for phase in self.phases:
             for part in self.parts:
                 if self.group is not None:
@@ -82,7 +117,10 @@ class _Builder:
                     launch = self.dots(source, phase, part)
                 else:
                     launch = product_kernel("convolve", self.product(source, phase, part), self.target)
-                weights = self.weights(phase, part)
+                if self.regions:
+                    weights = shared[part] = shared.get(part) or self.weights(self.whole_phase, part)
+                else:
+                    weights = self.weights(phase, part)
                 self.launches.append(launch.rebound({LEFT: source.reference, RIGHT: weights}))
         return Work(tuple(self.launches), tuple(self.spaces), tuple(self.constants))
 
@@ -120,9 +158,13 @@ class _Builder:
         sums = [LoopAxis(window.taps, stride * window.dilation) for window, stride in zip(phase, spatial)]
         sums.append(LoopAxis(self.channels, strides[1]))
         distance: Dim = part.panels.step
+        extents = [*(self.kernel if self.regions else (axis.size for axis in sums[:-1])), self.channels]
+        right_start: Dim = 0
         for number in reversed(range(len(sums))):
             sums[number] = LoopAxis(sums[number].size, sums[number].left, distance)
-            distance = distance * sums[number].size
+            if self.regions and number < len(phase):
+                right_start = right_start + phase[number].tap_first * distance
+            distance = distance * extents[number]
         constant = self.constant is not None
         size = dims.floordiv(distance, part.panels.step) * part.panels.stored(packed=constant)
         group = LoopAxis(self.groups, self.channels * strides[1], size, 1, self.features)
@@ -144,6 +186,7 @@ class _Builder:
             order=self.order,
             words=self.words,
             left_start=offset(spatial, starts) if all(window.taps != 0 for window in phase) else 0,
+            right_start=right_start,
             result_start=firsts | {1: part.first} if part.first else firsts,
         )
 
