@@ -135,7 +135,7 @@ class _Sorting:
     # -- a heap ------------------------------------------------------------------------------------------------------
 
     def heap(self, places: list[Dim]) -> Body:
-        """The best so far, the worst of them on top, where a better one takes its place; at the end they leave in order."""
+        """The best so far, the worst of them on top, which a better one replaces; at the end they leave in order."""
         count = self.primitive.count
         assert isinstance(count, int)
         i, j = self.builder.variable("i"), self.builder.variable("j")
