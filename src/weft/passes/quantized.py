@@ -156,8 +156,9 @@ class _Rewriter:
         value: Scalar = Load(position, tuple(map(Index, places)), tensor_dtype(x.numbers))
         zero = Apply("cast", (expression.parameter(x.zero, x.labels),), tensor_dtype(x.numbers))
         for place, size in zip(places[2:], given[2:]):
-            for low, high in ((Index(-1), Index(place)), (Index(place), Index(size))):
-                value = Apply("select", (Apply("less", (low, high), DType.bool), value, zero), zero.dtype)
+            for relation, limit in (("greater_equal", 0), ("less", size)):
+                inside = Apply(relation, (Index(place), Index(limit)), DType.bool)
+                value = Apply("select", (inside, value, zero), zero.dtype)
         return self.add(Map(value), tuple(expression.operands), zero.dtype, shape)
 
     # -- operands ----------------------------------------------------------------------------------------------------

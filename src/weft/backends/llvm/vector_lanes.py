@@ -96,7 +96,10 @@ class VectorLanes(Lanes):
     def comparison(self, emitter: Emitter, call: Call) -> Value | None:
         """Which lanes' numbers are below a uniform number; in 32 bits, as narrow as most elements are."""
         match call:
-            case Call("less", (Integer(left), Integer(right))):
+            case Call("less" | "greater_equal" as order, (Integer(left), Integer(right))):
+                if order == "greater_equal":
+                    below = self.comparison(emitter, Call("less", call.arguments, call.dtype))
+                    return None if below is None else emitter.builder.not_(below)
                 count, stride = split_lane(right - left)
                 if stride == -1:
                     return self._lanes_below(emitter, count)

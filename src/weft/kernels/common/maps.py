@@ -11,7 +11,7 @@ from weft.ir.scalar import Scalar
 from weft.kernels.build.checks import FaultReport, is_checked
 from weft.kernels.build.in_place import overwritable, stretch
 from weft.kernels.build.loop_nest import Body
-from weft.kernels.lower.expressions import Known, Lowering
+from weft.kernels.lower.expressions import Known, Lowering, Operand
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor, Work
@@ -59,6 +59,15 @@ class MapWriter:
         self.faults = FaultReport(self.builder)
         self.strides = self.merged.strides(whole.strides)
         self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
+        self.operands = tuple(operands)
+
+    def write_strides(self) -> None:
+        """Take strides that are known into the kernel as numbers."""
+        self.literal = True
+        for number, view in self.views.items():
+            strides = self.operands[number].strides
+            if all(isinstance(stride, int) for stride in strides):
+                self.views[number] = Operand(view.buffer, view.shape, strides)
 
     def launch(self, body: Body, blocks: Dim, lanes: int) -> Launch:
         """The kernel with this body."""

@@ -114,7 +114,7 @@ def _periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[
     outer_sizes, inner_sizes = merged.sizes[:-joined], merged.sizes[-joined:]
     unit = period * lanes // gcd(period, lanes)
     total = dims.product(inner_sizes)
-    writer.literal = True
+    writer.write_strides()
     blocks, spans = spread((*outer_sizes, dims.ceildiv(total, unit)), writer.builder, weight=unit)
     end = writer.builder.size(total)
     whole = dims.floordiv(total, unit)
@@ -152,7 +152,7 @@ def _periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[
 def _ragged(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
     """The same in units of one period each, whose last vector a mask cuts off."""
     outer_sizes, inner_sizes = writer.merged.sizes[:-joined], writer.merged.sizes[-joined:]
-    writer.literal = True
+    writer.write_strides()
     blocks, spans = spread((*outer_sizes, inner_sizes[0]), writer.builder, weight=period)
 
     def one(outer: list[Dim]) -> Body:
