@@ -1,35 +1,33 @@
 """The stage that narrows products: where a target may round operands to bfloat16, those with constant weights do it.
 
 The other operand is rounded by a map of its own, which the stages after this one join with what makes it; the weights
-are rounded when they are packed. What a product gives stays float32. Pairs go along the channels of a convolution: an
-odd number of them, as in pictures, gets one of zeros from the map.
+are rounded when they are packed. What a product gives stays float32. Products of pictures, whose errors would go through
+all layers, and those that a logarithm is taken of are left as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from weft.cost.effort import step_flops
 from weft.cost.sizes import estimate
-from weft.fuse.grouping import single_group
+from weft.fuse.grouping import readers_of, single_group
 from weft.fuse.winograd import best_share
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram
-from weft.ir.program import Contract, Convolve, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
+from weft.ir.program import Concat, Contract, Convolve, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.scalar import Apply, Index, Load, walk
 from weft.ir.target import Target, VectorTarget
 from weft.ir.types import Shape, TensorType
 
-CHANNEL = 1
 _LEAST_SUMS = 16  # products that are summed up, or the work of rounding is no small part of it
 _LEAST_COLUMNS = 16  # products of each element that is rounded
 _LEAST_FLOPS = 100_000  # of a product that is worth another launch
+_LOGARITHMS = ("log", "log1p")
 _PLAIN_SHARE = 0.5  # of the time that products of float32 take
 
 
@@ -45,26 +43,37 @@ class _Narrowing:
     def __init__(self, program: TensorProgram, target: VectorTarget) -> None:
         self.before, self.target = program, target
         self.makers = {value: step for step in program.steps for value in step.results}
+        self.readers = readers_of(program)
         values = [*program.inputs, *program.constants, *self.makers]
         self.numbers = count(max((value.number for value in values), default=0) + 1)
         self.steps: list[Step] = []
-        self.constants: dict[Value, Any] = dict(program.constants)
         self.rounded: dict[Value, Value] = {}
-        self.widened: dict[Value, Value] = {}
 
     def program(self) -> TensorProgram:
         for step in self.before.steps:
             operand = rounded_operand(step, self.before.constants, self.target)
-            if operand is not None and isinstance(step.primitive, Convolve) and is_odd(step.operands):
-                x, w = step.operands
-                self.steps.append(replace(step, operands=(self.widen(x, step.origin), self.widen_weights(w))))
-            elif operand is not None:
+            if operand is not None and not self.is_delicate(step.results[0]):
                 at = step.operands.index(operand)
                 operands = (*step.operands[:at], self.round(operand, step.origin), *step.operands[at + 1 :])
                 self.steps.append(replace(step, operands=operands))
             else:
                 self.steps.append(step)
-        return replace(self.before, steps=tuple(self.steps), constants=self.constants)
+        return replace(self.before, steps=tuple(self.steps))
+
+    def is_delicate(self, value: Value) -> bool:
+        """Whether a logarithm is taken of a value, which makes small differences of small numbers large ones."""
+        seen, pending = {value}, [value]
+        while pending:
+            for step in self.readers.get(pending.pop(), ()):
+                if step is None or not isinstance(step.primitive, (Map, Reshape, Concat)):
+                    continue
+                if isinstance(step.primitive, Map):
+                    nodes = walk(step.primitive.expression)
+                    if any(isinstance(node, Apply) and node.function in _LOGARITHMS for node in nodes):
+                        return True
+                pending += [result for result in step.results if result not in seen]
+                seen.update(step.results)
+        return False
 
     def round(self, value: Value, origin: str) -> Value:
         """A value in bfloat16; one with another shape for the same elements is rounded before it gets that."""
@@ -77,41 +86,11 @@ class _Narrowing:
             else:
                 plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
                 element = Load(0, plain, DType.float32)
-                step = Step(Map(self.half(element)), (value,), (result,), origin)
+                function = "half_bits" if self.target.dot_product_16 else "cast"
+                step = Step(Map(Apply(function, (element,), DType.bfloat16)), (value,), (result,), origin)
             self.steps.append(step)
             self.rounded[value] = result
         return self.rounded[value]
-
-    def half(self, element: Scalar) -> Scalar:
-        return Apply("half_bits" if self.target.dot_product_16 else "cast", (element,), DType.bfloat16)
-
-    def widen(self, value: Value, origin: str) -> Value:
-        """A value in bfloat16 with one more channel, of zeros."""
-        if value not in self.widened:
-            before = _shape(value)
-            shape = (before[0], before[CHANNEL] + 1, *before[2:])
-            result = Value(next(self.numbers), TensorType(DType.bfloat16, shape), value.name)
-            places = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
-            inside = Apply("less", (places[CHANNEL], Index(before[CHANNEL])), DType.bool)
-            element = Load(0, places, DType.float32)
-            guarded = Apply("select", (inside, element, Literal(0.0, DType.float32)), DType.float32)
-            self.steps.append(Step(Map(self.half(guarded)), (value,), (result,), origin))
-            self.widened[value] = result
-        return self.widened[value]
-
-    def widen_weights(self, value: Value) -> Value:
-        if value not in self.widened:
-            array = self.before.constants[value]
-            padded = np.pad(array, [(0, int(axis == CHANNEL)) for axis in range(array.ndim)])
-            result = Value(next(self.numbers), TensorType(DType.float32, padded.shape), value.name)
-            self.constants[result] = padded
-            self.widened[value] = result
-        return self.widened[value]
-
-
-def is_odd(operands: Sequence[Value]) -> bool:
-    """Whether a convolution has an odd number of channels."""
-    return _fixed(operands[1])[CHANNEL] % 2 == 1
 
 
 def rounded_operand(step: Step, constants: Mapping[Value, Any], target: VectorTarget) -> Value | None:
@@ -158,8 +137,7 @@ def _convolves_pairs(primitive: Convolve, weights: Value) -> bool:
     taps = 1
     for size in kernel:
         taps *= size
-    pairs = channels % 2 == 0 or (channels > 1 and primitive.groups == 1 and not primitive.transposed)
-    return pairs and channels * taps >= _LEAST_SUMS and features >= _LEAST_COLUMNS
+    return channels % 2 == 0 and channels * taps >= _LEAST_SUMS and features >= _LEAST_COLUMNS
 
 
 def _is_quicker(step: Step, target: VectorTarget) -> bool:
