@@ -24,29 +24,32 @@ def verify_groups(fused: FusedProgram) -> None:
     if len(where) != len(program.steps) or any(id(step) not in where for step in program.steps):
         missing = next((step.origin for step in program.steps if id(step) not in where), "")
         raise InternalError(f"{len(program.steps)} steps, {len(where)} of them in groups", node=missing)
-    made: set[Value] = {*program.inputs, *program.constants}
+    made = {value.number for value in (*program.inputs, *program.constants)}
     for group in fused.groups:
         _verify_group(group, made)
-        made.update(group.results)
+        made.update([value.number for value in group.results])
         if fused.layouts and not isinstance(group, HostGroup):
             for value in (*group.operands, *group.results):
                 _verify_layout(value, fused.layouts.get(value), group.steps[0])
-    unmade = [value for value in program.outputs if value not in made]
+    unmade = [value for value in program.outputs if value.number not in made]
     if unmade:
         raise InternalError(f"no group makes the output {unmade[0]}")
 
 
-def _verify_group(group: Group, made: set[Value]) -> None:
+def _verify_group(group: Group, made: set[int]) -> None:
+    """`made` are the numbers of the values that there are before it."""
     origin = group.steps[0].origin
-    inside: set[Value] = set()
+    inside: set[int] = set()
     for step in group.steps:
         for operand in step.operands:
-            if operand not in inside and operand not in made:
+            if operand.number in inside:
+                continue
+            if operand.number not in made:
                 raise InternalError(f"{operand} is read before a group makes it", node=step.origin)
-            if operand not in inside and operand not in group.operands:
+            if operand not in group.operands:
                 raise InternalError(f"{operand} is no operand of the group that reads it", node=step.origin)
-        inside.update(step.results)
-    if not set(group.results) <= inside:
+        inside.update([value.number for value in step.results])
+    if not inside.issuperset([value.number for value in group.results]):
         raise InternalError("a group does not make one of its results", node=origin)
     if isinstance(group, (HostGroup, ScanGroup)):
         return
