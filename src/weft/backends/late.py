@@ -1,12 +1,13 @@
 """Steps that are traced late, once a run shows ranks and types: compiled together, and kept by what came in.
 
-What follows each other and is late becomes one program. Sizes that were seen to differ stay open in it, unless they are
-0 or 1, so that tensors may grow from turn to turn; constants of the program around it are its own. A kind of operands
-that is met for the first time is computed node by node, since it may never come again.
+What follows each other and is late becomes one program. Sizes stay open in it, unless they are 0 or 1 or the steps ask
+for one, so that tensors may grow from turn to turn; constants of the program around it are its own. Which program runs
+depends on the operands alone, never on those before: results keep their bits.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,17 +16,15 @@ import numpy as np
 from weft.backends.reference.sizes import GuardError, in_order
 from weft.errors import InternalError, WeftError
 from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Graph
-from weft.ir.program import Late, Step, TensorProgram, Value
+from weft.ir.program import Late, Loop, Step, TensorProgram, Value, bodies
 from weft.ir.types import AnyType, SequenceType, TensorType, Type
 from weft.threads import lock
 
-FIRST_COMPILED = 2  # how often operands of a kind come before a program is compiled for them
-MOST_PROGRAMS = 8  # for the same steps
-MOST_KINDS = 256
+MOST_PROGRAMS = 32  # for the same steps
 MOST_NODES = 10_000  # that are traced for one of them
-KNOWN_ELEMENTS = 16  # of whole numbers that a program may be made for, where sizes and axes depend on them
 
 
 class LateRunner(Protocol):
@@ -35,7 +34,8 @@ class LateRunner(Protocol):
 
 
 CompileLate = Callable[[TensorProgram], LateRunner]
-Shapes = tuple[tuple["int | None", ...], ...]
+Fixed = tuple[tuple[int, int, int], ...]  # operands, axes, and the sizes that these must have
+Sizes = Mapping[tuple[int, int], Dim]  # by operand and axis
 
 
 class LateSteps:
@@ -56,63 +56,41 @@ class LateSteps:
         self._operands = tuple(operands)
         self._taken = [number for number, value in enumerate(operands) if value not in self.constants]
         self._compile = compile
-        loops = any(isinstance(item, Graph) for step in steps for item in _attributes(step))
-        self._first = 1 if loops else FIRST_COMPILED  # a loop is long enough to be compiled at once
-        self._seen: dict[Any, int] = {}
-        self._runners: dict[Any, LateRunner | None] = {}  # None: these are computed node by node
-        self._levels = 0  # how much of the operands a kind tells: ranks, small contents too, all sizes too
-        self._usual: dict[Any, Shapes] = {}  # by kind: sizes that were always the same; None: others were met
+        self._runners: OrderedDict[Any, tuple[LateRunner, Fixed] | None] = OrderedDict()  # None: node by node
         self._lock = lock()
 
     def run(self, operands: list[Any]) -> list[Any]:
         """The results; what cannot be compiled is computed node by node."""
         given = [in_order(operands[number]) for number in self._taken]
-        kind = self._kind(given)
-        runner = self._runners.get(kind)
-        if runner is None and kind not in self._runners:
-            runner = self._meet(kind, given)
-        if runner is not None:
-            try:
-                return runner.run(given)
-            except (GuardError, ArithmeticError):
-                self._next_level(kind)
+        kind = tuple([_kind_of(content) for content in given])
+        found: tuple[LateRunner, Fixed] | None = self._runners.get(kind, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._meet(kind, given)
+        if found is not None:
+            runner, fixed = found
+            if all(given[number].shape[axis] == size for number, axis, size in fixed):
+                try:
+                    results: list[Any] = runner.run(given)
+                    return results
+                except (GuardError, ArithmeticError):
+                    pass
         return self._run_eagerly(operands)
 
-    def _kind(self, given: Sequence[Any]) -> Any:
-        level = self._levels
-        kind = (level, *[_kind_of(content, level) for content in given])
-        shapes = tuple([getattr(content, "shape", ()) for content in given])
-        usual = self._usual.get(kind)
-        if usual is None or not _fits(usual, shapes):
-            usual = self._usual[kind] = shapes if usual is None else _widened(usual, shapes)
-            if len(self._usual) > MOST_KINDS:
-                self._usual.clear()
-        return (*kind, usual)
-
-    def _meet(self, kind: Any, given: Sequence[Any]) -> LateRunner | None:
-        """What runs operands of a kind, if they came before, and so may come again."""
-        count = self._seen.get(kind, 0) + 1
-        if len(self._seen) >= MOST_KINDS:
-            self._seen.clear()
-        self._seen[kind] = count
-        if count < self._first or len(self._runners) >= MOST_PROGRAMS:
-            return None
+    def _meet(self, kind: Any, given: Sequence[Any]) -> tuple[LateRunner, Fixed] | None:
+        """What runs operands of a kind that is met for the first time."""
         with self._lock:
             if kind not in self._runners:
-                program = self._traced(given, kind[0], kind[-1])
-                if program is None:
-                    self._next_level(kind)
-                    self._runners[kind] = None
-                else:
-                    self._runners[kind] = self._compile(program)
+                traced = self._traced(given, {})
+                sizes = {} if traced is None else _asked_for(traced)
+                if sizes:  # with what is known of them, loops in it may count, and products be static
+                    traced = self._traced(given, sizes) or traced
+                self._runners[kind] = None if traced is None else (self._compile(traced), _fixed(traced, given))
+                if len(self._runners) > MOST_PROGRAMS:
+                    self._runners.popitem(last=False)
             return self._runners[kind]
 
-    def _next_level(self, kind: Any) -> None:
-        if kind[0] == self._levels < 2:
-            self._levels += 1
-
-    def _traced(self, given: Sequence[Any], level: int, usual: Shapes) -> TensorProgram | None:
-        """The steps as a program for operands like these; None where that would again be late."""
+    def _traced(self, given: Sequence[Any], sizes: Sizes) -> TensorProgram | None:
+        """The steps as a program for operands like these, of some sizes; None where that would again be late."""
         from weft.backends.reference.interpret import Interpreter
         from weft.opset.trace import Trace
 
@@ -122,11 +100,7 @@ class LateSteps:
             scope[value] = trace.constant(content, name=value.name)
         for number, (position, content) in enumerate(zip(self._taken, given)):
             value = self._operands[position]
-            if level and _is_small(content):
-                trace.input(_type_of(content, number, usual[number]), value.name)
-                scope[value] = trace.constant(content, name=value.name)
-            else:
-                scope[value] = trace.input(_type_of(content, number, usual[number]), value.name)
+            scope[value] = trace.input(_type_of(content, number, sizes), value.name)
         try:
             with trace.active():
                 for step in self.steps:
@@ -171,48 +145,74 @@ def call_late(step: Step, operands: Sequence[Any]) -> list[Any]:
     return list(registry.call(definition, inputs, attributes, len(step.results), late.version))
 
 
-def _attributes(step: Step) -> list[Any]:
-    return list(step.primitive.attributes.values()) if isinstance(step.primitive, Late) else []
-
-
-def _is_small(content: Any) -> bool:
-    return isinstance(content, np.ndarray) and content.dtype.kind in "iub" and content.size <= KNOWN_ELEMENTS
-
-
-def _kind_of(content: Any, level: int) -> Any:
+def _kind_of(content: Any) -> Any:
     """What a program for it depends on."""
     if isinstance(content, np.ndarray):
-        shape = content.shape
-        sizes = shape if level > 1 else tuple([size if size < 2 else -1 for size in shape])
-        return (content.dtype, sizes, content.tobytes()) if level and _is_small(content) else (content.dtype, sizes)
+        return content.dtype, tuple([size if size < 2 else -1 for size in content.shape])
     if isinstance(content, list):
-        return list, frozenset(_kind_of(item, 2)[:2] for item in content if isinstance(item, np.ndarray))
+        return list, frozenset((item.dtype, item.shape) for item in content if isinstance(item, np.ndarray))
     return type(content)
 
 
-def _fits(usual: Shapes, shapes: Shapes) -> bool:
-    """Whether shapes have the usual sizes."""
-    if usual == shapes:
-        return True
-    pairs = zip(usual, shapes)
-    return all(known is None or known == size for one, other in pairs for known, size in zip(one, other))
-
-
-def _widened(usual: Shapes, shapes: Shapes) -> Shapes:
-    """The usual sizes where shapes have the same ones."""
-    return tuple(
-        tuple(known if known == size else None for known, size in zip(one, other)) for one, other in zip(usual, shapes)
-    )
-
-
-def _type_of(content: Any, number: int, usual: Sequence[int | None]) -> Type:
-    """The type of an operand, of which sizes are open that are not always the same."""
+def _type_of(content: Any, number: int, sizes: Sizes) -> Type:
+    """The type of an operand: sizes above 1 are open unless they are given."""
     if isinstance(content, np.ndarray):
-        sizes = enumerate(usual)
-        shape = [dims.symbol(f"late.{number}.{axis}", 2) if size is None else size for axis, size in sizes]
+        shape = [
+            size if size < 2 else sizes.get((number, axis), _open_size(number, axis))
+            for axis, size in enumerate(content.shape)
+        ]
         return TensorType(from_numpy(content.dtype), tuple(shape))
     if isinstance(content, list) and content and all(isinstance(item, np.ndarray) for item in content):
         shapes, dtypes = {item.shape for item in content}, {item.dtype for item in content}
         if len(dtypes) == 1:
             return SequenceType(TensorType(from_numpy(dtypes.pop()), shapes.pop() if len(shapes) == 1 else None))
     return SequenceType(AnyType()) if isinstance(content, list) else AnyType()
+
+
+def _open_size(number: int, axis: int) -> Dim:
+    return dims.symbol(f"late.{number}.{axis}", 2)
+
+
+def _asked_for(program: TensorProgram) -> Sizes:
+    """The sizes of operands that a program takes for granted, or a loop in it of what it carries."""
+    found: dict[tuple[int, int], Dim] = {}
+    known: dict[str, tuple[int, int]] = {}  # symbols that are sizes of operands
+    for number, value in enumerate(program.inputs):
+        known.update((name, (number, axis)) for axis, name in _symbols(value))
+    pending = [program]
+    while pending:
+        current = pending.pop()
+        for guard in [guard for guard in current.guards if not guard.at_least]:
+            for one, other in ((guard.left, guard.right), (guard.right, guard.left)):
+                symbol = dims.as_symbol(one)
+                if symbol is not None and symbol.name in known and isinstance(other, int) and other > 1:
+                    found.setdefault(known[symbol.name], other)
+        for step in current.steps:
+            pending += bodies(step.primitive)
+            for body in bodies(step.primitive) if isinstance(step.primitive, Loop) else ():
+                for inner, outer in zip(body.inputs[2:], step.operands[2:]):
+                    outside = dict(_symbols(outer))
+                    pairs = [(name, outside.get(axis)) for axis, name in _symbols(inner)]
+                    known.update((name, known[same]) for name, same in pairs if same in known)
+    return found
+
+
+def _symbols(value: Value) -> list[tuple[int, str]]:
+    """The axes of a tensor that are a symbol alone."""
+    shape = value.type.shape or () if isinstance(value.type, TensorType) else ()
+    named = [(axis, dims.as_symbol(size)) for axis, size in enumerate(shape)]
+    return [(axis, symbol.name) for axis, symbol in named if symbol is not None]
+
+
+def _fixed(program: TensorProgram, given: Sequence[Any]) -> Fixed:
+    """The sizes above 1 that a program is for; smaller ones belong to the kind of operands."""
+    return tuple(
+        (number, axis, size)
+        for number, (value, content) in enumerate(zip(program.inputs, given))
+        if isinstance(content, np.ndarray) and isinstance(value.type, TensorType)
+        for axis, size in enumerate(value.type.shape or ())
+        if isinstance(size, int) and size > 1
+    )
+
+
+_UNKNOWN: Any = object()

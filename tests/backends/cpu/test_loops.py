@@ -228,3 +228,17 @@ def test_results_of_loops_are_the_callers() -> None:
         assert not np.shares_memory(found, given["x"])
         np.testing.assert_array_equal(found, given["x"])
         found[:] = 7
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_run_has_the_same_bits(name: str) -> None:
+    """Whatever ran before, and however much was compiled meanwhile."""
+    model, inputs = CASES[name]
+    first, second = inputs(), inputs()
+    expected = list(weft.load(model, device="cpu", threads=1).run(first).values())
+    loaded = weft.load(model, device="cpu", threads=2)
+    for given in (second, first, second, first, *[inputs() for _ in range(6)], first):
+        found = loaded.run(given).values()
+        if given is first:
+            for array, wanted in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(array, wanted, strict=True)
