@@ -18,6 +18,7 @@ from weft.errors import InputError, UnsupportedModelError
 from weft.quantization.quantize import QuantizationReport, quantize
 
 Array = np.ndarray[Any, Any]
+QUICK = {"measure": False, "leave": False}
 SEED = 14
 RANDOM = np.random.default_rng(SEED)
 
@@ -155,7 +156,7 @@ def test_int8(tmp_path: Path, activations: str) -> None:
 
 
 def test_scales_are_per_channel_and_biases_go_with_them(tmp_path: Path) -> None:
-    _, written = narrowed(network(), tmp_path / "q.onnx", to="int8", tolerance=1e-5)
+    _, written = narrowed(network(), tmp_path / "q.onnx", to="int8", tolerance=1e-5, **QUICK)
     weights = {each.name: numpy_helper.to_array(each) for each in written.graph.initializer}
     scales = weights["w2_scale"]
     assert scales.shape == (8,)
@@ -167,7 +168,7 @@ def test_scales_are_per_channel_and_biases_go_with_them(tmp_path: Path) -> None:
 
 
 def test_a_residual_sum_stays_in_codes(tmp_path: Path) -> None:
-    _, written = narrowed(network(), tmp_path / "q.onnx", to="int8", tolerance=1e-5)
+    _, written = narrowed(network(), tmp_path / "q.onnx", to="int8", tolerance=1e-5, **QUICK)
     producer = {name: each.op_type for each in written.graph.node for name in each.output}
     for op in ("Add", "MaxPool", "GlobalAveragePool", "Flatten"):
         reader = next(each for each in written.graph.node if each.op_type == op)
@@ -189,7 +190,7 @@ def test_weights_that_are_inputs(tmp_path: Path, ir_version: int) -> None:
     for each in proto.graph.initializer:
         proto.graph.input.append(value(each.name, each.dims))
     path = tmp_path / "q.onnx"
-    report = quantize(proto, path, data=data, to="int8", device="cpu", measure=False)
+    report = quantize(proto, path, data=data, to="int8", device="cpu", **QUICK)
     assert len(report.layers) == 4
     onnx.checker.check_model(str(path), full_check=True)
     assert [each.name for each in onnx.load(path).graph.input] == ["x"]
@@ -210,7 +211,7 @@ def test_opsets_that_cannot_be_left_take_nodes_of_microsoft(tmp_path: Path) -> N
     initializers = [tensor("w", normal(16, 4)), tensor("start", np.zeros((1, 4), np.float32))]
     outputs = [value("last", (1, 4)), value("y", (1, 6, 4))]
     proto = model(nodes, inputs, outputs, initializers, opsets={"": 8}, ir_version=4)
-    _, written = narrowed(proto, tmp_path / "q.onnx", to="int8", tolerance=1e-5)
+    _, written = narrowed(proto, tmp_path / "q.onnx", to="int8", tolerance=1e-5, **QUICK)
     assert {each.domain for each in written.graph.node if "Linear" in each.op_type} == {"com.microsoft"}
 
 
@@ -224,7 +225,7 @@ def test_ways_to_choose_ranges(tmp_path: Path, calibration: str) -> None:
 
 
 def test_layers_that_are_kept(tmp_path: Path) -> None:
-    report, written = narrowed(network(), tmp_path / "q.onnx", to="int8", keep=("fir*", "w3"), tolerance=1e-5)
+    report, written = narrowed(network(), tmp_path / "q.onnx", to="int8", keep=("fir*", "w3"), tolerance=1e-5, **QUICK)
     assert {layer.node: layer.reason for layer in report.layers if not layer.narrowed} == {
         "first": "kept by fir*",
         "last": "kept by w3",
@@ -314,7 +315,7 @@ def test_int4_as_standard_nodes(tmp_path: Path, depth: int) -> None:
 
 def test_int4_of_float16(tmp_path: Path) -> None:
     proto = projections(dtype=np.float16)
-    report, written = narrowed(proto, tmp_path / "q.onnx", to="int4", tolerance=2e-3)
+    report, written = narrowed(proto, tmp_path / "q.onnx", to="int4", tolerance=2e-3, **QUICK)
     assert all(layer.narrowed for layer in report.layers)
     assert stored(written)["v_scales"] == TensorProto.FLOAT16
 
@@ -388,7 +389,7 @@ def test_values_beyond_the_range_of_float16_stay_wide(tmp_path: Path) -> None:
     nodes.append(node("MatMul", ["x", "w"], ["r"], name="plain"))
     outputs = [value("masked", (3, 4)), value("r", (3, 4))]
     proto = model(nodes, [value("x", (3, 4))], outputs, initializers)
-    report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3)
+    report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3, **QUICK)
     assert [layer.node for layer in report.layers] == ["plain"]
 
 
@@ -405,7 +406,7 @@ def test_constants_that_float16_takes_for_nothing_stay_wide(tmp_path: Path) -> N
     constants = {"w": normal(4, 4), "least": np.float32(1e-10), "tiny": tiny, "huge": huge}
     initializers = [tensor(name, array) for name, array in constants.items()]
     proto = model(nodes, [value("x", (3, 4))], [value("y", (3, 4)), value("z", (3, 4))], initializers)
-    report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3)
+    report, _ = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=1e-3, **QUICK)
     assert [layer.node for layer in report.layers] == ["product", "plain"]
 
 
@@ -419,7 +420,7 @@ def test_nodes_far_from_products_are_not_worth_casts(tmp_path: Path) -> None:
     ]
     outputs = [value("y", (3, 4)), value("s", (2,), TensorProto.INT64)]
     proto = model(nodes, [value("x", (3, 4))], outputs, [tensor("w", normal(4, 4))])
-    report, written = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=2e-3)
+    report, written = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=2e-3, **QUICK)
     assert [layer.node for layer in report.layers] == ["product", "near"]
     assert ops(written).count("Cast") == 2
 
@@ -429,7 +430,7 @@ def test_nodes_far_from_products_are_not_worth_casts(tmp_path: Path) -> None:
 
 def test_quantised_models_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.onnx"
-    quantize(network(), path, data=samples(network()), to="int8", device="cpu", measure=False)
+    quantize(network(), path, data=samples(network()), to="int8", device="cpu", **QUICK)
     for to in ("int8", "int4", "fp16"):
         with pytest.raises(UnsupportedModelError, match="quantised already") as raised:
             quantize(path, tmp_path / "again.onnx", to=to, device="cpu")
@@ -472,7 +473,7 @@ def test_outputs_under_other_names(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Identity", ["h"], ["y"]), node("Relu", ["h"], ["z"])]
     proto = model(nodes, [value("x", (4, 32))], [value("y", (4, 6)), value("z", (4, 6))], [tensor("w", normal(32, 6))])
     for options in ({"to": "int8"}, {"to": "int4"}, {"to": "fp16"}, {"to": "bf16"}):
-        narrowed(proto, tmp_path / "q.onnx", tolerance=5e-3, **options)
+        narrowed(proto, tmp_path / "q.onnx", tolerance=5e-3, **options, **QUICK)
 
 
 def test_streams_and_folders(tmp_path: Path) -> None:
@@ -499,7 +500,7 @@ def test_options_that_are_none() -> None:
 
 def test_large_models_have_weights_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.frontend.save.LARGEST", 1 << 12)
-    report, written = narrowed(projections(), tmp_path / "q.onnx", to="int4", tolerance=1e-5)
+    report, written = narrowed(projections(), tmp_path / "q.onnx", to="int4", tolerance=1e-5, **QUICK)
     assert len(list(tmp_path.iterdir())) == 2
     assert report.sizes is not None
     assert report.sizes.after == sum(path.stat().st_size for path in tmp_path.iterdir())

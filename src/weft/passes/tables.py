@@ -46,9 +46,10 @@ class _Function:
     expression: Scalar
     constants: tuple[Value, ...]
 
-    @property
-    def is_plain(self) -> bool:
-        return self.indices == _plain(_type(self.source).shape or ())
+    def is_plain(self, value: Value) -> bool:
+        """Whether a value that it gives has its elements where the source has them."""
+        shape = _type(self.source).shape or ()
+        return self.indices == _plain(shape) and shape == _type(value).shape
 
 
 def look_up_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
@@ -102,14 +103,14 @@ class _Rewriter:
                 self.floats[result] = near
             self.steps.append(step)
             return
-        if function.is_plain and result not in self.outputs and self.is_identity(function, result):
+        if function.is_plain(result) and result not in self.outputs and self.is_identity(function, result):
             self.same[result] = function.source
             return
         if function.source not in self.joined:
             self.steps.append(self.made(function, result, step))
             self.known[result] = function
             return
-        if not function.is_plain:
+        if not function.is_plain(result):
             self.steps.append(step)
             return
         concat = self.joined[function.source]
@@ -124,7 +125,7 @@ class _Rewriter:
     def move(self, step: Step) -> None:
         """Remember a reshaped or pooled value as a function of bytes that go the same way."""
         function = self.floats.get(step.operands[0])
-        if function is None or not _is_bytes(function.source) or not function.is_plain:
+        if function is None or not _is_bytes(function.source) or not function.is_plain(step.operands[0]):
             return
         if isinstance(step.primitive, Pool) and not self.is_monotone(function):
             return
