@@ -1,8 +1,8 @@
 """The stage that narrows products: where a target may round operands to bfloat16, those with constant weights do it.
 
 The other operand is rounded by a map of its own, which the stages after this one join with what makes it; the weights
-are rounded when they are packed. What a product gives stays float32. Products of pictures, whose errors would go through
-all layers, and those that a logarithm is taken of are left as they are.
+are rounded when they are packed. What a product gives stays float32. Products of pictures, whose errors go through all
+layers, and those that a logarithm is taken of are left as they are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from weft.fuse.winograd import best_share
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.groups import FusedProgram
-from weft.ir.program import Concat, Contract, Convolve, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import Apply, Index, Load, walk
+from weft.ir.program import Concat, Contract, Convolve, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.scalar import Apply, Index, Load, loads, walk
 from weft.ir.target import Target, VectorTarget
 from weft.ir.types import Shape, TensorType
 
 _LEAST_SUMS = 16  # products that are summed up, or the work of rounding is no small part of it
 _LEAST_COLUMNS = 16  # products of each element that is rounded
 _LEAST_FLOPS = 100_000  # of a product that is worth another launch
-_LOGARITHMS = ("log", "log1p")
+_LOGARITHMS = frozenset(("log", "log1p"))
+_PRODUCTS_BEFORE = 2  # that may lie between a product and a logarithm
 _PLAIN_SHARE = 0.5  # of the time that products of float32 take
 
 
@@ -61,18 +62,23 @@ class _Narrowing:
         return replace(self.before, steps=tuple(self.steps))
 
     def is_delicate(self, value: Value) -> bool:
-        """Whether a logarithm is taken of a value, which makes small differences of small numbers large ones."""
-        seen, pending = {value}, [value]
+        """Whether a logarithm is taken of a value, or of a few products and sums of it, as in a spectrogram.
+
+        That makes small differences of small numbers large ones; sums of exponentials are not small.
+        """
+        seen, pending = {value}, [(value, _PRODUCTS_BEFORE)]
         while pending:
-            for step in self.readers.get(pending.pop(), ()):
-                if step is None or not isinstance(step.primitive, (Map, Reshape, Concat)):
+            found, products = pending.pop()
+            for step in self.readers.get(found, ()):
+                if step is None or not isinstance(step.primitive, (Map, Reshape, Concat, Contract, Reduce)):
                     continue
-                if isinstance(step.primitive, Map):
-                    nodes = walk(step.primitive.expression)
-                    if any(isinstance(node, Apply) and node.function in _LOGARITHMS for node in nodes):
-                        return True
-                pending += [result for result in step.results if result not in seen]
-                seen.update(step.results)
+                left = products - isinstance(step.primitive, Contract)
+                taken = _functions_of(step, found)
+                if taken & _LOGARITHMS:
+                    return True
+                if left >= 0 and "exp" not in taken:
+                    pending += [(result, left) for result in step.results if result not in seen]
+                    seen.update(step.results)
         return False
 
     def round(self, value: Value, origin: str) -> Value:
@@ -91,6 +97,19 @@ class _Narrowing:
             self.steps.append(step)
             self.rounded[value] = result
         return self.rounded[value]
+
+
+def _functions_of(step: Step, value: Value) -> set[str]:
+    """The functions that a map applies to what it reads of a value."""
+    if not isinstance(step.primitive, Map):
+        return set()
+    own = {number for number, operand in enumerate(step.operands) if operand == value}
+    wanted = _LOGARITHMS | {"exp"}
+    return {
+        node.function
+        for node in walk(step.primitive.expression)
+        if isinstance(node, Apply) and node.function in wanted and any(load.operand in own for load in loads(node))
+    }
 
 
 def rounded_operand(step: Step, constants: Mapping[Value, Any], target: VectorTarget) -> Value | None:

@@ -125,6 +125,8 @@ def test_pictures_and_what_becomes_a_logarithm_stay() -> None:
     found, wanted, narrowed = both(source, {"x": x})
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert narrowed == 0
+    source.graph.node[-1].CopyFrom(helper.make_node("LogSoftmax", ["p"], ["y"]))
+    assert both(source, {"x": x})[2] == 1  # of a sum of exponentials
 
 
 @pytest.mark.parametrize("keys", [5, 64, 301])
