@@ -217,6 +217,11 @@ class PendingTask(Generic[Made]):
         finally:
             self._undone.release()
 
+    def give_up(self) -> None:
+        """Have nobody wait for it, who would wait for ever."""
+        self._failed = RuntimeError("it was given up")
+        self._undone.release()
+
     @property
     def is_done(self) -> bool:
         return bool(self._made) or self._failed is not None

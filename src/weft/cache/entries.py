@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread, current_thread
@@ -68,13 +68,18 @@ def await_writing(place: Place | None = None) -> None:
             thread.join()
 
 
+if hasattr(os, "register_at_fork"):  # in a child, nobody would go on
+    os.register_at_fork(before=await_writing)
+
+
 def _finish_writing(place: Place, begun: UnfinishedEntry, objects: Sequence[bytes]) -> None:
     """Complete an entry when its code is there, without anybody waiting for it."""
 
     def finish() -> None:
         try:
-            with suppress(WeftError, MemoryError):  # which whoever runs the code hears of
-                begun.finish(objects)
+            begun.finish(objects)
+        except (WeftError, MemoryError):  # which whoever runs the code hears of; who loads it again, compiles it again
+            _LOADED.pop(place, None)
         finally:
             _WRITING.pop(place, None)
 
@@ -160,8 +165,9 @@ class CacheEntry:
         value = serialization.restore(saved.structure, begun.arrays)
         place = (self._cache.folder, key)
         self._cache.put_about(key, file=self._content.file, device=self._device)
+        loaded = self._loaded(place, value, objects)
         _finish_writing(place, begun, objects)
-        return self._loaded(place, value, objects)
+        return loaded
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from types import TracebackType
+from weakref import WeakSet
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.machine import Machine, host
@@ -79,6 +81,20 @@ class PendingObject:
         return self.task.result()
 
 
+_PENDING: WeakSet[PendingObject] = WeakSet()
+
+
+def _await_pending() -> None:
+    """Before a fork: in the child, what helpers were in the middle of would stay so."""
+    for pending in list(_PENDING):
+        with suppress(BaseException):  # which whoever runs the code hears of
+            pending.task.result()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_await_pending)
+
+
 class KernelCompiler:
     """Helpers that compile kernels (`with`). The end of the block waits for nothing; an exception drops what waits."""
 
@@ -102,6 +118,7 @@ class KernelCompiler:
         text = llvm_text([kernel], VECTOR_LANES)
         keep = None if cache is None or not self._keeps else lambda code: cache.put(key, code)
         pending = PendingObject(text, self._machine, keep)
+        _PENDING.add(pending)
         with self._lock:
             self._count += 1
             heappush(self._waiting, (-len(text), self._count, pending.task))
@@ -123,7 +140,9 @@ class KernelCompiler:
             self._team.end()
             return
         with self._lock:
-            self._waiting.clear()
+            given_up, self._waiting = self._waiting, []
+        for *_, task in given_up:
+            task.give_up()
         self._team.__exit__(kind, error, at)
 
 
