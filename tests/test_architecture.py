@@ -44,6 +44,7 @@ MAY_READ_A_CLOCK = {
     "cache/test_code.py": "files with dates in the past",
     "cache/test_kept_models.py": "files with dates in the past",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
+    "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the
@@ -52,6 +53,7 @@ against hangs are minutes long."""
 SHORTEST_WATCHDOG = 60  # seconds
 MAY_HAVE_NO_PATIENCE = {
     "compat/test_conformance.py": "of a worker that hangs on purpose",
+    "runtime/test_interrupts.py": "of runs that are to be ended",
 }
 
 
