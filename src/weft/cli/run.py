@@ -161,7 +161,7 @@ def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _dtype_name(array: np.ndarray[Any, Any]) -> str:
-    return from_numpy(array.dtype).value
+    return str(from_numpy(array.dtype))
 
 
 def _print(record: dict[str, Any], given: Sequence[Given], assumed: Mapping[str, int]) -> None:

@@ -45,7 +45,7 @@ def looked_up(builder: Builder, places: Value, table: list[float]) -> Value:
         parts.append(builder.call(function, [numbers, _pick(builder, places, own)]))
     while len(parts) > 1:
         parts = [_join(builder, parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
-    return parts[0] if parts[0].type.count == lanes else _pick(builder, parts[0], list(range(lanes)))
+    return parts[0] if lanes % 16 == 0 else _pick(builder, parts[0], list(range(lanes)))
 
 
 def _in_parts(builder: Builder, instruction: _Instruction, left: Value, right: Value, total: Value) -> Value:
@@ -63,7 +63,7 @@ def _in_parts(builder: Builder, instruction: _Instruction, left: Value, right: V
         parts.append(instruction(builder, *(_pick(builder, v, places) for v in (left, right, total))))
     while len(parts) > 1:
         parts = [_join(builder, parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
-    return parts[0] if parts[0].type.count == lanes else _pick(builder, parts[0], list(range(lanes)))
+    return parts[0] if lanes % 16 == 0 else _pick(builder, parts[0], list(range(lanes)))
 
 
 def _byte_products(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:

@@ -343,7 +343,7 @@ class Emitter:
         if call.function == "half_bits":
             return self.half(call, self.lanes.half_bits(self, *values))
         if call.function in ("code4", "code2"):
-            return self.lanes.number_of_code(self, *values, int(call.function[-1]))
+            return self.lanes.number_of_code(self, values[0], int(call.function[-1]))
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
 
     def half(self, call: Call, bits: Value) -> Value:

@@ -48,9 +48,7 @@ class KernelBuilder:
         self.name = name
         self._parameters: dict[str, Dim] = {}
         self._sizes: dict[Dim, Dim] = {}
-        self._named: dict[
-            str, tuple[str, Dim, Dim]
-        ] = {}  # by hint: name, value, how it is seen
+        self._named: dict[str, tuple[str, Dim, Dim]] = {}  # by hint: name, value, how it is seen
         self._seen: dict[Dim, Dim] = {}  # index arithmetic with parameters in place of symbols
         self._inputs: list[tuple[Buffer, Reference]] = []
         self._outputs: list[tuple[Buffer, Reference]] = []

@@ -453,9 +453,7 @@ class ProductBuilder:
         vectors: list[Register] = []
         for column in range(shape.width):
             place = right + column * self.lanes + lane(self.lanes)
-            defined, vector = self.builder.keep(
-                "b", factor(product.words, fetch(panels, place, mask=mask), self.type)
-            )
+            defined, vector = self.builder.keep("b", factor(product.words, fetch(panels, place, mask=mask), self.type))
             statements.append(defined)
             vectors.append(vector)
         for number, row in enumerate(rows):
