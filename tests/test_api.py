@@ -423,7 +423,6 @@ def test_devices() -> None:
         ({"threads": 1.5}, "threads must be a positive number"),
         ({"threads": True}, "threads must be a positive number"),
         ({"precision": "worst"}, "'worst' is not available"),
-        ({"precision": "fast", "device": "cpu"}, "'fast' is not available on the CPU yet"),
     ],
 )
 def test_mistaken_options(options: dict[str, Any], said: str) -> None:
