@@ -80,11 +80,11 @@ class ModelFiles:
 
     def external_names(self, locations: Sequence[str]) -> list[str]:
         """The names of the contents of files beside the model; a WeftError where one cannot be read."""
-        from weft.frontend.storage import open_external
-
         with self._lock:
             for location in locations:
                 if location not in self._external:
+                    from weft.frontend.storage import open_external
+
                     file = open_external(self.opened, location)
                     self._external[location] = file_digest(file, Path(file.name), self._records)
             return [self._external[location] for location in locations]
