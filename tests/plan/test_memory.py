@@ -190,7 +190,7 @@ import resource, sys
 import numpy as np
 import weft, weft.loading
 if len(sys.argv) == 4:
-    import weft.backends.cpu.device
+    import weft.backends.cpu.device, llvmlite.binding
 path, more, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 x = np.zeros((1, 8, 256, 256), np.float32)  # what is the caller's own
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -8,6 +8,7 @@ with one of them shows as a device that is not available.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -101,8 +102,10 @@ def _together(name: str) -> Device:
 
 def automatic() -> Iterator[Device]:
     """What "auto" may choose, best first."""
-    for backend in _built_in():
-        yield from backend.automatic()
+    for kind in _BUILT_IN:
+        with _libraries(kind):
+            found = list(_load_built_in(kind).automatic())
+        yield from found
 
 
 def _find(name: str) -> Device | None:
@@ -111,7 +114,8 @@ def _find(name: str) -> Device | None:
     if colon and not wanted:
         return None
     if kind in _BUILT_IN:
-        return _load_built_in(kind).find(wanted)
+        with _libraries(kind):
+            return _load_built_in(kind).find(wanted)
     entry = next((entry for entry in _entries() if entry.name == kind), None)
     return None if entry is None else _find_foreign(entry, wanted)
 
@@ -122,12 +126,21 @@ def _built_in() -> Iterator[Backend]:
 
 @cache
 def _load_built_in(kind: str) -> Backend:
-    try:
+    with _libraries(kind):
         backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
-    except (ImportError, OSError, MemoryError) as error:  # of a library that it needs
+    return backend
+
+
+@contextmanager
+def _libraries(kind: str) -> Iterator[None]:
+    """Where libraries of a device may be imported."""
+    try:
+        yield
+    except WeftError:
+        raise
+    except (ImportError, OSError, MemoryError) as error:
         check_memory_to_import()
         raise DeviceError(f"device {kind!r} is not available: {error}", hint="see weft.devices()") from error
-    return backend
 
 
 # -- devices of other packages ---------------------------------------------------------------------------------------
