@@ -36,7 +36,7 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._cancelled = False
-        self._watches: set[Watch] = set()
+        self._watches: set[RunWatch] = set()
         self._lock = reentrant_lock()  # a signal's handler may cancel what its own thread is about to run
 
     @property
@@ -50,13 +50,13 @@ class Cancellation:
             for watch in self._watches:
                 watch.news.put(_CANCELLED)
 
-    def _join(self, watch: Watch) -> None:
+    def _join(self, watch: RunWatch) -> None:
         with self._lock:
             self._watches.add(watch)
             if self._cancelled:
                 watch.news.put(_CANCELLED)
 
-    def _leave(self, watch: Watch) -> None:
+    def _leave(self, watch: RunWatch) -> None:
         with self._lock:
             self._watches.discard(watch)
 
@@ -64,7 +64,7 @@ class Cancellation:
         return f"<weft.Cancellation: {'cancelled' if self._cancelled else 'not cancelled'}>"
 
 
-class Watch:
+class RunWatch:
     """What a helper and whoever waits for it share."""
 
     __slots__ = ("ended", "news", "place")
@@ -83,13 +83,13 @@ _DONE, _CANCELLED = "done", "cancelled"
 
 
 class _Present(threading.local):
-    watch: Watch | None = None
+    watch: RunWatch | None = None
 
 
 _present = _Present()
 
 
-def present() -> Watch | None:
+def present() -> RunWatch | None:
     """The watch that this thread works under, if any."""
     return _present.watch
 
@@ -113,14 +113,14 @@ def apart(function: Callable[..., Made], *arguments: Any) -> Made:
     """
     if _present.watch is not None or threading.get_ident() != threading.main_thread().ident:
         return function(*arguments)
-    return _await(Watch(), function, arguments, None, None)
+    return _await(RunWatch(), function, arguments, None, None)
 
 
 def watched(
     function: Callable[..., Made], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
 ) -> Made:
     """What a function returns, in so many seconds at most, and unless it is cancelled."""
-    watch = Watch()
+    watch = RunWatch()
     if cancel is None:
         return _await(watch, function, arguments, timeout, None)
     cancel._join(watch)
@@ -131,7 +131,7 @@ def watched(
 
 
 def _await(
-    watch: Watch,
+    watch: RunWatch,
     function: Callable[..., Made],
     arguments: tuple[Any, ...],
     timeout: float | None,
@@ -166,12 +166,12 @@ def _await_end(task: _HelpersTask) -> None:
             return
 
 
-def _late(watch: Watch, timeout: float) -> RunTimeoutError:
+def _late(watch: RunWatch, timeout: float) -> RunTimeoutError:
     hint = "allow more time with timeout=; `weft profile` tells where it goes"
     return RunTimeoutError(f"the run was not done after {timeout:g} s; it was {watch.where()}", hint=hint)
 
 
-def _cancelled(watch: Watch, taken: float) -> RunCancelledError:
+def _cancelled(watch: RunWatch, taken: float) -> RunCancelledError:
     return RunCancelledError(f"the run was cancelled after {taken:.3g} s; it was {watch.where()}")
 
 
@@ -183,7 +183,7 @@ class _HelpersTask:
 
     __slots__ = ("_arguments", "_failed", "_function", "_made", "done", "watch")
 
-    def __init__(self, watch: Watch, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, watch: RunWatch, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.watch = watch
         self._function = function
         self._arguments = arguments

@@ -36,7 +36,7 @@ class OutputError:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class FileSizes:
     """Bytes of a model's files, and of its weights."""
 
     before: int

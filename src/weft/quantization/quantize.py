@@ -20,7 +20,7 @@ from weft.quantization.editing import MICROSOFT, STANDARD, with_shown_outputs
 from weft.quantization.halves import ALL_IN_BFLOAT16, BFLOAT16
 from weft.quantization.integers import PER_CHANNEL
 from weft.quantization.layers import quantised_node, weight_operands
-from weft.quantization.measure import OutputError, Sizes, Times, file_bytes, output_errors, run_times, value_errors
+from weft.quantization.measure import FileSizes, OutputError, Times, file_bytes, output_errors, run_times, value_errors
 from weft.quantization.narrowing import Blocks, HalfWeights, Halves, Integers, Narrowing, matching
 from weft.quantization.opsets import newest_version, upgraded
 from weft.quantization.options import BF16, FULL_FORM, INT4, INT8, STANDARD_FORM, WEIGHTS_FORM, QuantizeOptions
@@ -71,7 +71,7 @@ class QuantizationReport:
     opset: int
     layers: tuple[LayerReport, ...]
     outputs: tuple[OutputError, ...]
-    sizes: Sizes | None
+    sizes: FileSizes | None
     times: Times | None
 
     @property
@@ -142,7 +142,7 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
         version,
         choice.layers(inside),
         outputs,
-        Sizes(before_bytes, file_bytes(path, external)),
+        FileSizes(before_bytes, file_bytes(path, external)),
         times,
     )
 

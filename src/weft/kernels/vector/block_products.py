@@ -35,7 +35,7 @@ CHAINS = 2  # of the sums of a block
 
 
 @dataclass(frozen=True, slots=True)
-class BlockForm:
+class BlockPacking:
     """How weights lie in a packed operand."""
 
     bits: int
@@ -67,7 +67,7 @@ def block_product_work(
 
     Operands are left, the weights' numbers (which are not read), then those of the epilogue.
     """
-    form = BlockForm(weights.bits, weights.block * weights.bits // WORD_BITS, weights.zero is not None)
+    form = BlockPacking(weights.bits, weights.block * weights.bits // WORD_BITS, weights.zero is not None)
     panels = Panels(weights.columns, lanes_for(target, DType.float32, weights.columns), 1)
     each, step = form.header + form.words, panels.step
     rows = tuple(LoopAxis(left.size(label), left.stride(label), axis=output.index(label)) for label in left.labels[:-1])
@@ -97,7 +97,7 @@ def block_product_work(
     return Work((launch.rebound(references),), constants=(packing,))
 
 
-def packed_rows(weights: BlockWeights, form: BlockForm, constants: Sequence[Array]) -> Array:
+def packed_rows(weights: BlockWeights, form: BlockPacking, constants: Sequence[Array]) -> Array:
     """[rows, columns] of int32: for each block its scales, its zero points less half of the range, and its words."""
     words, scales, zeros = block_arrays(weights, constants)  # [columns, words], [columns, blocks] twice
     columns, blocks = scales.shape
@@ -109,13 +109,13 @@ def packed_rows(weights: BlockWeights, form: BlockForm, constants: Sequence[Arra
 
 
 @memoized
-def block_kernel(product: TiledProduct, form: BlockForm, target: VectorTarget) -> Launch:
+def block_kernel(product: TiledProduct, form: BlockPacking, target: VectorTarget) -> Launch:
     """Operands as those of `product_kernel`."""
     return _Builder(product, form, target).launch()
 
 
 class _Builder(ProductBuilder):
-    def __init__(self, product: TiledProduct, form: BlockForm, target: VectorTarget) -> None:
+    def __init__(self, product: TiledProduct, form: BlockPacking, target: VectorTarget) -> None:
         self.form = form
         super().__init__("unpack", product, target)
 
