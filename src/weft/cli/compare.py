@@ -14,6 +14,7 @@ from weft.cli.inputs import Given
 from weft.compat.onnxruntime_values import PEER, InOnnxruntime
 from weft.errors import InputError
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.narrowed import NarrowedProduct
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
 from weft.opset.lower import untraced
@@ -22,7 +23,6 @@ from weft.report.contenders import Contender, InFloat64, OnDevice
 from weft.report.deviation import Difference
 from weft.report.layers import layers
 from weft.runtime.device_report import rounding_text
-from weft.runtime.explain import NarrowedProduct
 from weft.runtime.options import NARROW, PRECISIONS, LoadOptions
 from weft.runtime.policy import route
 from weft.runtime.progress import stages

@@ -20,7 +20,8 @@ from weft.cli.inputs import Given
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType, from_numpy
 from weft.runtime.device_report import rounding_text
-from weft.runtime.explain import HostStep, NarrowedProduct
+from weft.ir.narrowed import NarrowedProduct
+from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
 
 SHOWN_VALUES = 5

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.ir import dims
 from weft.ir.dims import Dim
+from weft.ir.narrowed import NarrowedProduct, narrowed_in
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
 from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
@@ -50,7 +51,7 @@ class CompiledProgram:
     """Sections whose kernels have names of their own, under which the objects hold their code.
 
     `constants` are those that the sections read as they are, or that are outputs. Without slots it can be referred to
-    weakly, so that all who load a model in a process share one.
+    weakly, so that all who load a model in a process share one. `narrowed` are the products that round their operands.
     """
 
     inputs: tuple[Value, ...]
@@ -59,6 +60,7 @@ class CompiledProgram:
     constants: Mapping[Value, Any]
     sections: tuple[Section, ...]
     objects: Sequence[bytes]
+    narrowed: tuple[NarrowedProduct, ...] = ()
 
 
 def settled(program: CompiledProgram) -> CompiledProgram:
@@ -69,7 +71,10 @@ def settled(program: CompiledProgram) -> CompiledProgram:
 def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]) -> CompiledProgram:
     """What a run needs of a program, once its sections have their code."""
     constants = _read_constants(program, sections)
-    return CompiledProgram(program.inputs, program.outputs, program.guards, constants, _lean(sections), objects)
+    narrowed = tuple(narrowed_in(sections))
+    return CompiledProgram(
+        program.inputs, program.outputs, program.guards, constants, _lean(sections), objects, narrowed
+    )
 
 
 def _read_constants(program: TensorProgram, sections: tuple[Section, ...]) -> dict[Value, Any]:

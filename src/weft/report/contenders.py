@@ -16,11 +16,11 @@ from weft.backends.reference.wide import WideInterpreter, exact
 from weft.compiler import Pipeline
 from weft.errors import WeftError
 from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
+from weft.ir.narrowed import NarrowedProduct
 from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
 from weft.records import dataclass
 from weft.report.isolation import alone, isolated
-from weft.runtime.explain import NarrowedProduct
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import Stages

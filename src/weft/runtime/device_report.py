@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram, PlacementRecord
+from weft.ir.narrowed import NarrowedProduct
 from weft.ir.work import count_launches
 from weft.records import dataclass
 from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
 from weft.runtime.deployment import Deployment
-from weft.runtime.explain import HostStep, NarrowedProduct
+from weft.runtime.explain import HostStep
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import Route, Setting
 from weft.runtime.session import Session

@@ -26,12 +26,13 @@ from weft.threads import lock
 
 if TYPE_CHECKING:
     from weft.ir.graph import OnnxModel
+    from weft.ir.narrowed import NarrowedProduct
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
     from weft.plan.program import ProgramPlan
     from weft.runtime.deployment import Deployment
     from weft.runtime.device_report import DeviceReport
-    from weft.runtime.explain import HostStep, NarrowedProduct
+    from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
     from weft.runtime.weights import Weights

@@ -32,10 +32,11 @@ from weft.threads import lock
 if TYPE_CHECKING:
     from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
     from weft.ir.graph import OnnxModel
+    from weft.ir.narrowed import NarrowedProduct
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
     from weft.plan.program import ProgramPlan
-    from weft.runtime.explain import HostStep, NarrowedProduct
+    from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
 
