@@ -10,8 +10,12 @@ import onnx
 import pytest
 from onnx import helper
 from opset.oracle import check, random_array
+from peers import onnxruntime_run
 
 import weft
+from weft.cost.expressions import divides
+from weft.fuse.inline import inline_maps
+from weft.ir.scalar import Index, walk
 
 X = random_array(1, (1, 2, 5, 7))
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -137,3 +141,39 @@ def test_sizes_stay_symbolic() -> None:
     model = weft.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10))
     assert [str(size) for size in model.outputs[0].shape] == ["n", "3", "2*h", "(7*w) // 10"]
     assert model.run({"x": np.zeros((2, 3, 4, 10), np.float32)})["y"].shape == (2, 3, 8, 7)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("size", [(9, 40), (50, 20), (1, 1), (37, 61)])
+def test_open_sizes_like_onnxruntime(mode: str, size: tuple[int, int]) -> None:
+    x = random_array(5, (2, 3, *size))
+    graph = helper.make_graph(
+        [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode)],
+        "resize",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "c", "h", "w"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(ints(2, 3, 23, 37), "sizes")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+    (expected,) = onnxruntime_run(model, {"x": x})
+    found = weft.load(model, device="cpu").run({"x": x})
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_places_of_open_sizes_are_found_once(mode: str) -> None:
+    """Coordinates divide by sizes: that is done for each row and column, not for each element."""
+    graph = helper.make_graph(
+        [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode)],
+        "resize",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, "h", "w"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(ints(1, 3, 23, 37), "sizes")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+    program = inline_maps(weft.load(model, device="reference").program)
+    pictures = [step for step in program.steps if len(step.results[0].type.shape) == 4]
+    assert pictures
+    for step in pictures:
+        nodes = walk(step.primitive.expression)
+        assert not any(divides(node.value) for node in nodes if isinstance(node, Index))

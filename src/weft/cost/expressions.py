@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weft.ir import dims
+from weft.ir.dims import Compound, Dim
 from weft.ir.kernel import Statement
 from weft.ir.scalar import Apply, Index, Load, Scalar, walk
 
@@ -26,6 +28,12 @@ def _cost_of_node(node: Scalar) -> int:
 def weight_of(expression: Scalar) -> int:
     """The work of one element, where a few instructions count as nothing beside the memory that they use."""
     return 1 + cost(expression) // 16
+
+
+def divides(place: Dim) -> bool:
+    """Whether a place takes divisions that are no shifts, which cost more than to look it up."""
+    compounds = [atom for atom in dims.atoms(place) if isinstance(atom, Compound) and atom.operation in ("//", "%")]
+    return any(not isinstance(atom.right, int) or atom.right & (atom.right - 1) != 0 for atom in compounds)
 
 
 _COSTS = {

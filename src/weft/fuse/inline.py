@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from weft.cost.expressions import divides
 from weft.fuse.channel_order import read_in_place
 from weft.fuse.quantized import kept_bytes
 from weft.ir import dims
@@ -103,6 +104,8 @@ def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
     checks = any(load.checked for load in inner.loads)
     if checks and len(_shape(inner.step.results[0])) < len(_shape(outer.step.results[0])):
         return False  # faults of the data are told once, not by each of many readers
+    if _is_table(inner) and len(_shape(inner.step.results[0])) < len(_shape(outer.step.results[0])):
+        return False
     position = outer.step.operands.index(inner.step.results[0])
     shape = _shape(inner.step.results[0])
     own = [load for load in outer.loads if load.operand == position]
@@ -115,6 +118,14 @@ def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
         return True
     same_size = dims.product(_shape(outer.step.results[0])) == dims.product(shape)
     return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
+
+
+def _is_table(inner: _Known) -> bool:
+    """Whether the map is made of its indices alone, by divisions."""
+    if inner.loads:
+        return False
+    indices = [node.value for node in walk(inner.expression) if isinstance(node, Index)]
+    return inner.is_costly or any(map(divides, indices))
 
 
 def _is_worth_storing(inner: _Known, outer: _Known) -> bool:

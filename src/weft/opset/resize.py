@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -328,13 +329,21 @@ def _resize_nearest(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Ten
     for line in lines:
         shape[line.axis] = line.wanted
 
+    def place(line: Line, position: Element) -> Element:
+        nearest = ROUNDINGS[sampling.nearest](line, _coordinate(line, sampling, position))
+        return clamp(nearest, 0, line.size - 1)  # type: ignore[no-any-return]
+
+    tables = {line.axis: _table(line, partial(place, line)) for line in lines if _divides(line, sampling)}
+
     def element(*i: Element) -> Element:
         positions: list[Element] = list(i)
-        coordinates = [_coordinate(line, sampling, i[line.axis]) for line in lines]
-        for line, coordinate in zip(lines, coordinates):
-            nearest = ROUNDINGS[sampling.nearest](line, coordinate)
-            positions[line.axis] = clamp(nearest, 0, line.size - 1)
+        for line in lines:
+            table = tables.get(line.axis)
+            positions[line.axis] = place(line, i[line.axis]) if table is None else table.at(i[line.axis])
         found = x.at(*positions)
+        if sampling.transformation != "tf_crop_and_resize":
+            return found
+        coordinates = [_coordinate(line, sampling, i[line.axis]) for line in lines]
         for line, coordinate in zip(lines, coordinates):
             found = _extrapolated(found, line, coordinate, sampling)
         return found
@@ -361,23 +370,54 @@ def _extrapolated(found: Element, line: Line, coordinate: Any, sampling: Samplin
 
 def _resize_axis(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
     """Two or four neighbours, weighted."""
-    axis = line.axis
+    axis, count = line.axis, 2 if sampling.mode == "linear" else 4
     shape = (*x.shape[:axis], line.wanted, *x.shape[axis + 1 :])
 
-    def element(*i: Element) -> Element:
-        coordinate = _coordinate(line, sampling, i[axis])
+    def place(number: int, position: Element) -> Element:
+        first = _down(_coordinate(line, sampling, position))
+        return clamp(first + (number - count // 2 + 1), 0, line.size - 1)  # type: ignore[no-any-return]
+
+    def weigh(position: Element) -> list[Element]:
+        coordinate = _coordinate(line, sampling, position)
         first, part = _down(coordinate), _fraction(coordinate, x.dtype)
         weights = linear_weights(part) if sampling.mode == "linear" else cubic_weights(part, sampling.cubic)
-        places = [first + (number - len(weights) // 2 + 1) for number in range(len(weights))]
-        if sampling.exclude_outside:
-            weights = [where(_is_inside(place, line.size), weight, 0.0) for place, weight in zip(places, weights)]
-            total = sum(weights[1:], weights[0])
-            weights = [weight / total for weight in weights]
-        loads = [x.at(*i[:axis], clamp(place, 0, line.size - 1), *i[axis + 1 :]) for place in places]
-        terms = [load * weight for load, weight in zip(loads, weights)]
-        return _extrapolated(sum(terms[1:], terms[0]), line, coordinate, sampling)
+        if not sampling.exclude_outside:
+            return weights
+        places = [first + (number - count // 2 + 1) for number in range(count)]
+        weights = [where(_is_inside(place, line.size), weight, 0.0) for place, weight in zip(places, weights)]
+        total = sum(weights[1:], weights[0])
+        return [weight / total for weight in weights]
 
-    return build(shape, element)
+    def sample(i: Sequence[Element], places: Sequence[Element], weights: Sequence[Element]) -> Element:
+        loads = [x.at(*i[:axis], place, *i[axis + 1 :]) for place in places]
+        terms = [load * weight for load, weight in zip(loads, weights)]
+        found = sum(terms[1:], terms[0])
+        if sampling.transformation != "tf_crop_and_resize":
+            return found  # type: ignore[no-any-return]
+        return _extrapolated(found, line, _coordinate(line, sampling, i[axis]), sampling)
+
+    if not _divides(line, sampling):
+        return build(shape, lambda *i: sample(i, [place(number, i[axis]) for number in range(count)], weigh(i[axis])))
+    places = [_table(line, partial(place, number)) for number in range(count)]
+    if sampling.mode == "linear" and not sampling.exclude_outside:
+        parts = build((line.wanted,), lambda i: _fraction(_coordinate(line, sampling, i), x.dtype))
+        return build(shape, lambda *i: sample(i, [t.at(i[axis]) for t in places], linear_weights(parts.at(i[axis]))))
+    weights = [build((line.wanted,), lambda i, number=number: weigh(i)[number]) for number in range(count)]
+    return build(shape, lambda *i: sample(i, *([t.at(i[axis]) for t in tables] for tables in (places, weights))))
+
+
+def _table(line: Line, place: Callable[[Element], Element]) -> Tensor:
+    """The places of a line's samples, found once for all of its readers."""
+    narrow = dims.is_at_least(2**31 - 1, line.size)
+    return build((line.wanted,), lambda i: cast(place(i), DType.int32 if narrow else DType.int64))
+
+
+def _divides(line: Line, sampling: Sampling) -> bool:
+    """Whether coordinates take divisions that are no shifts: better looked up than computed by all elements."""
+    if not line.exact:
+        return True
+    divisor = _coordinate(line, sampling, index(0)).denominator
+    return not isinstance(divisor, int) or divisor & (divisor - 1) != 0
 
 
 def _fraction(coordinate: Any, dtype: DType) -> Element:

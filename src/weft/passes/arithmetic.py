@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.expressions import divides
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.dtypes import DType
@@ -38,7 +39,8 @@ def simplify_arithmetic(program: TensorProgram, evaluator: Evaluator) -> TensorP
             expression = simplifier.copy(step.primitive.expression)
             if expression is not step.primitive.expression:
                 step = compact(replace(step, primitive=Map(expression)))
-            if isinstance(expression, Literal) or _dim(expression) is not None:
+            dim = _dim(expression)
+            if isinstance(expression, Literal) or (dim is not None and not divides(dim)):
                 plain[step.results[0]] = expression
         steps.append(step)
     return replace(program, steps=tuple(steps))
