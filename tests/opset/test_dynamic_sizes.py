@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from peers import onnxruntime_run
 
 import weft
+from weft.compiler import Pipeline
 
 RNG = np.random.default_rng(7)
 
@@ -170,6 +171,45 @@ def test_nonzero() -> None:
     loaded = weft.load(built)
     for x in (np.float32([[0, 1], [2, 0]]), np.zeros((3, 3), np.float32), random(4, 5)):
         compare(built, loaded, x)
+
+
+def detector(*, allowzero: int = 0) -> onnx.ModelProto:
+    """The rows of x whose first number is positive, scaled, then chosen among: as detectors treat what they found."""
+    constants = {"none": 0, "axis": [1], "firsts": [3], "start": [0], "long": [-1]}
+    return model(
+        [node("Gather", ["x", "none"], ["scores"], axis=1), node("Relu", ["scores"], ["kept"]),
+         node("NonZero", ["kept"], ["places"]), node("Transpose", ["places"], ["rows"]),
+         node("GatherND", ["x", "rows"], ["found"]), node("Shape", ["found"], ["shape"]),
+         node("Mul", ["found", "found"], ["square"]),
+         node("Reshape", ["square", "shape"], ["boxes"], allowzero=allowzero),
+         node("GatherND", ["scores", "rows"], ["best"]), node("NonZero", ["best"], ["order"]),
+         node("Slice", ["order", "start", "firsts", "axis"], ["first"]),
+         node("Reshape", ["first", "long"], ["chosen"]), node("Gather", ["boxes", "chosen"], ["y"], axis=0)],
+        [value("x", ["n", 4])],
+        [value("y", None), value("boxes", None)],
+        [tensor(name, np.int64(content)) for name, content in constants.items()],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("allowzero", [0, 1])
+def test_nothing_found(device: str, allowzero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program for any shapes serves that too, not one node at a time."""
+    built = detector(allowzero=allowzero)
+    loaded = weft.load(built, device=device)
+    monkeypatch.setattr(Pipeline, "run_eagerly", None)
+    compare(built, loaded, random(6, 4))
+    compare(built, loaded, -np.abs(random(6, 4)))
+    compare(built, loaded, np.abs(random(6, 4)) + 1)
+
+
+def test_nothing_found_node_by_node() -> None:
+    """Indices that are none are never out of range, in a tensor of nothing too."""
+    built = detector()
+    x = -np.abs(random(6, 4))
+    found = weft.load(built, device="reference").session()._compiler.run_eagerly({"x": x}, ("y", "boxes"))
+    for array, wanted in zip(found, onnxruntime_run(built, {"x": x}), strict=True):
+        np.testing.assert_array_equal(array, wanted)
 
 
 def test_reshape_by_data() -> None:

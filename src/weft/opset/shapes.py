@@ -29,15 +29,21 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
             sizes[axis] = x.shape[axis]
     if allowzero and 0 in sizes and not isinstance(x.size, int):
         raise dims.UndecidedError(f"whether {x.size} elements are none")
-    for size in sizes:
-        if not isinstance(size, int):  # a computed 0 or -1 would stand for another size
-            assume_at_least(size, 1, "a size of its own")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
+    for axis, size in enumerate(sizes):
+        if not isinstance(size, int):  # a computed -1, and mostly a 0, would stand for another size
+            means_itself = not unknown and (allowzero or _copies_zero(x.shape[axis : axis + 1], size))
+            assume_at_least(size, 0 if means_itself else 1, "a size of its own")
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:
         others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]
         sizes[unknown[0]] = _inferred(x, others)
     return reshape(x, sizes)
+
+
+def _copies_zero(copied: Sequence[Dim], size: Dim) -> bool:
+    """Whether the dimension that a 0 copies is 0 wherever the size is."""
+    return any(size == own or size == own * dims.floordiv(size, own) for own in copied if not isinstance(own, int))
 
 
 def _inferred(x: Tensor, others: Sequence[Dim]) -> Dim:

@@ -30,12 +30,16 @@ _ARRAY_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 def evaluate_map(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...], sizes: Mapping[str, int]) -> Array:
     """The map's result; it may be a view of an operand, or repeat elements with stride 0."""
+    if 0 in shape:  # nothing is loaded, so that no index is out of range
+        return np.empty(shape, primitive.expression.dtype.numpy)
     result = _Evaluation(operands, shape, sizes).scalar(primitive.expression)
     return np.broadcast_to(result, shape)
 
 
 def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...]) -> Array:
     """The same where operands may hold dims: an object array."""
+    if 0 in shape:
+        return np.empty(shape, object)
     boxed = [operand if operand.dtype == object else operand.astype(object) for operand in operands]
     result = _SymbolicEvaluation(boxed, shape, {}).scalar(primitive.expression)
     return np.broadcast_to(result.astype(object), shape)
@@ -44,6 +48,8 @@ def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tupl
 def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
     """A copy of operand 0 with the updates taken in, in row-major order of the domain."""
     domain = tuple(dims.evaluate(size, sizes) for size in primitive.domain)
+    if 0 in domain:
+        return np.array(operands[0])
     evaluation = _Evaluation(operands, domain, sizes)
     result = np.array(operands[0])
     indices = [np.broadcast_to(evaluation.scalar(index), domain) for index in primitive.indices]
