@@ -1,7 +1,8 @@
 """Ensembles of decision trees: all rows walk down all trees at once.
 
-The trees are one table of nodes. A leaf is a node that leads to itself, so that a walk as long as the deepest tree
-ends at a leaf for every row and tree; what a leaf adds to each target is a row of another table.
+The trees are one table of nodes, each a few words next to each other. A leaf is a node that leads to itself, so that a
+walk as long as the deepest tree ends at a leaf for every row and tree; what a leaf adds to each target is a row of
+another table.
 """
 
 from __future__ import annotations
@@ -11,42 +12,53 @@ from typing import Any
 import numpy as np
 
 from weft.opset.flow import scan
-from weft.opset.functions import cast, equal, is_inf, is_nan, not_equal, where
+from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, where
 from weft.opset.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce
 from weft.opset.ml.domain import as_float, op
 from weft.opset.ml.forest import Forest, from_leaves, from_nodes
 from weft.opset.ml.labels import choose_label, class_labels, place_if
+from weft.opset.ml.packed_forest import CHILDREN, FEATURE, MODE, THRESHOLD, TRACKS_MISSING, pack
 from weft.opset.ml.scores import TRANSFORMS, as_float32, transform_scores, two_sided
 from weft.opset.registry import REQUIRED, require
 
 Array = np.ndarray[Any, Any]
+LEVELS = 4  # of a tree in one expression
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
-def _walk(x: Tensor, forest: Forest) -> Tensor:
-    """[rows, trees]: the leaf that each row reaches in each tree."""
-    features, truths, lies = (constant(a) for a in (forest.features, forest.true, forest.false))
-    thresholds, roots = constant(forest.thresholds, x.dtype), constant(forest.roots)
-    missing = constant(forest.missing) if forest.missing.any() else None
-    modes = constant(forest.modes)
-    kinds = sorted({int(mode) for mode in forest.modes})
+def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
+    """[rows, trees]: where each row ends in each tree, as a place in the nodes that come with it."""
+    packed = pack(forest, x.dtype.numpy)
+    words, count = constant(packed.words), len(forest.roots)
+    kinds = sorted({int(mode) for mode in packed.modes})
+    inside = isinstance(x.shape[1], int) and int(forest.features.max()) < x.shape[1] and int(forest.features.min()) >= 0
+
+    def below(row: Element, node: Element) -> Element:
+        value = x.at(row, words.at(node, FEATURE), checked=not inside)
+        threshold = bitcast(words.at(node, THRESHOLD), x.dtype)
+        holds = _compare(kinds[0], value, threshold)
+        if len(kinds) > 1 or packed.tracks_missing:
+            mode = words.at(node, MODE)
+            for kind in kinds[1:]:
+                holds = where(equal(bit_and(mode, TRACKS_MISSING - 1), kind), _compare(kind, value, threshold), holds)
+            if packed.tracks_missing:
+                holds = holds | (is_nan(value) & (mode >= TRACKS_MISSING))
+        return words.at(node, CHILDREN) + cast(holds, words.dtype)  # type: ignore[no-any-return]
+
+    def descend(row: Element, node: Element, levels: int) -> Element:
+        for _ in range(levels):
+            node = below(row, node)
+        return node
 
     def step(nodes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        def element(row: Element, tree: Element) -> Element:
-            node = nodes.at(row, tree)
-            value, threshold = x.at(row, features.at(node), checked=True), thresholds.at(node)
-            holds = _compare(kinds[0], value, threshold)
-            for kind in kinds[1:]:
-                holds = where(equal(modes.at(node), kind), _compare(kind, value, threshold), holds)
-            if missing is not None:
-                holds = holds | (is_nan(value) & missing.at(node))
-            return where(holds, truths.at(node), lies.at(node))  # type: ignore[no-any-return]
+        return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), LEVELS))], []
 
-        return [build(nodes.shape, element)], []
-
-    start = build((x.shape[0], len(forest.roots)), lambda _, tree: roots.at(tree))
-    final, _ = scan(step, [start], [], forest.depth)
-    return final[0]
+    turns, first = divmod(forest.depth, LEVELS)
+    start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, words.dtype), first))
+    if not turns:
+        return start, packed.origins
+    final, _ = scan(step, [start], [], turns)
+    return final[0], packed.origins
 
 
 def _compare(mode: int, value: Element, threshold: Element) -> Element:
@@ -59,18 +71,16 @@ def _compare(mode: int, value: Element, threshold: Element) -> Element:
             return value >= threshold  # type: ignore[no-any-return]
         case 3:
             return value > threshold  # type: ignore[no-any-return]
-        case 4:
-            return equal(value, threshold)  # type: ignore[no-any-return]
         case _:
-            return not_equal(value, threshold)  # type: ignore[no-any-return]
+            return equal(value, threshold)  # type: ignore[no-any-return]
 
 
 def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
     """[rows, targets]: what the reached leaves add up to, on top of the base values."""
     require(aggregate in AGGREGATES, f"aggregate_function must be one of {', '.join(AGGREGATES)}, not {aggregate!r}")
-    reached = _walk(x, forest)
+    reached, origins = _walk(x, forest)
     absent = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-    weights = constant(np.where(forest.present, forest.weights, absent), x.dtype)
+    weights = constant(np.where(forest.present, forest.weights, absent)[origins], x.dtype)
     shape = (*reached.shape, weights.shape[1])
     parts = build(shape, lambda row, tree, target: weights.at(reached.at(row, tree), target))
     kind = {"MIN": "minimum", "MAX": "maximum"}.get(aggregate, "sum")
