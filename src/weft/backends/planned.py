@@ -89,9 +89,9 @@ class PlannedSection(ABC, Generic[Prepared]):
 
     def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
         """A plan in which tasks run one by one, or in these steps."""
-        return make_plan(self.section, self.constants, sizes, steps, self.alignment, known=self._numbers(sizes))
+        return make_plan(self.section, self.constants, sizes, steps, self.alignment, known=self.numbers(sizes))
 
-    def _numbers(self, sizes: Mapping[str, int]) -> Mapping[Expr, int] | None:
+    def numbers(self, sizes: Mapping[str, int]) -> Mapping[Expr, int] | None:
         """What the section's dims are for given sizes, where it has met so many that they are computed all at once."""
         if self._dims is None and len(self._plans) >= FEW_SIZES:
             self._dims = SectionDims(self.section, sizes)

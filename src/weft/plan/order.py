@@ -41,7 +41,23 @@ class _Graph:
 
 def choose_order(section: NativeSection, sizes: Sizes, given: Callable[[Value], bool]) -> list[int]:
     """Numbers of tasks; values that are `given` lie elsewhere and do not count."""
-    graph = _graph(section, sizes, given)
+    return _chosen(_graph(section, sizes, given))
+
+
+class OrderChoice:
+    """What `choose_order` finds for a section, for size after size. Not for several threads at once."""
+
+    def __init__(self, section: NativeSection, sizes: Sizes, given: Callable[[Value], bool]) -> None:
+        self._graph = _graph(section, sizes, given)
+
+    def choose(self, value_bytes: list[int], workspaces: Sequence[int]) -> list[int]:
+        """The order for these bytes of the tasks' results, one after the other, and of each task's workspaces."""
+        for node, workspace in zip(self._graph.nodes, workspaces):
+            node.workspace = workspace
+        return _chosen(_Graph(self._graph.nodes, value_bytes, self._graph.readers))
+
+
+def _chosen(graph: _Graph) -> list[int]:
     own = list(range(len(graph.nodes)))
     best, least = own, peak_of(graph, own)
     if len(own) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):

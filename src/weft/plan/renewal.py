@@ -71,10 +71,10 @@ def varying_owners(section: NativeSection, names: Collection[str]) -> Owners:
     """The values and workspaces of a section whose bytes depend on some sizes."""
     found: set[Value | tuple[int, int]] = set()
     for number, task in enumerate(section.tasks):
-        found.update(value for value in task.results if _depends(_bytes(value), names))
+        found.update(value for value in task.results if depends(value_bytes(value), names))
         if isinstance(task, Task):
             spaces = enumerate(task.work.workspaces)
-            found.update((number, index) for index, space in spaces if _depends(space.size, names))
+            found.update((number, index) for index, space in spaces if depends(space.size, names))
     return frozenset(found)
 
 
@@ -89,11 +89,11 @@ def find_renewal(
 ) -> Renewal | None:
     """How a plan, made for some sizes with room for what is `roomy`, is renewed; None where it cannot be."""
     storage = section_storage(section, constants, sizes, plan.steps, roomy=roomy)
-    work = _Search(section, storage, Numbers(sizes), frozenset(varying), roomy)
+    work = PlanSearch(section, storage, Numbers(sizes), frozenset(varying), roomy)
     if not work.follow(plan):
         return None
     work.find_conditions()
-    outputs = [_shape(value) for value in section.outputs]
+    outputs = [value_shape(value) for value in section.outputs]
     shown = [size for shape in outputs for size in shape if work.differs(size)]
     numbers = [*work.blocks.values(), *work.parameters.values(), *work.places.values(), *shown]
     if len(numbers) > MOST_VARYING:
@@ -111,7 +111,7 @@ def find_renewal(
     )
 
 
-class _Search:
+class PlanSearch:
     """What of a plan depends on the sizes that vary, and what must hold for it to stay."""
 
     def __init__(
@@ -131,7 +131,7 @@ class _Search:
         self.offsets = self._offsets()
 
     def differs(self, dim: Dim) -> bool:
-        return _depends(dim, self.varying)
+        return depends(dim, self.varying)
 
     # -- what differs ------------------------------------------------------------------------------------------------
 
@@ -170,9 +170,9 @@ class _Search:
     ) -> None:
         if self.differs(launch.blocks):
             if entry.blocks == 0:
-                self._require(launch.blocks, "==", 0)
+                self.require(launch.blocks, "==", 0)
                 return
-            self._require(launch.blocks, ">", 0)
+            self.require(launch.blocks, ">", 0)
             self.blocks[row] = launch.blocks
         if entry.blocks == 0:
             return
@@ -180,7 +180,7 @@ class _Search:
             if self.differs(value):
                 self.parameters[parameter + number] = value
         for number, (reference, buffer) in enumerate(zip(launch.references, entry.buffers)):
-            offset = self._offset(reference, task)
+            offset = self.offset(reference, task)
             if self.differs(offset):
                 self.places[place + number] = buffer.offset - self.number(offset) + offset
 
@@ -194,10 +194,10 @@ class _Search:
         launches = [launch for work in (*works, *task.copies) for launch in work.launches]
         dims_inside = [dim for launch in launches for dim in (launch.blocks, *launch.values)]
         spaces = [space.size for work in works for space in work.workspaces]
-        sizes = [size for value in values for size in _shape(value)]
+        sizes = [size for value in values for size in value_shape(value)]
         return any(map(self.differs, (task.primitive.length, *dims_inside, *spaces, *sizes)))
 
-    def _offset(self, reference: Reference, task: Task) -> Dim:
+    def offset(self, reference: Reference, task: Task) -> Dim:
         """How far the value of a reference lies into the memory that it is a part of."""
         match reference.kind:
             case "operand":
@@ -244,43 +244,46 @@ class _Search:
 
     def find_conditions(self) -> None:
         """That what the plan decided by sizes would be decided again, and all fits where it lies."""
-        values = {value for task in self.section.tasks for value in (*task.operands, *task.results)}
-        for size in {size for value in values for size in _shape(value)}:
-            self._require(size, ">=", 0)
+        self.find_decisions()
         for number, task in enumerate(self.section.tasks):
-            if not isinstance(task, Task):
-                continue
-            for index, space in enumerate(task.work.workspaces):
-                self._require(space.size * space.dtype.numpy.itemsize, "<=", self.room[number, index])
-            if not task.results:
-                continue
-            whole = _bytes(task.results[0])
-            for copy in task.work.copies:
-                self._require_same(copy.pieces, 1)
-                if self.number(copy.pieces) == 1:
-                    size = copy.size * _itemsize(task.results[0])
-                    self._require_same(copy.source, 0)
-                    self._require_same(copy.target, 0)
-                    self._require_same(size, whole)
-                    for value in self._chain(task.operands[copy.operand]):
-                        self._require_same(size, _bytes(value))
-            for operand in task.work.overwritable:
-                for value in self._chain(task.operands[operand]):
-                    self._require_same(_bytes(value), whole)
+            for index, space in enumerate(task.work.workspaces if isinstance(task, Task) else ()):
+                self.require(space.size * space.dtype.numpy.itemsize, "<=", self.room[number, index])
         for piece in self.storage.pieces:
             if isinstance(piece.owner, Value):
-                self._require(_bytes(piece.owner), "<=", self.room[piece.owner])
+                self.require(value_bytes(piece.owner), "<=", self.room[piece.owner])
 
-    def _require_same(self, left: Dim, right: Dim) -> None:
+    def find_decisions(self) -> None:
+        """That values would lie in the memory of the same others, and the same copies be left out."""
+        values = {value for task in self.section.tasks for value in (*task.operands, *task.results)}
+        for size in {size for value in values for size in value_shape(value)}:
+            self.require(size, ">=", 0)
+        for task in self.section.tasks:
+            if not isinstance(task, Task) or not task.results:
+                continue
+            whole = value_bytes(task.results[0])
+            for copy in task.work.copies:
+                self.require_same(copy.pieces, 1)
+                if self.number(copy.pieces) == 1:
+                    size = copy.size * _itemsize(task.results[0])
+                    self.require_same(copy.source, 0)
+                    self.require_same(copy.target, 0)
+                    self.require_same(size, whole)
+                    for value in self._chain(task.operands[copy.operand]):
+                        self.require_same(size, value_bytes(value))
+            for operand in task.work.overwritable:
+                for value in self._chain(task.operands[operand]):
+                    self.require_same(value_bytes(value), whole)
+
+    def require_same(self, left: Dim, right: Dim) -> None:
         """That two numbers are equal if they are now, and different if they are not."""
-        self._require(left, "==" if self.number(left) == self.number(right) else "!=", right)
+        self.require(left, "==" if self.number(left) == self.number(right) else "!=", right)
 
-    def _require(self, left: Dim, relation: str, right: Dim) -> None:
+    def require(self, left: Dim, relation: str, right: Dim) -> None:
         if self.differs(left) or self.differs(right):
             self.conditions.setdefault(f"{left} {relation} {right}", (left, relation, right))
 
 
-def _compiled(work: _Search, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
+def _compiled(work: PlanSearch, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
     """A function of the sizes that vary: numbers, or None where a condition does not hold."""
     names = {name: f"s{number}" for number, name in enumerate(varying)}
 
@@ -326,12 +329,12 @@ def check_renewal(
     verify_plan(section, plan, constants, symbols)
 
 
-def _shape(value: Value) -> tuple[Dim, ...]:
+def value_shape(value: Value) -> tuple[Dim, ...]:
     return value.type.shape or () if isinstance(value.type, TensorType) else ()
 
 
-def _bytes(value: Value) -> Dim:
-    return dims.product(_shape(value)) * _itemsize(value)
+def value_bytes(value: Value) -> Dim:
+    return dims.product(value_shape(value)) * _itemsize(value)
 
 
 def _itemsize(value: Value) -> int:
@@ -339,5 +342,5 @@ def _itemsize(value: Value) -> int:
     return value.type.dtype.numpy.itemsize
 
 
-def _depends(dim: Dim, names: Collection[str]) -> bool:
+def depends(dim: Dim, names: Collection[str]) -> bool:
     return not isinstance(dim, int) and any(symbol.name in names for symbol in dims.symbols(dim))

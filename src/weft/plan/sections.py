@@ -108,6 +108,14 @@ def section_storage(
     return _Planner(constants, Numbers(sizes), alignment, roomy).lay_out(section, given, steps)[0]
 
 
+def storage_choices(
+    section: NativeSection, constants: Mapping[Value, Array], sizes: Mapping[str, int], steps: Sequence[Sequence[int]]
+) -> list[StoragePlan]:
+    """The ways to share memory that `make_plan` tries, of which it takes the first that makes the smallest arena."""
+    given = frozenset((*section.inputs, *section.outputs))
+    return _Planner(constants, Numbers(sizes), ALIGNMENT).choices(section, given, steps)
+
+
 def bytes_with_room(size: int) -> int:
     """What a piece that may grow gets."""
     return size + size // 2 + ALIGNMENT
@@ -190,14 +198,19 @@ class _Planner:
         The answer for the same steps is kept.
         """
         if self.known is None or self.known[0] is not steps:
-            spans, elsewhere = _spans(section, steps), given | self.constants.keys()
-            storage = arrange(section, self.sizes, spans, elsewhere)
-            found = storage, self.place(storage)
-            if len(storage.skipped) > 1:
-                apart = arrange(section, self.sizes, spans, elsewhere, join=False)
-                found = min(found, (apart, self.place(apart)), key=lambda pair: pair[1].size)
-            self.known = steps, found
+            choices = [(storage, self.place(storage)) for storage in self.choices(section, given, steps)]
+            self.known = steps, min(choices, key=lambda pair: pair[1].size)
         return self.known[1]
+
+    def choices(
+        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
+    ) -> list[StoragePlan]:
+        """Ways to share memory, of which the first that makes the smallest arena is taken."""
+        spans, elsewhere = _spans(section, steps), given | self.constants.keys()
+        storage = arrange(section, self.sizes, spans, elsewhere)
+        if len(storage.skipped) <= 1:
+            return [storage]
+        return [storage, arrange(section, self.sizes, spans, elsewhere, join=False)]
 
     def scan_bytes(self, task: ScanTask) -> int:
         """Memory for two sets of carries and for the inside of the body; that of a scan is computed once."""

@@ -15,7 +15,7 @@ from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, poin
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
-from weft.backends.planned import PlannedSection
+from weft.backends.planned import FEW_SIZES, PlannedSection
 from weft.backends.reference.sizes import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined, may_block
 from weft.cost.roofline import Peak
@@ -32,6 +32,7 @@ from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.cpu.renewals import SectionRenewals
+    from weft.backends.cpu.templates import SectionTemplates
 
 Array = np.ndarray[Any, Any]
 
@@ -143,6 +144,7 @@ class CpuSection(PlannedSection[PreparedSection]):
         self.arenas = state.arenas
         self.shown = state.shown
         self.renewals: SectionRenewals | None = None
+        self.templates: SectionTemplates | None = None
 
     def prepared(self, sizes: Mapping[str, int]) -> PreparedSection:
         """The section for given sizes: what was prepared for them, or for others and then renewed, or prepared now."""
@@ -179,7 +181,20 @@ class CpuSection(PlannedSection[PreparedSection]):
         return self.prepared(sizes).run if sizes.keys() >= set(self.symbols) else None
 
     def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
-        return self._prepare_plan(self.make_plan(sizes))
+        if len(self._plans) < FEW_SIZES or not self.symbols:
+            return self._prepare_plan(self.make_plan(sizes))
+        key = tuple([sizes[name] for name in self.symbols])
+        if self.templates is None:
+            from weft.backends.cpu.templates import SectionTemplates
+
+            self.templates = SectionTemplates(self, key)
+        found = self.templates.find(key) if self.templates.is_of_use else None
+        if found is None:
+            plan = self.make_plan(sizes)
+            found = self._prepare_plan(plan)
+            if self.templates.is_of_use:
+                self.templates.note(key, plan, found.tape)
+        return found
 
     def _prepare_plan(self, plan: Plan) -> PreparedSection:
         count = len(self.section.inputs)

@@ -106,13 +106,50 @@ class Tape:
             other._launches[blocks[0], _BLOCKS] = other._launches[blocks[0], _MOST] = blocks[1]
         if len(places[0]) or (len(blocks[0]) and self.parallel):
             other._steps = _other_steps(self._steps, blocks, wait=len(places[0]) > 0)
+        self._share(other)
+        return other
+
+    def filled(self, blocks: Array, parameters: Array, offsets: Array, most: Array) -> Tape:
+        """The same launches with numbers for other sizes, of all blocks, parameters, buffers and blocks in one go.
+
+        Steps wait for the same others: buffers must overlap as they do here.
+        """
+        other = Tape.__new__(Tape)
+        other._parameters = parameters
+        other._launches, other._places, other._steps = self._launches.copy(), self._places.copy(), self._steps.copy()
+        other._launches[:, _PARAMETERS_AT] += address(parameters) - address(self._parameters)
+        other._launches[:, _BLOCKS] = blocks
+        other._launches[:, _MOST] = most
+        other._places[:, 1] = offsets
+        shared = np.flatnonzero(self._steps[:, 4] > 1)
+        counts = blocks[self._steps[shared, 0]]
+        grains = self._steps[shared, 3]
+        other._steps[shared, 2] = counts
+        other._steps[shared, 4] = np.maximum(counts // grains, 1)
+        single = shared[other._steps[shared, 4] == 1]
+        other._steps[single, 2:5] = 1
+        self._share(other)
+        return other
+
+    def _share(self, other: Tape) -> None:
+        """Give a tape with tables of its own all that is the same."""
         other._head = self._head.copy()
         steps, launches, spots = address(other._steps), address(other._launches), address(other._places)
         other._head[0], other._head[2], other._head[3] = steps, launches, spots
         other.count, other.regions, other._keep, other.parallel = self.count, self.regions, self._keep, self.parallel
         other.address = address(other._head)
         other._origins = self._origins
-        return other
+
+    def does_the_same(self, other: Tape) -> bool:
+        """Whether both run the same launches on the same places; constants may be copies."""
+        busy = self._launches[:, _BLOCKS] > 0
+        buffers = np.repeat(busy, self._launches[:, _BUFFERS]) & (self._places[:, 0] > 0)
+        return (
+            np.array_equal(self._launches[:, :4], other._launches[:, :4])
+            and np.array_equal(self._parameters, other._parameters)
+            and np.array_equal(self._places[:, 0], other._places[:, 0])
+            and np.array_equal(self._places[buffers], other._places[buffers])
+        )
 
     def where(self, step: int) -> str:
         """What the launch is for that a step begins with."""
@@ -220,7 +257,7 @@ _NO_END = 1 << 62
 
 VISIBLE = 32  # steps that threads look at; a step can wait for those that are less than that many before it
 MOST_BLOCKS = 1 << 32
-_BLOCKS, _FIRST_PLACE, _PARAMETERS_AT, _MOST = 1, 2, 4, 5  # columns of a launch's row
+_BLOCKS, _FIRST_PLACE, _BUFFERS, _PARAMETERS_AT, _MOST = 1, 2, 3, 4, 5  # columns of a launch's row
 _ALL = (1 << VISIBLE) - 1
 
 

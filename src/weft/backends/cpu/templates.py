@@ -1,0 +1,154 @@
+"""Native sections that meet size after size: tapes from the templates of plans, where a plan takes far longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.backends.cpu.peak import assumed_peak
+from weft.backends.cpu.section import PreparedSection
+from weft.cost.many_launches import ManyLaunches
+from weft.errors import ExecutionError, InternalError, OutOfMemoryError
+from weft.ir.numbers import Numbers
+from weft.ir.verification import is_verifying
+from weft.ir.work import ScanTask
+from weft.plan.limits import check_fits
+from weft.plan.plan import Plan
+from weft.plan.schedule import side_by_side
+from weft.plan.template import Filled, Order, PlanTemplate, SectionOrders, make_template
+from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.backends.cpu.section import CpuSection
+    from weft.backends.cpu.tape import Tape
+
+Array = np.ndarray[Any, Any]
+Key = tuple[int, ...]  # the sizes of a section's symbols
+MOST_TEMPLATES = 4
+MOST_MISSES = 6  # more than what was found, after which a section is planned anew for all sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    """A template, and of its own plan the tape, how buffers lie to each other, and which launches are shared."""
+
+    order: Order
+    template: PlanTemplate
+    tape: Tape
+    ranks: Array
+    shared: Array
+
+
+class SectionTemplates:
+    """The templates of a section. Not for several threads at once."""
+
+    def __init__(self, section: CpuSection, key: Key) -> None:
+        self.section = section
+        self._ready: tuple[_Ready, ...] = ()
+        self._misses = 0
+        self._orders: SectionOrders | None = None
+        self._order: tuple[Key, Order | None] = (key, None)  # the one found last
+        if not any(isinstance(task, ScanTask) for task in section.section.tasks):
+            try:
+                sizes = dict(zip(section.symbols, key))
+                self._orders = SectionOrders(section.section, section.symbols, section.constants, sizes)
+            except (ArithmeticError, KeyError):
+                return
+
+    @property
+    def is_of_use(self) -> bool:
+        return self._orders is not None and self._misses < MOST_MISSES
+
+    def find(self, key: Key) -> PreparedSection | None:
+        """The section for some sizes; None where that takes a plan."""
+        order = self._choose(key)
+        for ready in self._ready:
+            if ready.order == order and self._is_grouped_so(ready, key):
+                filled = ready.template.fill(key)
+                found = None if filled is None else self._prepared(ready, filled)
+                if found is not None:
+                    self._misses -= 1
+                    if is_verifying():
+                        self._check(key, found)
+                    return found
+        self._misses += 1
+        return None
+
+    def note(self, key: Key, plan: Plan, tape: Tape) -> None:
+        """Make a template of a plan for some sizes."""
+        order = self._choose(key)
+        if order is None:
+            return
+        section = self.section
+        sizes = dict(zip(section.symbols, key))
+        try:
+            template = make_template(
+                section.section,
+                section.symbols,
+                section.constants,
+                sizes,
+                plan,
+                order,
+                section.alignment,
+                lambda lean: self._steps(lean, key),
+                may_grow=section.budget.may_grow,
+            )
+            filled = None if template is None else template.fill(key)
+        except (ArithmeticError, KeyError):
+            return
+        if template is not None and filled is not None:
+            ready = _Ready(order, template, tape, _ranks(filled), self._times(filled).worth_sharing)
+            self._ready = (ready, *self._ready[: MOST_TEMPLATES - 1])
+
+    def _choose(self, key: Key) -> Order | None:
+        if self._order[0] != key or self._order[1] is None:
+            assert self._orders is not None
+            self._order = key, self._orders.choose(key)
+        return self._order[1]
+
+    def _steps(self, lean: Sequence[int], key: Key) -> list[tuple[int, ...]]:
+        section = self.section
+        if section.threads == 1:
+            return [(task,) for task in lean]
+        sizes = dict(zip(section.symbols, key))
+        number = Numbers(sizes, section.numbers(sizes))
+        return side_by_side(section.section, lean, number, assumed_peak(), section.threads)
+
+    def _is_grouped_so(self, ready: _Ready, key: Key) -> bool:
+        choice = ready.template.choice
+        return self.section.threads == 1 or self._steps(choice.lean, key) == choice.steps
+
+    def _times(self, filled: Filled) -> ManyLaunches:
+        return ManyLaunches(filled.blocks, filled.flops, filled.bytes, assumed_peak())
+
+    def _prepared(self, ready: _Ready, filled: Filled) -> PreparedSection | None:
+        section = self.section
+        times = self._times(filled)
+        if section.threads > 1 and not (
+            np.array_equal(times.worth_sharing, ready.shared) and np.array_equal(_ranks(filled), ready.ranks)
+        ):
+            return None
+        plan = Plan((), filled.arena_bytes, filled.outputs, (), (), 0, 0, ())
+        try:
+            check_fits(plan, section.budget, section.capacity)
+        except (ExecutionError, OutOfMemoryError):
+            return None
+        tape = ready.tape.filled(filled.blocks, filled.parameters, filled.offsets, times.in_one_go)
+        threads = section.threads if times.is_worth_waking else 1
+        blocks = times.may_block
+        count = len(section.section.inputs)
+        return PreparedSection(tape, plan, count, section.arenas, threads, blocks or times.is_long, blocks)
+
+    def _check(self, key: Key, found: PreparedSection) -> None:
+        """That it is what a plan for these sizes leads to."""
+        plan = self.section.make_plan(dict(zip(self.section.symbols, key)))
+        exact = self.section.make_tape(plan)
+        if found.arena_bytes != plan.arena_bytes or not found.tape.does_the_same(exact):
+            raise InternalError(f"a template differs from the plan for {dict(zip(self.section.symbols, key))}")
+
+
+def _ranks(filled: Filled) -> Array:
+    """Where buffers start and stop, by rank: equal ones overlap alike, and so have to wait alike."""
+    return np.unique(filled.uses, return_inverse=True)[1].reshape(-1)
