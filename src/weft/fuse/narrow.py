@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
+from math import prod
 from typing import Any
 
 from weft.cost.effort import step_flops
@@ -29,6 +30,8 @@ _LEAST_COLUMNS = 16  # products of each element that is rounded
 _LEAST_FLOPS = 100_000  # of a product that is worth another launch
 _LOGARITHMS = frozenset(("log", "log1p"))
 _PRODUCTS_BEFORE = 2  # that may lie between a product and a logarithm
+_WORTHWHILE_RATE = 1.5  # of products of pairs, that pays for rounding
+_FEW_ROWS = 8  # products with each weight, up to which half of its bytes are what counts
 _PLAIN_SHARE = 0.5  # of the time that products of float32 take
 
 
@@ -128,7 +131,7 @@ def rounded_operand(step: Step, constants: Mapping[Value, Any], target: VectorTa
             applies = _contracts_pairs(contract, step, source, weights)
         case Convolve() as convolve:
             applies = source is step.operands[0] and _convolves_pairs(convolve, weights)
-    return source if applies and _is_quicker(step, target) else None
+    return source if applies and _is_quicker(step, weights, target) else None
 
 
 def _contracts_pairs(primitive: Contract, step: Step, source: Value, weights: Value) -> bool:
@@ -159,10 +162,15 @@ def _convolves_pairs(primitive: Convolve, weights: Value) -> bool:
     return channels % 2 == 0 and channels * taps >= _LEAST_SUMS and features >= _LEAST_COLUMNS
 
 
-def _is_quicker(step: Step, target: VectorTarget) -> bool:
-    """Whether a product of pairs beats one of float32, on transformed tiles where these are an option."""
+def _is_quicker(step: Step, weights: Value, target: VectorTarget) -> bool:
+    """Whether a product of pairs beats one of float32, on transformed tiles where these are an option.
+
+    Where pairs are multiplied no quicker, it does as long as reading the weights is what takes the time.
+    """
     if estimate(step_flops(step)) < _LEAST_FLOPS:
         return False
+    if target.dot_16_rate < _WORTHWHILE_RATE:
+        return estimate(step_flops(step)) <= 2 * _FEW_ROWS * prod(_fixed(weights))
     share = best_share(step) if target.transformed_products else 1.0
     return share > _PLAIN_SHARE
 

@@ -54,6 +54,7 @@ class VectorTarget(Target):
     vector_registers: int
     cache_bytes: int  # of the cache that a core has for itself
     dot_product_16: bool = False  # two products of bfloat16 added to a float32, for all lanes in one instruction
+    dot_16_rate: float = 2.0  # multiply-adds of pairs of bfloat16, however they are done, by those of float32
     narrow_products: bool = False  # operands of products may be rounded to bfloat16, which the sums are not
     lookup_16: bool = False  # one of 16 numbers for each lane, by the lowest bits of an int32, in one instruction
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more

@@ -19,13 +19,35 @@ Array = np.ndarray[Any, Any]
 SEED = 20261117
 
 
+def assume(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Another machine, in some respects."""
+    host = machine.host()
+    other = replace(host, target=replace(host.target, **changes))
+    monkeypatch.setattr(machine, "host", lambda: other)
+
+
+@pytest.fixture(autouse=True)
+def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assume(monkeypatch, dot_16_rate=2.0)
+
+
 @pytest.fixture(params=["instruction", "widened"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, quick_pairs: None) -> None:
     """With the instruction, where this machine has it, and with what stands for it."""
     if request.param == "widened":
-        host = machine.host()
-        lacking = replace(host, target=replace(host.target, dot_product_16=False))
-        monkeypatch.setattr(machine, "host", lambda: lacking)
+        assume(monkeypatch, dot_product_16=False)
+
+
+@pytest.mark.parametrize(("rows", "narrowed"), [(1, 1), (8, 1), (64, 0)])
+def test_where_pairs_are_not_quicker_only_the_weights_bytes_count(
+    rows: int, narrowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assume(monkeypatch, dot_16_rate=1.0)
+    random = np.random.default_rng(SEED)
+    x, w = representable(random, rows, 256), representable(random, 256, 256)
+    found, wanted, count = both(model("MatMul", {"x": x}, {"w": w}), {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+    assert count == narrowed
 
 
 def representable(random: np.random.Generator, *shape: int) -> Array:

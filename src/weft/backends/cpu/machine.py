@@ -31,7 +31,7 @@ def host() -> Machine:
     """The machine that this process runs on."""
     triple, processor, features = processor_names()
     here = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
-    target = _target(triple, here, _cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
+    target = _target(triple, processor, here, _cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
     return Machine(triple, processor, features, target)
 
 
@@ -44,7 +44,7 @@ def named(processor: str) -> Machine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple, features = _NAMED[processor]
-    return Machine(triple, processor, "", _target(triple, frozenset(features.split()), _USUAL_CACHE))
+    return Machine(triple, processor, "", _target(triple, processor, frozenset(features.split()), _USUAL_CACHE))
 
 
 def is_arm(triple: str) -> bool:
@@ -52,6 +52,9 @@ def is_arm(triple: str) -> bool:
 
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
+_DOT_16_AT_FULL_RATE = (
+    "znver",
+)  # processors that multiply pairs as often as single numbers
 _AVX2 = "sse2 sse4.1 sse4.2 avx avx2 fma f16c"
 _AVX512 = f"{_AVX2} avx512f avx512bw avx512dq avx512vl avx512cd"
 _NAMED: dict[str, tuple[str, str]] = {
@@ -65,7 +68,7 @@ _NAMED: dict[str, tuple[str, str]] = {
 }
 
 
-def _target(triple: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
+def _target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
     wide = "avx512f" in features and "avx512vl" in features
     arm = is_arm(triple)
     return VectorTarget(
@@ -79,6 +82,7 @@ def _target(triple: str, features: frozenset[str], cache_bytes: int) -> VectorTa
         unpacks_weights=True,
         lookup_16=wide,
         dot_product_16=wide and "avx512bf16" in features,
+        dot_16_rate=2.0 if wide and "avx512bf16" in features and processor.startswith(_DOT_16_AT_FULL_RATE) else 1.0,
         features=features,
     )
 

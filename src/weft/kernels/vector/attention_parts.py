@@ -23,7 +23,7 @@ def attention_parts(
     shape = attention.shape
     key_operands, value_operands = used_operands(attention.key), used_operands(attention.value)
     key, value = with_operands(attention.key, key_operands), with_operands(attention.value, value_operands)
-    pairs = target.narrow_products and target.dot_product_16 and attention.depth % 2 == 0
+    pairs = target.narrow_products and target.dot_product_16 and target.dot_16_rate > 1 and attention.depth % 2 == 0
     keys = key_panels(key, shape, attention.depth, lanes, pairs=pairs)
     values = value_panels(value, shape, attention.width, lanes, pairs=pairs)
     pack = pack_keys(key, shape, tuple(operands[n] for n in key_operands), keys, target)
