@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -46,3 +48,12 @@ class ManyLaunches:
         long = np.isfinite(self.seconds) & (self.seconds > model.IN_ONE_GO)
         pieces[long] = (self._blocks[long] * model.IN_ONE_GO / self.seconds[long]).astype(np.int64)
         return np.maximum(pieces, 1)
+
+    def joined(self, after: Sequence[Collection[int]]) -> list[bool]:
+        """Which of them one thread should run right after the one before, where each waits for given others."""
+        result: list[bool] = []
+        row = inf  # seconds of the present row
+        for number, (taken, shared) in enumerate(zip(self.seconds.tolist(), self.worth_sharing.tolist())):
+            result.append(not shared and number - 1 in after[number] and row + taken <= model.MOST_JOINED)
+            row = inf if shared else row + taken if result[-1] else taken
+        return result

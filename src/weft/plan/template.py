@@ -25,6 +25,7 @@ from weft.plan.plan import ABSOLUTE, ARENA, Plan
 from weft.plan.renewal import PlanSearch, value_bytes, value_shape
 from weft.plan.sections import storage_choices
 from weft.plan.storage import Sizes, StoragePlan
+from weft.plan.waits import find_waits
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +43,7 @@ class Filled:
     offsets: Array
     flops: Array
     bytes: Array
-    uses: Array  # where each buffer starts and where it stops, with regions apart from each other
+    used: Sequence[int]  # bytes of each buffer; 0 for those that nobody writes
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
 
@@ -94,7 +95,6 @@ class PlanTemplate:
             return None
         rows = self._rows
         offsets = rows.fixed + np.array([*arena.offsets, 0], np.int64)[rows.pieces] + np.array(inside, np.int64)
-        starts = rows.regions + offsets
         given = iter(shown)
         return Filled(
             arena.size,
@@ -103,21 +103,34 @@ class PlanTemplate:
             offsets,
             np.array(flops, np.float64) / rows.counts,
             np.array(moved, np.float64) / rows.counts,
-            np.concatenate((starts, starts + np.array(used, np.int64))),
+            used,
             tuple((tuple([next(given) for _ in shape]), dtype) for shape, dtype in self.plan.outputs),
         )
+
+    def waits(self, filled: Filled) -> list[set[int]]:
+        """For each launch, those that it waits for."""
+        buffers = iter(zip(filled.offsets.tolist(), filled.used))
+        uses = [
+            [
+                (region, offset, offset + size, written)
+                for (region, written), (offset, size) in zip(launch, buffers)
+                if size
+            ]
+            for launch in self._rows.regions
+        ]
+        return find_waits(uses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferRows:
-    """What is fixed of each buffer: its piece (one past the last: none), its region's start and its offset beside.
+    """What is fixed of each buffer: its piece (one past the last: none), its offset beside that, what it is used for.
 
     `counts` are, for each launch, those that share the work of its task.
     """
 
     pieces: Array
     fixed: Array
-    regions: Array
+    regions: tuple[tuple[tuple[int, bool], ...], ...]  # by launch and buffer: a region, and whether it is written
     counts: Array
 
 
@@ -237,7 +250,6 @@ class _Follow:
         self.counts: list[int] = []  # launches that share the work of a task
         self.pieces: list[int] = []
         self.fixed: list[int] = []
-        self.regions: list[int] = []
 
     def template(self, choice: LayoutChoice, storages: Sequence[StoragePlan]) -> PlanTemplate | None:
         if not self.follow():
@@ -255,7 +267,7 @@ class _Follow:
         rows = BufferRows(
             np.array(self.pieces, np.intp),
             np.array(self.fixed, np.int64),
-            np.array(self.regions, np.int64) * _APART,
+            tuple(_regions(entry) for entry in self.plan.launches if isinstance(entry, PlannedLaunch)),
             np.array(self.counts, np.float64),
         )
         return PlanTemplate(self.plan, choice, compute, rows)
@@ -303,7 +315,6 @@ class _Follow:
         self.fixed.append(buffer.offset - at - self.search.number(inside))
         self.inside.append(inside)
         self.used.append(used if buffer.region != ABSOLUTE else 0)
-        self.regions.append(buffer.region)
         assert buffer.region == ABSOLUTE or self.search.number(self.used[-1]) == size
 
     def piece_bytes(self, owner: Value | tuple[int, int]) -> Dim:
@@ -314,7 +325,9 @@ class _Follow:
         return _space_bytes(task.work.workspaces[owner[1]])
 
 
-_APART = 1 << 48  # bytes from one region to the next, where they are compared
+def _regions(launch: PlannedLaunch) -> tuple[tuple[int, bool], ...]:
+    shared = [buffer.written for buffer in launch.kernel.buffers if buffer.local_size is None]
+    return tuple((place.region, written) for place, written in zip(launch.buffers, shared))
 
 
 def _space_bytes(space: Any) -> Dim:

@@ -10,9 +10,9 @@ it, so that one thread may go on while others finish what went before.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from threading import get_ident, main_thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,16 @@ class TapeLaunch:
     def parts(self) -> int:
         """Into how many it may be divided."""
         return max(self.blocks // self.grain, 1) if self.parallel else 1
+
+
+class SpreadLaunch(NamedTuple):
+    """How threads share a launch, as TapeLaunch says it."""
+
+    blocks: int
+    parts: int
+    after: Collection[int]
+    joined: bool
+    grain: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +119,24 @@ class Tape:
         self._share(other)
         return other
 
-    def filled(self, blocks: Array, parameters: Array, offsets: Array, most: Array) -> Tape:
+    def filled(
+        self, blocks: Array, parameters: Array, offsets: Array, most: Array, spread: Sequence[SpreadLaunch]
+    ) -> Tape:
         """The same launches with numbers for other sizes, of all blocks, parameters, buffers and blocks in one go.
 
-        Steps wait for the same others: buffers must overlap as they do here.
+        `spread` says of each launch how threads share it; none: they do not, one thread runs all.
         """
         other = Tape.__new__(Tape)
         other._parameters = parameters
-        other._launches, other._places, other._steps = self._launches.copy(), self._places.copy(), self._steps.copy()
+        other._launches, other._places = self._launches.copy(), self._places.copy()
         other._launches[:, _PARAMETERS_AT] += address(parameters) - address(self._parameters)
         other._launches[:, _BLOCKS] = blocks
         other._launches[:, _MOST] = most
         other._places[:, 1] = offsets
-        shared = np.flatnonzero(self._steps[:, 4] > 1)
-        counts = blocks[self._steps[shared, 0]]
-        grains = self._steps[shared, 3]
-        other._steps[shared, 2] = counts
-        other._steps[shared, 4] = np.maximum(counts // grains, 1)
-        single = shared[other._steps[shared, 4] == 1]
-        other._steps[single, 2:5] = 1
+        other._steps = _steps(spread) if spread else _plain_steps(len(blocks))
         self._share(other)
+        other._head[1] = len(other._steps)
+        other.parallel = any(launch.parts > 1 for launch in spread)
         return other
 
     def _share(self, other: Tape) -> None:
@@ -149,6 +157,7 @@ class Tape:
             and np.array_equal(self._parameters, other._parameters)
             and np.array_equal(self._places[:, 0], other._places[:, 0])
             and np.array_equal(self._places[buffers], other._places[buffers])
+            and (not self.parallel or np.array_equal(self._steps, other._steps))
         )
 
     def where(self, step: int) -> str:
@@ -319,18 +328,18 @@ def _repeated(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Arr
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
 
 
-def _steps(entries: Sequence[TapeLaunch | TapeLoop]) -> Array:
+def _steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Array:
     """A row for each step: its first launch, how many it has, blocks, grain, parts, and what it waits for."""
     steps: list[list[int]] = []
     step_of: list[int] = []  # the step that each entry ends with
     launches = 0
     for entry in entries:
         match entry:
-            case TapeLaunch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
+            case TapeLaunch() | SpreadLaunch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
                 steps[-1][1] += 1
                 steps[-1][5] |= _waits(entry, len(steps) - 1, step_of)
                 launches += 1
-            case TapeLaunch():
+            case TapeLaunch() | SpreadLaunch():
                 steps.append(_step(entry, launches, _waits(entry, len(steps), step_of)))
                 launches += 1
             case TapeLoop():
@@ -340,13 +349,20 @@ def _steps(entries: Sequence[TapeLaunch | TapeLoop]) -> Array:
     return np.array(steps, np.int64).reshape(-1, 6)
 
 
-def _step(launch: TapeLaunch, number: int, waits: int) -> list[int]:
+def _plain_steps(launches: int) -> Array:
+    steps = np.ones((launches, 6), np.int64)
+    steps[:, 0] = np.arange(launches)
+    steps[:, 5] = _ALL
+    return steps
+
+
+def _step(launch: TapeLaunch | SpreadLaunch, number: int, waits: int) -> list[int]:
     if launch.parts == 1:
         return [number, 1, 1, 1, 1, waits]
     return [number, 1, launch.blocks, launch.grain, launch.parts, waits]
 
 
-def _waits(launch: TapeLaunch, step: int, step_of: Sequence[int]) -> int:
+def _waits(launch: TapeLaunch | SpreadLaunch, step: int, step_of: Sequence[int]) -> int:
     """The bits of earlier steps that a launch waits for: the highest is that of the one before it."""
     if launch.after is None:
         return _ALL

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.section import PreparedSection
+from weft.backends.cpu.tape import SpreadLaunch, Tape
 from weft.cost.many_launches import ManyLaunches
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError
 from weft.ir.numbers import Numbers
@@ -22,9 +21,7 @@ from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.cpu.section import CpuSection
-    from weft.backends.cpu.tape import Tape
 
-Array = np.ndarray[Any, Any]
 Key = tuple[int, ...]  # the sizes of a section's symbols
 MOST_TEMPLATES = 4
 MOST_MISSES = 6  # more than what was found, after which a section is planned anew for all sizes
@@ -32,13 +29,11 @@ MOST_MISSES = 6  # more than what was found, after which a section is planned an
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """A template, and of its own plan the tape, how buffers lie to each other, and which launches are shared."""
+    """A template, and the tape of its own plan."""
 
     order: Order
     template: PlanTemplate
     tape: Tape
-    ranks: Array
-    shared: Array
 
 
 class SectionTemplates:
@@ -95,12 +90,10 @@ class SectionTemplates:
                 lambda lean: self._steps(lean, key),
                 may_grow=section.budget.may_grow,
             )
-            filled = None if template is None else template.fill(key)
         except (ArithmeticError, KeyError):
             return
-        if template is not None and filled is not None:
-            ready = _Ready(order, template, tape, _ranks(filled), self._times(filled).worth_sharing)
-            self._ready = (ready, *self._ready[: MOST_TEMPLATES - 1])
+        if template is not None:
+            self._ready = (_Ready(order, template, tape), *self._ready[: MOST_TEMPLATES - 1])
 
     def _choose(self, key: Key) -> Order | None:
         if self._order[0] != key or self._order[1] is None:
@@ -120,23 +113,17 @@ class SectionTemplates:
         choice = ready.template.choice
         return self.section.threads == 1 or self._steps(choice.lean, key) == choice.steps
 
-    def _times(self, filled: Filled) -> ManyLaunches:
-        return ManyLaunches(filled.blocks, filled.flops, filled.bytes, assumed_peak())
-
     def _prepared(self, ready: _Ready, filled: Filled) -> PreparedSection | None:
         section = self.section
-        times = self._times(filled)
-        if section.threads > 1 and not (
-            np.array_equal(times.worth_sharing, ready.shared) and np.array_equal(_ranks(filled), ready.ranks)
-        ):
-            return None
         plan = Plan((), filled.arena_bytes, filled.outputs, (), (), 0, 0, ())
         try:
             check_fits(plan, section.budget, section.capacity)
         except (ExecutionError, OutOfMemoryError):
             return None
-        tape = ready.tape.filled(filled.blocks, filled.parameters, filled.offsets, times.in_one_go)
+        times = ManyLaunches(filled.blocks, filled.flops, filled.bytes, assumed_peak())
         threads = section.threads if times.is_worth_waking else 1
+        spread = _spread(filled, times, ready.template.waits(filled)) if threads > 1 else []
+        tape = ready.tape.filled(filled.blocks, filled.parameters, filled.offsets, times.in_one_go, spread)
         blocks = times.may_block
         count = len(section.section.inputs)
         return PreparedSection(tape, plan, count, section.arenas, threads, blocks or times.is_long, blocks)
@@ -149,6 +136,6 @@ class SectionTemplates:
             raise InternalError(f"a template differs from the plan for {dict(zip(self.section.symbols, key))}")
 
 
-def _ranks(filled: Filled) -> Array:
-    """Where buffers start and stop, by rank: equal ones overlap alike, and so have to wait alike."""
-    return np.unique(filled.uses, return_inverse=True)[1].reshape(-1)
+def _spread(filled: Filled, times: ManyLaunches, after: Sequence[set[int]]) -> list[SpreadLaunch]:
+    numbers = zip(filled.blocks.tolist(), times.worth_sharing.tolist(), after, times.joined(after))
+    return [SpreadLaunch(blocks, blocks if shared else 1, before, joined) for blocks, shared, before, joined in numbers]
