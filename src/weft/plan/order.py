@@ -62,12 +62,21 @@ def _chosen(graph: _Graph) -> list[int]:
     best, least = own, peak_of(graph, own)
     if len(own) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):
         return best
+    bound = _least(graph)
     for make in (_forward, _depth_first, _backward):
+        if least <= bound:
+            return best
         order = make(graph)
         needed = peak_of(graph, order)
         if needed < least:
             best, least = order, needed
-    return _improved(graph, best, least)
+    return best if least <= bound else _improved(graph, best, least)
+
+
+def _least(graph: _Graph) -> int:
+    """Bytes in use while some task runs, in any order: what it makes and reads, and its workspace."""
+    sizes = graph.sizes
+    return max([sum([sizes[value] for value in (*n.made, *n.read)]) + n.workspace for n in graph.nodes], default=0)
 
 
 def peak_of(graph: _Graph, order: Sequence[int]) -> int:

@@ -41,30 +41,31 @@ def side_by_side(
 ) -> list[tuple[int, ...]]:
     """Steps for so many threads, of which `peak` is what one can do; one by one where there is little to gain."""
     loads = [_load(task, number, peak) for task in section.tasks]
+    alone = [_makespan([task], loads, threads) for task in range(len(loads))]
     before = _before(section)
     tails = _tails(loads, before, order, threads)
     pending = list(order)
     done: set[int] = set()
     steps: list[tuple[int, ...]] = []
+    times: list[float] = []
     while pending:
         step = [pending[0]]
+        taken = alone[step[0]]
         ready = [task for task in pending[1:AHEAD] if before[task] <= done]
         for task in sorted(ready, key=lambda task: -tails[task]):
+            if len(step) == MOST_TOGETHER:
+                break
             together = sorted((*step, task), key=lambda task: -tails[task])
-            apart = _makespan(step, loads, threads) + _makespan([task], loads, threads)
-            if _makespan(together, loads, threads) <= apart - WORTH_JOINING and len(step) < MOST_TOGETHER:
-                step = together
+            needed = _makespan(together, loads, threads)
+            if needed <= taken + alone[task] - WORTH_JOINING:
+                step, taken = together, needed
         steps.append(tuple(step))
+        times.append(taken)
         done.update(step)
-        pending = [task for task in pending if task not in done]
-    return steps if _gain(steps, loads, threads) >= WORTH_PLANNING else [(task,) for task in order]
-
-
-def _gain(steps: Sequence[Sequence[int]], loads: Sequence[TaskTime], threads: int) -> float:
-    """The part of the time that is saved against one task after the other."""
-    apart = sum(_makespan([task], loads, threads) for task in range(len(loads)))
-    together = sum(_makespan(step, loads, threads) for step in steps)
-    return 1 - together / apart if apart else 0.0
+        pending[:AHEAD] = [task for task in pending[:AHEAD] if task not in done]
+    apart = sum(alone)
+    gain = 1 - sum(times) / apart if apart else 0.0
+    return steps if gain >= WORTH_PLANNING else [(task,) for task in order]
 
 
 def _load(task: Task | ScanTask, number: Callable[[Dim], int], peak: Peak) -> TaskTime:
@@ -105,6 +106,8 @@ def _makespan(step: Sequence[int], loads: Sequence[TaskTime], threads: int) -> f
     """How long threads take for tasks side by side, each part given to whoever is free first; a scan has no company."""
     if len(step) > 1 and any(loads[task].alone for task in step):
         return inf
+    if len(step) == 1 and loads[step[0]].parts >= FLUID * threads:
+        return loads[step[0]].seconds / threads
     busy = [0.0] * threads
     for load in (loads[task] for task in step):
         if load.parts >= FLUID * threads:
