@@ -78,14 +78,24 @@ def _check(model: weft.Model) -> None:
     np.testing.assert_array_equal(model.run({"turns": np.int64(3), "x": x})["y"], x + 3)
 
 
+def _late(model: weft.Model, given: dict[str, Any]) -> weft.RunTimeoutError:
+    """The error of a run that is not done in time; it gets more where a busy machine did not come to its first step."""
+    for seconds in (0.2, 1.0, 2.0, 4.0):
+        with pytest.raises(weft.RunTimeoutError, match=f"after {seconds:g} s; it was ") as caught:
+            model.run(given, timeout=seconds)
+        if "before its first step" not in str(caught.value):
+            break
+    return caught.value
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_timeout_ends_a_run(device: str) -> None:
     model = weft.load(endless(), device=device)
     _check(model)
-    with pytest.raises(weft.RunTimeoutError, match=r"after 0\.2 s; it was at .*") as caught:
-        model.run({"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}, timeout=0.2)
-    assert isinstance(caught.value, TimeoutError)
-    assert caught.value.file == model.file
+    error = _late(model, {"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)})
+    assert "it was at " in str(error)
+    assert isinstance(error, TimeoutError)
+    assert error.file == model.file
     _check(model)
     x = np.ones(4, np.float32)
     assert model.run({"turns": np.int64(2), "x": x}, timeout=1e9)["y"].tolist() == [3, 3, 3, 3]
@@ -128,8 +138,7 @@ def test_a_launch_is_left_in_the_middle(threads: int) -> None:
     size = 12_000  # half a minute of arithmetic
     model = weft.load(product(), device="cpu", threads=threads)
     x = np.ones((size, size), np.float32)
-    with pytest.raises(weft.RunTimeoutError, match="square"):
-        model.run({"x": x}, timeout=1.0)
+    assert "square" in str(_late(model, {"x": x}))
     small = np.ones((50, 50), np.float32)
     np.testing.assert_array_equal(model.run({"x": small})["y"], small @ small)
 
@@ -138,8 +147,7 @@ def test_what_cannot_be_left_goes_on_alone() -> None:
     """Whoever asked does not wait for a block that takes long; the next run gets memory of its own."""
     model = weft.load(sort(), device="cpu", threads=2)
     x = np.random.default_rng(0).standard_normal(20_000_000).astype(np.float32)
-    with pytest.raises(weft.RunTimeoutError, match="order"):
-        model.run({"x": x}, timeout=1.0)
+    assert "order" in str(_late(model, {"x": x}))
     np.testing.assert_array_equal(model.run({"x": x[:2000]})["y"], np.sort(x[:2000])[::-1])
 
 
