@@ -94,15 +94,18 @@ class PlanTemplate:
         if arena is None:
             return None
         rows = self._rows
+        blocks = np.array(blocks, np.int64)
+        busy = blocks > 0
+        counts = np.maximum(np.bincount(rows.tasks, busy), 1)[rows.tasks] if len(busy) else 1.0
         offsets = rows.fixed + np.array([*arena.offsets, 0], np.int64)[rows.pieces] + np.array(inside, np.int64)
         given = iter(shown)
         return Filled(
             arena.size,
-            np.array(blocks, np.int64),
-            np.array(parameters, np.int64),
+            blocks,
+            np.array(parameters, np.int64) * busy.repeat(rows.parameters),
             offsets,
-            np.array(flops, np.float64) / rows.counts,
-            np.array(moved, np.float64) / rows.counts,
+            np.array(flops, np.float64) * busy / counts,
+            np.array(moved, np.float64) * busy / counts,
             used,
             tuple((tuple([next(given) for _ in shape]), dtype) for shape, dtype in self.plan.outputs),
         )
@@ -125,13 +128,14 @@ class PlanTemplate:
 class BufferRows:
     """What is fixed of each buffer: its piece (one past the last: none), its offset beside that, what it is used for.
 
-    `counts` are, for each launch, those that share the work of its task.
+    `tasks` are those of launches, which share the work of one, and `parameters` how many each has.
     """
 
     pieces: Array
     fixed: Array
     regions: tuple[tuple[tuple[int, bool], ...], ...]  # by launch and buffer: a region, and whether it is written
-    counts: Array
+    tasks: Array
+    parameters: Array
 
 
 class _Layout:
@@ -247,7 +251,7 @@ class _Follow:
         self.flops: list[Dim] = []
         self.moved: list[Dim] = []
         self.used: list[Dim] = []  # bytes of buffers
-        self.counts: list[int] = []  # launches that share the work of a task
+        self.tasks: list[int] = []  # of launches
         self.pieces: list[int] = []
         self.fixed: list[int] = []
 
@@ -268,7 +272,10 @@ class _Follow:
             np.array(self.pieces, np.intp),
             np.array(self.fixed, np.int64),
             tuple(_regions(entry) for entry in self.plan.launches if isinstance(entry, PlannedLaunch)),
-            np.array(self.counts, np.float64),
+            np.array(self.tasks, np.intp),
+            np.array(
+                [len(entry.parameters) for entry in self.plan.launches if isinstance(entry, PlannedLaunch)], np.intp
+            ),
         )
         return PlanTemplate(self.plan, choice, compute, rows)
 
@@ -283,17 +290,15 @@ class _Follow:
                 for index, launch in enumerate(task.work.launches)
                 if (number, index) not in self.search.storage.skipped
             ]
-            count = max(sum(1 for launch in launches if self.search.number(launch.blocks)), 1)
             for launch in launches:
                 entry = next(entries, None)
                 if not isinstance(entry, PlannedLaunch) or entry.kernel is not launch.kernel:
                     return False
-                self.search.require(launch.blocks, ">" if entry.blocks else "==", 0)
                 self.blocks.append(launch.blocks)
-                self.parameters += launch.values if entry.blocks else [0] * len(launch.values)
-                self.flops.append(task.effort.flops if entry.blocks else 0)
-                self.moved.append(task.effort.bytes if entry.blocks else 0)
-                self.counts.append(count)
+                self.parameters += launch.values
+                self.flops.append(task.effort.flops)
+                self.moved.append(task.effort.bytes)
+                self.tasks.append(number)
                 for reference, buffer, size in zip(launch.references, entry.buffers, entry.sizes):
                     self.note_buffer(number, task, reference, buffer, size)
         return next(entries, None) is None
