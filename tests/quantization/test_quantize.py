@@ -410,6 +410,28 @@ def test_constants_that_float16_takes_for_nothing_stay_wide(tmp_path: Path) -> N
     assert [layer.node for layer in report.layers] == ["product", "plain"]
 
 
+def test_powers_keep_their_range(tmp_path: Path) -> None:
+    """Data of a run may be much louder or quieter than the samples, which squares show twice."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"], name="product"),
+        node("Mul", ["p", "p"], ["s"], name="square"),
+        node("MatMul", ["s", "w2"], ["bands"], name="bands"),
+        node("Add", ["bands", "least"], ["a"], name="bounded"),
+        node("Log", ["a"], ["l"]),
+        node("MatMul", ["l", "w"], ["q"], name="last"),
+        node("Mul", ["q", "q"], ["y"], name="no power"),
+    ]
+    constants = {"w": normal(4, 4), "w2": np.abs(normal(4, 4)), "least": np.float32(1e-3)}
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    proto = model(nodes, [value("x", (3, 4))], [value("y", (3, 4))], initializers)
+    report, written = narrowed(proto, tmp_path / "q.onnx", to="fp16", tolerance=5e-3, **QUICK)
+    assert [layer.node for layer in report.layers] == ["product", "last", "no power"]
+    loud = {"x": 1000 * normal(3, 4)}
+    expected = weft.load(proto, device="cpu").run(loud)["y"]
+    found = weft.load(written, device="cpu").run(loud)["y"]
+    np.testing.assert_allclose(found, expected, atol=5e-3 * float(np.abs(expected).max()))
+
+
 def test_nodes_far_from_products_are_not_worth_casts(tmp_path: Path) -> None:
     nodes = [
         node("Neg", ["x"], ["n"], name="far"),

@@ -39,6 +39,13 @@ _NARROW = (
 )  # fmt: skip
 """Ops that lose little but digits when they compute in a narrow type, and that engines have in it."""
 _UNTYPED = ("Shape", "Size")  # which read no element
+_OF_SQUARES = ("Sqrt", "Log", "Pow", "Reciprocal")  # which bring squares back to the range of what was squared
+_KEEP_SQUARES = (
+    "Abs", "Add", "Clip", "Concat", "Div", "Expand", "Flatten", "Gather", "Gemm", "Identity", "MatMul", "Max", "Min",
+    "Mul", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Where",
+)  # fmt: skip
+"""Ops whose results are of squares where their operands are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ def narrow_nodes(graph: Graph, seen: SeenValues, dtype: DType) -> list[Node]:
     """The nodes that can compute in a narrow type."""
     known = constants(graph)
     limit = dtype.limits[1]
+    powers = _powers(graph)
 
     def fits(name: str) -> bool:
         if name in known:
@@ -66,9 +74,35 @@ def narrow_nodes(graph: Graph, seen: SeenValues, dtype: DType) -> list[Node]:
         is_told = all(name in known or name in seen.dtypes for name in values)
         floats = [name for name in values if _is_float(name, seen, known)]
         plain = node.op in _NARROW and node.domain == STANDARD and not any(True for _ in subgraphs(node))
+        if node.name in powers:
+            continue
         if plain and is_told and any(name not in known for name in floats) and all(map(fits, floats)):
             found.append(node)
     return _worthwhile(found, known)
+
+
+def _powers(graph: Graph) -> set[str]:
+    """The names of nodes between squares and what takes their root or logarithm, as in the power of a sound.
+
+    They have twice the range of what is squared: what the samples show of it says little of louder and quieter data.
+    """
+    squares = {node.name for node in graph.nodes if _is_square(node)}
+    carriers, made = set(squares), {name for node in graph.nodes if node.name in squares for name in node.outputs}
+    for node in graph.nodes:
+        if node.op in _KEEP_SQUARES and node.name not in squares and not made.isdisjoint(node.inputs):
+            carriers.add(node.name)
+            made.update(node.outputs)
+    found: set[str] = set()
+    wanted = {name for node in graph.nodes if node.op in _OF_SQUARES for name in node.inputs if name}
+    for node in reversed(graph.nodes):
+        if node.name in carriers and not wanted.isdisjoint(node.outputs):
+            found.add(node.name)
+            wanted.update(() if node.name in squares else filter(None, node.inputs))
+    return found
+
+
+def _is_square(node: Node) -> bool:
+    return node.op in ("Pow", "ReduceSumSquare") or (node.op == "Mul" and len(set(node.inputs)) == 1)
 
 
 def _worthwhile(nodes: Sequence[Node], known: Mapping[str, Array]) -> list[Node]:
