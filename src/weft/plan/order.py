@@ -85,20 +85,21 @@ def peak_of(graph: _Graph, order: Sequence[int]) -> int:
 
 def _use(graph: _Graph, order: Sequence[int]) -> list[int]:
     """Bytes in use while each task of an order runs."""
-    left = list(graph.readers)
+    left, sizes = list(graph.readers), graph.sizes
     alive = 0
     found = []
     for number in order:
         node = graph.nodes[number]
-        alive += sum(graph.sizes[value] for value in node.made)
+        for value in node.made:
+            alive += sizes[value]
         found.append(alive + node.workspace)
         for value in node.made:
             if not left[value]:
-                alive -= graph.sizes[value]
+                alive -= sizes[value]
         for value in node.read:
             left[value] -= 1
             if not left[value]:
-                alive -= graph.sizes[value]
+                alive -= sizes[value]
     return found
 
 
@@ -147,7 +148,7 @@ def _forward(graph: _Graph) -> list[int]:
         return taken - freed, taken + node.workspace, number
 
     while ready:
-        number = min(ready[:CHOICE], key=cost)
+        number = min(ready[:CHOICE], key=cost) if len(ready) > 1 else ready[0]
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]
@@ -174,7 +175,7 @@ def _backward(graph: _Graph) -> list[int]:
         return taken - freed, taken + node.workspace, -number
 
     while ready:
-        number = min(ready[:CHOICE], key=cost)
+        number = min(ready[:CHOICE], key=cost) if len(ready) > 1 else ready[0]
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]
@@ -206,7 +207,9 @@ def _depth_first(graph: _Graph) -> list[int]:
                     done[number] = True
                     order.append(number)
                 continue
-            pending.append(max(missing, key=lambda other: (graph.nodes[other].workspace + made_bytes(other), -other)))
+            if len(missing) > 1:
+                missing.sort(key=lambda other: (graph.nodes[other].workspace + made_bytes(other), -other))
+            pending.append(missing[-1])
     return order
 
 
