@@ -222,7 +222,7 @@ def test_copies_where_no_disk_has_room(tmp_path: Path, monkeypatch: pytest.Monke
     for breaking in ("room", "writing"):
         with monkeypatch.context() as broken:
             if breaking == "room":
-                broken.setattr(files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0})())
+                broken.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 0})())
             else:
                 broken.setattr(files, "_copy_to_disk", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
             copy = private_copy(opened(path), [tmp_path])
