@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from opset.oracle import check, node_model, random_array, run_onnxruntime
+from peers import onnxruntime_run
 
 import weft
 from weft.errors import ExecutionError, InvalidModelError
@@ -332,3 +334,48 @@ def test_a_tree_that_leads_back_is_refused() -> None:
     attributes |= leaves("target", attributes, [0], 33, 0)
     with pytest.raises(InvalidModelError, match="leads back"):
         learned("TreeEnsembleRegressor", [random_array(34, (1, 1))], n_targets=1, expected=[None], **attributes)
+
+
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_GT", "BRANCH_NEQ"])
+@pytest.mark.parametrize("rows", [1, 37])
+def test_deep_uneven_trees_like_onnxruntime(mode: str, rows: int) -> None:
+    """Many walks end long before the deepest one, which is where vectors of them stop asking."""
+    rng = np.random.default_rng(21)
+    attributes: dict[str, list[Any]] = {
+        name: [] for name in ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids")
+    }
+    leaves: list[tuple[int, int, float]] = []
+    for tree in range(21):
+        open_nodes, made = [(0, 0)], 1
+        while open_nodes:
+            number, depth = open_nodes.pop()
+            is_leaf = depth == 13 or (depth > 0 and rng.random() < 0.45)
+            row = (tree, number, 0, 0.0, "LEAF", 0, 0)
+            if is_leaf:
+                leaves.append((tree, number, float(rng.standard_normal())))
+            else:
+                threshold = float(np.float32(rng.integers(-1, 2)))
+                row = (tree, number, int(rng.integers(5)), threshold, mode, made, made + 1)
+                open_nodes += [(made, depth + 1), (made + 1, depth + 1)]
+                made += 2
+            for values, entry in zip(attributes.values(), row):
+                values.append(entry)
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        target_treeids=[tree for tree, _, _ in leaves],
+        target_nodeids=[number for _, number, _ in leaves],
+        target_ids=[0] * len(leaves),
+        target_weights=[weight for _, _, weight in leaves],
+        **{f"nodes_{name}": values for name, values in attributes.items()},
+    )
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph([node], "g", [value("x", 1, ["n", 5])], [value("y", 1, ["n", 1])])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    x = rng.integers(-2, 3, (rows, 5)).astype(np.float32)
+    (expected,) = onnxruntime_run(model, {"x": x})
+    np.testing.assert_allclose(weft.load(model, device="cpu").run({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)

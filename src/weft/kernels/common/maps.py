@@ -59,6 +59,7 @@ class MapWriter:
         self.faults = FaultReport(self.builder)
         self.strides = self.merged.strides(whole.strides)
         self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
+        self.asks = False  # whether lanes go on together, and may be asked who needs what
         self.operands = tuple(operands)
 
     def write_strides(self) -> None:
@@ -89,7 +90,14 @@ class MapWriter:
         """The expression at the groups' positions, or written to a `place`; `known` are elements at hand."""
         statements: list[Statement] = []
         lowering = Lowering(
-            self.views, self.merged.places(groups), self.builder, known, mask, statements, literal=self.literal
+            self.views,
+            self.merged.places(groups),
+            self.builder,
+            known,
+            mask,
+            statements,
+            literal=self.literal,
+            asks=self.asks,
         )
         value = lowering.code(expression)
         if place is None:

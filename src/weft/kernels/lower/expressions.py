@@ -15,13 +15,26 @@ from weft.ir import dims
 from weft.ir.access import compared_indices
 from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, dims_vary, is_varying
+from weft.ir.kernel import (
+    Across,
+    Buffer,
+    Call,
+    Code,
+    Integer,
+    Number,
+    Register,
+    Statement,
+    When,
+    dims_vary,
+    is_varying,
+)
 from weft.ir.layout import offset
-from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
+from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar, walk
 from weft.ir.types import Shape
-from weft.kernels.lower.kernel_builder import KernelBuilder, fetch
+from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch
 from weft.records import dataclass
 
+LONG_WAY = 4  # loads at places that loads decide
 LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
 
 
@@ -75,7 +88,8 @@ class Lowering:
     `known` are the values that the kernel holds, by key, and those of flat loads; `mask` the lanes that are inside the
     domain. With
     `statements`, definitions of shared subexpressions are added there. Strides are parameters unless they are to be
-    `literal`. With `shared`, what the expressions have in common was counted before.
+    `literal`. With `shared`, what the expressions have in common was counted before. With `asks`, lanes go on together,
+    and long ways that none of them takes are left out.
     `checks` gathers the conditions under which the data is at fault.
     """
 
@@ -89,6 +103,7 @@ class Lowering:
         statements: list[Statement] | None = None,
         literal: bool = False,
         shared: Sharing | None = None,
+        asks: bool = False,
     ) -> None:
         self.operands = operands
         self.axes = axes
@@ -97,6 +112,7 @@ class Lowering:
         self.mask = mask
         self.statements = statements
         self.literal = literal
+        self.asks = asks
         self.checks: list[Code] = []
         self._shared = Sharing() if shared is None else shared
         self._counted = shared is not None
@@ -153,12 +169,33 @@ class Lowering:
                 if scalar in self.known:
                     return self.known[scalar]
                 return self.fetch(self.operands[operand], self.flat_offset(place), None, None)
+            case Apply("select", (condition, chosen, other), dtype) if self._is_worth_asking(chosen):
+                return self._where_needed(condition, chosen, other, facts)
             case Apply("select", (condition, chosen, other), dtype):
                 test = self._visit(condition, facts)
                 inside = facts.under(condition, test)
                 return Call("select", (test, self._visit(chosen, inside), self._visit(other, facts)), dtype)
             case Apply(function, arguments, dtype):
                 return Call(function, tuple([self._visit(argument, facts) for argument in arguments]), dtype)
+
+    def _is_worth_asking(self, chosen: Scalar) -> bool:
+        """Whether vectors none of whose lanes chooses this had better not compute it."""
+        return self.asks and self.statements is not None and is_long_way(chosen)
+
+    def _where_needed(self, condition: Scalar, chosen: Scalar, other: Scalar, facts: Facts) -> Code:
+        """A `select` whose first side is computed where any lane chooses it."""
+        outside, done = self.statements, self._done
+        assert outside is not None
+        test, light = self._visit(condition, facts), self._visit(other, facts)
+        test = self.keep(test if self.mask is None or not is_varying(test) else both(self.mask, test) or test)
+        defined, result = self.builder.keep("t", light, varying=True)
+        outside.append(defined)
+        self.statements, self._done = [], dict(done)  # what is computed there is at hand there alone
+        heavy = self._visit(chosen, facts)
+        body = (*self.statements, assign(result, Call("select", (test, heavy, result), result.dtype)))
+        self.statements, self._done = outside, done
+        outside.append(When(Across("maximum", test) if is_varying(test) else test, body))
+        return result
 
     def index(self, value: Dim) -> Dim:
         """Index arithmetic over the kernel's variables."""
@@ -236,6 +273,13 @@ class Lowering:
         if self.mask is not None and is_varying(wrong):
             wrong = Call("logical_and", (self.mask, wrong), DType.bool)
         self.checks.append(wrong)
+
+
+def is_long_way(scalar: Scalar) -> bool:
+    """Whether loads wait for loads that wait for others, none of which tells of faults."""
+    found = [node for node in walk(scalar) if isinstance(node, Load)]
+    chained = [load for load in found if not all(isinstance(index, Index) for index in load.indices)]
+    return len(chained) >= LONG_WAY and not any(load.checked for load in found)
 
 
 def _fits(index: Scalar, size: Dim) -> bool:

@@ -60,6 +60,7 @@ def map_launch(
 ) -> Launch:
     """The kernel of a map alone, with so many lanes."""
     writer = MapWriter(expression, operands, result, region)
+    writer.asks = True
     merged = writer.merged
     period = _period(merged, lanes)
     if not merged.axes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.opset.flow import scan
-from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, where
+from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, not_equal, where
 from weft.opset.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce
 from weft.opset.ml.domain import as_float, op
 from weft.opset.ml.forest import Forest, from_leaves, from_nodes
@@ -46,9 +46,12 @@ def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
         return words.at(node, CHILDREN) + cast(holds, words.dtype)  # type: ignore[no-any-return]
 
     def descend(row: Element, node: Element, levels: int) -> Element:
+        if not levels:
+            return node
+        lower = node
         for _ in range(levels):
-            node = below(row, node)
-        return node
+            lower = below(row, lower)
+        return where(not_equal(words.at(node, CHILDREN), node), lower, node)  # type: ignore[no-any-return]
 
     def step(nodes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), LEVELS))], []
