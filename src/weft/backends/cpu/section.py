@@ -162,7 +162,9 @@ class CpuSection(PlannedSection[PreparedSection]):
             if renewals is None:
                 from weft.backends.cpu.renewals import SectionRenewals
 
-                self.renewals = renewals = SectionRenewals(self, next(iter(self._plans)))
+                with self._lock:
+                    first = next(iter(self._plans))
+                self.renewals = renewals = SectionRenewals(self, first)
             renewals.note(key)
         return found
 
