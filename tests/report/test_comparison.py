@@ -285,7 +285,7 @@ def test_a_kernel_that_is_wrong_only_where_nodes_are_fused(monkeypatch: pytest.M
 
         return replace(program, steps=tuple(map(spoiled, program.steps)))
 
-    monkeypatch.setattr("weft.compiler.PIPELINE", (spoil, *PIPELINE))
+    monkeypatch.setattr("weft.passes.PIPELINE", (spoil, *PIPELINE))
     names = ["x", "one", "two", "three", "four", "five"]
     built = model(
         [
