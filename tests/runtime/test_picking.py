@@ -161,7 +161,7 @@ def test_a_device_that_fails_in_a_benchmark_is_an_attempt(monkeypatch: pytest.Mo
     def fails(*_: Any) -> Any:
         raise DeviceError("no code comes out")
 
-    monkeypatch.setattr(CpuDriver, "compile", fails)
+    monkeypatch.setattr(CpuDriver, "begin", fails)
     model = weft.load(affine(), device=DevicePolicy(allow=HOST_TWICE, pick="benchmark", runs=2))
     assert model.device == "reference"
     assert ran(model)

@@ -102,7 +102,7 @@ def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPa
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no code today")
 
-    monkeypatch.setattr(CpuDriver, "compile", failing)
+    monkeypatch.setattr(CpuDriver, "begin", failing)
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     join()
     assert model.device == "reference"

@@ -113,7 +113,7 @@ def check_saved(
 
 def contents(program: CompiledProgram) -> tuple[Any, ...]:
     """All that a compiled program is, with its constants packed."""
-    outside = (program.inputs, program.outputs, program.guards, program.constants, program.objects)
+    outside = (program.inputs, program.outputs, program.guards, program.constants, tuple(program.objects))
     return *outside, [section_contents(section) for section in program.sections]
 
 

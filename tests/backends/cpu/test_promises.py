@@ -177,13 +177,6 @@ def test_strict_computes_products_as_sums() -> None:
     assert errors["strict"] <= errors["float32"] < 1e-4
 
 
-def test_fast_is_refused() -> None:
-    with pytest.raises(weft.DeviceError, match="fast") as caught:
-        weft.load(network(), device="cpu", precision="fast")
-    assert "float32" in str(caught.value)
-    assert "GPU" in str(caught.value)
-
-
 # -- the same meaning as the reference -------------------------------------------------------------------------------
 
 
