@@ -56,13 +56,13 @@ def fixed_ranking(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
 
 
 def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiling, real = threading.Event(), CpuDriver.compile
+    compiling, real = threading.Event(), CpuDriver.begin
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
         assert compiling.wait(60)
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(CpuDriver, "compile", slow)
+    monkeypatch.setattr(CpuDriver, "begin", slow)
     fixed_ranking(monkeypatch, "cpu")
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     assert model.device == "reference"
@@ -147,7 +147,7 @@ def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiling, real, compiled = threading.Event(), CpuDriver.compile, []
+    compiling, real, compiled = threading.Event(), CpuDriver.begin, []
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
         assert compiling.wait(60)
@@ -155,7 +155,7 @@ def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
         compiled.append(1)
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(CpuDriver, "compile", slow)
+    monkeypatch.setattr(CpuDriver, "begin", slow)
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     del model
     gc.collect()

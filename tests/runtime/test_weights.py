@@ -26,7 +26,7 @@ from models.catalog import CatalogModel, load_catalog, random_inputs
 from runtime.weight_models import attention, feeds_for, image_network, pair, text_network
 
 import weft
-from weft.cache import code, sources
+from weft.cache import code, entries, sources
 from weft.cache import files as own_files
 from weft.compiler import Pipeline
 from weft.errors import ChangedFileError, DeviceLostError, InputError
@@ -518,6 +518,7 @@ def packed_arrays(model: weft.Model) -> list[Array]:
 def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
     proto = attention()
     model = weft.load(proto, device="cpu")
+    entries.await_writing()
     files = cached_files(cache)
     for number in range(5):
         compiled.clear()

@@ -59,6 +59,48 @@ class _HostStep:
         self.check = GuardCheck(guards) if guards else None
 
 
+class HostBodies:
+    """The programs inside of host steps, which refer to these alone: what has the steps goes without a collector."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Sections] = {}
+
+    def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+        """The outputs of a body inside one of the host steps; `sizes` are those known around it."""
+        check()
+        body = self.by_id[id(program)]
+        entered = body._entered
+        if entered[0] is not sizes or entered[1] != len(sizes):  # names are only added, and not while a step runs
+            entered = body._entered = (sizes, len(sizes), {})
+        known = entered[2]
+        key = tuple([getattr(content, "shape", None) for content in inputs])
+        found = known.get(key)
+        if found is None:
+            found = body.bind(inputs, sizes)
+            if len(known) < REMEMBERED_SHAPES:
+                known[key] = found
+        return body.run_bound(inputs, *found)
+
+    def enter(self, program: TensorProgram, sizes: Mapping[str, int]) -> Callable[[list[Any]], list[Any]]:
+        """What runs a body inside one of the host steps, again and again, while all other sizes stay as they are."""
+        body = self.by_id[id(program)]
+        shown = [number for number, _ in body._shown]
+        known: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}
+
+        def turn(inputs: list[Any]) -> list[Any]:
+            check()
+            key = tuple([inputs[number].shape for number in shown])
+            found = known.get(key)
+            if found is None:
+                found = body.bind(inputs, sizes)
+                if len(known) < REMEMBERED_SHAPES:
+                    known[key] = found
+            written = body._written
+            return body.run_bound(inputs, *found) if written is None else written(inputs, *found)
+
+        return turn
+
+
 class Sections:
     """The sections of a program, or of a body inside one, in order."""
 
@@ -77,7 +119,7 @@ class Sections:
         """
         self.program = program
         self.guards = tuple({(guard.left, guard.right, guard.at_least): guard for guard in program.guards}.values())
-        self.inside: dict[int, Sections] = {}  # by the id of the body
+        self.inside = HostBodies()
         self.runners: list[SectionRunner | HostSection] = []
         self.is_body = isinstance(program, TensorProgram)
         shown = [shown_sizes(value.type) for value in program.inputs]
@@ -92,7 +134,7 @@ class Sections:
             self.runners.append(section)
             inner = [body for one in section.steps for body in bodies(one.primitive)]
             for body, inside in zip(inner, section.bodies, strict=True):
-                self.inside[id(body)] = Sections(body, inside, make, step, everything, late)
+                self.inside.by_id[id(body)] = Sections(body, inside, make, step, everything, late)
         self.has_host_steps = bool(steps)
         self._is_lean = step is None and len(sections) + len(steps) <= MOST_WRITTEN
         self._runs = 0
@@ -130,7 +172,7 @@ class Sections:
                 if late is not None and step is None and isinstance(row[0].primitive, Late):
                     run = _late(LateSteps(row, takes, makes, program.constants, late))
                 else:
-                    run = ready_step(row[0], step, self.run, self.enter)
+                    run = ready_step(row[0], step, self.inside.run, self.inside.enter)
                 ready.append(_HostStep(run, taken, made, makes, guards))
             self._parts.append((ready, [], [], [slots[value] for value in released if value in slots]))
         self._outputs = [slots[value] for value in program.outputs]
@@ -142,7 +184,7 @@ class Sections:
     def all_runners(self) -> Iterator[SectionRunner]:
         """What runs native sections, those inside of control flow too."""
         yield from (runner for runner in self.runners if not isinstance(runner, HostSection))
-        for body in self.inside.values():
+        for body in self.inside.by_id.values():
             yield from body.all_runners()
 
     def plan(self, program: CompiledProgram, sizes: Mapping[str, int], workspace: int) -> ProgramPlan:
@@ -154,41 +196,6 @@ class Sections:
             return runners[id(section)].make_plan(sizes)
 
         return plan_program(program, sizes, workspace, make)
-
-    def run(self, program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
-        """The outputs of a body inside one of the host steps; `sizes` are those known around it."""
-        check()
-        body = self.inside[id(program)]
-        entered = body._entered
-        if entered[0] is not sizes or entered[1] != len(sizes):  # names are only added, and not while a step runs
-            entered = body._entered = (sizes, len(sizes), {})
-        known = entered[2]
-        key = tuple([getattr(content, "shape", None) for content in inputs])
-        found = known.get(key)
-        if found is None:
-            found = body.bind(inputs, sizes)
-            if len(known) < REMEMBERED_SHAPES:
-                known[key] = found
-        return body.run_bound(inputs, *found)
-
-    def enter(self, program: TensorProgram, sizes: Mapping[str, int]) -> Callable[[list[Any]], list[Any]]:
-        """What runs a body inside one of the host steps, again and again, while all other sizes stay as they are."""
-        body = self.inside[id(program)]
-        shown = [number for number, _ in body._shown]
-        known: dict[Any, tuple[dict[str, int], tuple[Guard, ...]]] = {}
-
-        def turn(inputs: list[Any]) -> list[Any]:
-            check()
-            key = tuple([inputs[number].shape for number in shown])
-            found = known.get(key)
-            if found is None:
-                found = body.bind(inputs, sizes)
-                if len(known) < REMEMBERED_SHAPES:
-                    known[key] = found
-            written = body._written
-            return body.run_bound(inputs, *found) if written is None else written(inputs, *found)
-
-        return turn
 
     def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> tuple[dict[str, int], tuple[Guard, ...]]:
         """The sizes that inputs show, and the guards that cannot be checked yet."""

@@ -59,7 +59,7 @@ class RunWriter:
         """The function: of inputs, sizes, and guards that are still to be checked."""
         lines = [*self._lines, f"return [{_places(outputs)}]"]
         exec("def run(inputs, sizes, pending):\n" + "".join(f"    {line}\n" for line in lines), self._names)
-        run: WrittenRun = self._names["run"]
+        run: WrittenRun = self._names.pop("run")  # which its own names must not refer to, or only a collector frees it
         return run
 
     def _named(self, function: Any) -> str:

@@ -26,7 +26,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "cache",
         help="what is kept on disk: where, how much, which models; clean it, verify it",
-        description=f"What weft keeps on disk, in the folder that {VARIABLE} names or in the user's cache folder.",
+        description=f"What weft keeps on disk, in the folder that {VARIABLE} names or in the user's cache folder. "
+        "Each takes --json, for programs.",
     )
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     texts = {

@@ -19,8 +19,8 @@ from weft.cli import inputs, output, values
 from weft.cli.inputs import Given
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType, from_numpy
-from weft.runtime.device_report import rounding_text
 from weft.ir.narrowed import NarrowedProduct
+from weft.runtime.device_report import rounding_text
 from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
 

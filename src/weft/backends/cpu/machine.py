@@ -52,9 +52,7 @@ def is_arm(triple: str) -> bool:
 
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
-_DOT_16_AT_FULL_RATE = (
-    "znver",
-)  # processors that multiply pairs as often as single numbers
+_DOT_16_AT_FULL_RATE = ("znver",)  # processors that multiply pairs as often as single numbers
 _AVX2 = "sse2 sse4.1 sse4.2 avx avx2 fma f16c"
 _AVX512 = f"{_AVX2} avx512f avx512bw avx512dq avx512vl avx512cd"
 _NAMED: dict[str, tuple[str, str]] = {
