@@ -91,8 +91,8 @@ def library_version(name: str) -> str:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             place = Path(spec.origin).parent.parent
-            for entry in os.scandir(place):
-                stem, dash, rest = entry.name.partition("-")
+            for folder in os.listdir(place):
+                stem, dash, rest = folder.partition("-")
                 if dash and rest.endswith(".dist-info") and stem.replace("-", "_").lower() == name:
                     return rest[: -len(".dist-info")]
             from importlib.metadata import version
