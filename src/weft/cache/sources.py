@@ -91,7 +91,7 @@ def library_version(name: str) -> str:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             place = Path(spec.origin).parent.parent
-            for folder in os.listdir(place):
+            for folder in os.listdir(place):  # noqa: PTH208 (their names are all that is asked for)
                 stem, dash, rest = folder.partition("-")
                 if dash and rest.endswith(".dist-info") and stem.replace("-", "_").lower() == name:
                     return rest[: -len(".dist-info")]
