@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import prod
 
@@ -52,16 +53,19 @@ def share_of_products(runs: Sequence[Sequence[TapRun]], kernel: Sequence[int]) -
 
 
 def tap_runs(size: int, taps: int, count: int, stride: int, dilation: int, pad: int) -> list[TapRun]:
-    """All outputs along an axis, in runs; those that meet nothing have no taps."""
-    runs: list[TapRun] = []
-    for output in range(count):
+    """All outputs along an axis, in runs, or the first few of more; those that meet nothing have no taps."""
+
+    def met(output: int) -> tuple[int, int]:
+        """The first tap that meets the input and the one after the last; neither grows with the output."""
         start = output * stride - pad
-        inside = [tap for tap in range(taps) if 0 <= start + tap * dilation < size]
-        tap, length = (inside[0], len(inside)) if inside else (0, 0)
-        if runs and (runs[-1].tap, runs[-1].taps) == (tap, length):
-            runs[-1] = TapRun(runs[-1].first, runs[-1].count + 1, tap, length)
-        elif len(runs) > _MOST_RUNS:
-            return runs
-        else:
-            runs.append(TapRun(output, 1, tap, length))
+        first = min(max(-(start // dilation), 0), taps)
+        return first, min(max((size - 1 - start) // dilation + 1, first), taps)
+
+    runs: list[TapRun] = []
+    output = 0
+    while output < count and len(runs) <= _MOST_RUNS:
+        tap, end = met(output)
+        after = output + bisect_left(range(output, count), True, key=lambda later: met(later) != (tap, end))
+        runs.append(TapRun(output, after - output, tap if end > tap else 0, end - tap))
+        output = after
     return runs
