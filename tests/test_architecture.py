@@ -20,7 +20,7 @@ TEST_FILES = sorted(TESTS.rglob("*.py"))
 
 MOST_LINES = 700
 DEVICE_NAMES = frozenset({"cpu", "cuda", "llvm", "reference", "vulkan", "webgpu"})
-MAY_NAME_OPS = ("opset/", "quantization/")
+MAY_NAME_OPS = ("opset/", "optimization/", "quantization/")
 MAY_NAME_DEVICES = ("backends/", "runtime/devices.py", "cli/")
 MAY_IMPORT_ONNX = ("frontend/", "compat/", "backend.py")
 ALLOWED_LITERALS: dict[tuple[str, str], str] = {

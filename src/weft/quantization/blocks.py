@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.ir.graph import Graph, Node
-from weft.quantization.editing import MICROSOFT, GraphEdit
+from weft.optimization.editing import MICROSOFT, GraphEdit
 from weft.quantization.layers import BIAS, INPUT, LOOK_UP, WEIGHTS, NarrowedLayer
 from weft.quantization.sensitivity import Shadows
 from weft.quantization.weights import CodedWeights, as_int4, coded_blocks, packed_blocks

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Node, subgraphs
-from weft.quantization.editing import STANDARD, GraphEdit, read_inside, renamed_inputs
+from weft.optimization.editing import STANDARD, GraphEdit, read_inside, renamed_inputs
 from weft.quantization.layers import LAYERS
 from weft.quantization.preparing import constants
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.graph import Graph, Node
-from weft.quantization.editing import MICROSOFT, STANDARD, GraphEdit, readers, renamed_inputs
+from weft.optimization.editing import MICROSOFT, STANDARD, GraphEdit, readers, renamed_inputs
 from weft.quantization.layers import BIAS, INPUT, WEIGHTS, NarrowedLayer
 from weft.quantization.ranges import CodeScale
 from weft.quantization.sensitivity import Shadows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.graph import Graph, Node
-from weft.quantization.editing import STANDARD
+from weft.optimization.editing import STANDARD
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ from weft.ir.graph import Graph, Node, subgraphs, with_outputs
 from weft.ir.types import TensorType
 from weft.opset.lower import lower, run_eagerly
 from weft.opset.tensor import OnlyAtRunError
-from weft.quantization.editing import STANDARD, GraphEdit, read_inside, readers
+from weft.optimization.editing import STANDARD, GraphEdit, read_inside, readers
 
 Array = np.ndarray[Any, Any]
 

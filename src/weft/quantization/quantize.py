@@ -15,14 +15,14 @@ from weft.ir.graph import Graph, OnnxModel, value_names
 from weft.ir.specs import TensorSpec, signature
 from weft.loading import load, open_pipeline
 from weft.opset.lower import untraced
+from weft.optimization.editing import MICROSOFT, STANDARD, with_shown_outputs
+from weft.optimization.opsets import newest_version, upgraded
 from weft.quantization.blocks import STANDARD_SINCE
-from weft.quantization.editing import MICROSOFT, STANDARD, with_shown_outputs
 from weft.quantization.halves import ALL_IN_BFLOAT16, BFLOAT16
 from weft.quantization.integers import PER_CHANNEL
 from weft.quantization.layers import quantised_node, weight_operands
 from weft.quantization.measure import FileSizes, OutputError, Times, file_bytes, output_errors, run_times, value_errors
 from weft.quantization.narrowing import Blocks, HalfWeights, Halves, Integers, Narrowing, matching
-from weft.quantization.opsets import newest_version, upgraded
 from weft.quantization.options import BF16, FULL_FORM, INT4, INT8, STANDARD_FORM, WEIGHTS_FORM, QuantizeOptions
 from weft.quantization.preparing import (
     value_types,

@@ -14,7 +14,7 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.graph import GraphValue, OnnxModel
 from weft.ir.types import TensorType
-from weft.quantization.editing import GraphEdit
+from weft.optimization.editing import GraphEdit
 from weft.quantization.running import GraphRunner, Sample
 from weft.report.deviation import difference
 

@@ -14,8 +14,8 @@ from frontend.samples import model, node, tensor, value
 from weft.errors import UnsupportedModelError
 from weft.frontend import read_model
 from weft.frontend.write import write_model
-from weft.quantization.editing import with_shown_outputs
-from weft.quantization.opsets import newest_version, upgraded
+from weft.optimization.editing import with_shown_outputs
+from weft.optimization.opsets import newest_version, upgraded
 from weft.quantization.preparing import value_types
 
 X = np.random.default_rng(5).standard_normal((2, 3, 4, 4)).astype(np.float32)

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.errors import UnsupportedModelError
 from weft.ir.graph import Attribute, Graph, Node, subgraphs
-from weft.quantization.editing import STANDARD, GraphEdit, tidy
+from weft.optimization.editing import STANDARD, GraphEdit, tidy
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
