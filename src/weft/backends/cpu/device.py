@@ -30,6 +30,7 @@ from weft.ir.tensors import host_tensor
 from weft.threads import usable_cores
 
 if TYPE_CHECKING:
+    from weft.backends.cpu.machine import Machine
     from weft.cost.roofline import Peak
     from weft.ir.kernel import Kernel
     from weft.ir.program import TensorProgram
@@ -39,26 +40,37 @@ if TYPE_CHECKING:
 
 
 class CpuDriver(CompilingDriver):
-    """Compiles for the processor that this process runs on, and runs on threads of it."""
+    """Compiles for the processor that this process runs on, and runs on threads of it.
+
+    One for another machine compiles for that, and runs nothing.
+    """
+
+    def __init__(self, name: str, machine: Machine | None = None) -> None:
+        super().__init__(name)
+        self._machine = machine
+
+    @property
+    def machine(self) -> Machine:
+        return self._machine or machine.host()
 
     def target(self, precision: str) -> Target:
         narrow = precision == "fast"
-        return replace(machine.host().target, transformed_products=precision != "strict", narrow_products=narrow)
+        return replace(self.machine.target, transformed_products=precision != "strict", narrow_products=narrow)
 
     def identity(self) -> str:
-        return code_identity()
+        return code_identity(self.machine)
 
     def compile(
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
     ) -> CompiledProgram:
         from weft.backends.cpu.compile import compile_program
 
-        return compile_program(program, sections, cache, partial(progress, "generating code"))
+        return compile_program(program, sections, cache, partial(progress, "generating code"), self.machine)
 
     def begin(self, cache: bool, progress: Progress) -> Compilation:
         from weft.backends.cpu.compile import CpuCompilation
 
-        return CpuCompilation(machine.host(), cache, partial(progress, "generating code"))
+        return CpuCompilation(self.machine, cache, partial(progress, "generating code"))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         from weft.backends.llvm.compilation import assembly_text
@@ -66,7 +78,7 @@ class CpuDriver(CompilingDriver):
         from weft.backends.llvm.vector_lanes import VECTOR_LANES
 
         text = llvm_text([kernel], VECTOR_LANES)
-        assembly = assembly_text(text, machine.host())
+        assembly = assembly_text(text, self.machine)
         return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
 
     def start(self, program: Compiled, options: RunOptions) -> Runner:

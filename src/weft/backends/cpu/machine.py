@@ -37,14 +37,15 @@ def host() -> Machine:
 
 def named(processor: str) -> Machine:
     """A machine of another kind; its code can be compiled and read here, but not run."""
-    if processor not in _NAMED:
-        raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(_NAMED)}")
+    if processor not in NAMED:
+        raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(NAMED)}")
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple, features = _NAMED[processor]
-    return Machine(triple, processor, "", _target(triple, processor, frozenset(features.split()), _USUAL_CACHE))
+    triple, features = NAMED[processor]
+    known = _GENERIC if processor == "aarch64" else processor
+    return Machine(triple, known, "", _target(triple, known, frozenset(features.split()), _USUAL_CACHE))
 
 
 def is_arm(triple: str) -> bool:
@@ -55,11 +56,13 @@ _LINUX_X86 = "x86_64-unknown-linux-gnu"
 _DOT_16_AT_FULL_RATE = ("znver",)  # processors that multiply pairs as often as single numbers
 _AVX2 = "sse2 sse4.1 sse4.2 avx avx2 fma f16c"
 _AVX512 = f"{_AVX2} avx512f avx512bw avx512dq avx512vl avx512cd"
-_NAMED: dict[str, tuple[str, str]] = {
+_GENERIC = "generic"  # LLVM's name for what all processors of an architecture have
+NAMED: dict[str, tuple[str, str]] = {
     "x86-64": (_LINUX_X86, "sse2"),
     "x86-64-v2": (_LINUX_X86, "sse2 sse4.1 sse4.2"),
     "x86-64-v3": (_LINUX_X86, _AVX2),
     "x86-64-v4": (_LINUX_X86, _AVX512),
+    "aarch64": ("aarch64-unknown-linux-gnu", "neon"),
     "cortex-a72": ("aarch64-unknown-linux-gnu", "neon"),
     "neoverse-n1": ("aarch64-unknown-linux-gnu", "neon fullfp16 dotprod"),
     "apple-m1": ("arm64-apple-macosx", "neon fullfp16 dotprod"),

@@ -1,0 +1,19 @@
+"""CPUs to compile for, by name: this machine's, and classes of others."""
+
+from __future__ import annotations
+
+from weft.backends.cpu.device import CpuDriver
+from weft.backends.cpu.machine import NAMED, Machine, host, named
+
+NATIVE = "native"
+TARGETS = (NATIVE, *NAMED)
+
+
+def cpu_target(name: str = NATIVE) -> Machine:
+    """The machine of a name; DeviceError, with the names that there are, for an unknown one."""
+    return host() if name == NATIVE else named(name)
+
+
+def driver_for(machine: Machine) -> CpuDriver:
+    """A driver that compiles for a machine, which need not be the one that this process runs on."""
+    return CpuDriver("cpu", machine)
