@@ -78,6 +78,17 @@ def _check(model: weft.Model) -> None:
     np.testing.assert_array_equal(model.run({"turns": np.int64(3), "x": x})["y"], x + 3)
 
 
+def test_a_run_that_is_left_writes_nothing_afterwards() -> None:
+    """Its helper may go on for a while; the caller's arrays are his again at once."""
+    loaded = weft.load(endless(), device="cpu")
+    place = np.full(4, 5, np.float32)
+    with pytest.raises(weft.RunTimeoutError):
+        loaded.run({"turns": np.int64(1 << 40), "x": np.zeros(4, np.float32)}, timeout=0.05, into={"y": place})
+    assert place.tolist() == [5] * 4
+    loaded.run({"turns": np.int64(3), "x": np.zeros(4, np.float32)}, timeout=600, into={"y": place})
+    assert place.tolist() == [3] * 4
+
+
 def _late(model: weft.Model, given: dict[str, Any]) -> weft.RunTimeoutError:
     """The error of a run that is not done in time; it gets more where a busy machine did not come to its first step."""
     for seconds in (0.2, 1.0, 2.0, 4.0):

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Compiled = Union["TensorProgram", "CompiledProgram", "MixedProgram"]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
-Shortcut = Callable[[Sequence[Any]], list[Any]]
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 SOFTWARE = "software"  # the kind of a GPU that a program plays
 
@@ -81,6 +80,15 @@ class RunOptions:
     late: Callable[[TensorProgram], Runner] | None = None
 
 
+class Shortcut(Protocol):
+    """Runs a program on inputs that are known to fit it. `into` may offer an array for an output, or None.
+
+    One that is used is the result itself: whoever offers it has checked that nothing else of the run lies there.
+    """
+
+    def __call__(self, inputs: Sequence[Any], into: Sequence[Array | None] = ()) -> list[Any]: ...
+
+
 class Runner(Protocol):
     """A program on a device. Several threads may call it at once."""
 
@@ -96,7 +104,7 @@ class Runner(Protocol):
     def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
         """What runs on row-major arrays of the dtypes and shapes of these, which ran before, with the least overhead.
 
-        All its results are new arrays. None where there is no such way.
+        All its results are new arrays, or those that it is offered. None where there is no such way.
         """
         ...
 

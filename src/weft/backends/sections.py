@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from numpy import ndarray
 
+from weft.backends.device import Shortcut
 from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
 from weft.backends.late import CompileLate, LateSteps
 from weft.backends.reference.sizes import check_guards, in_order
@@ -252,7 +253,7 @@ class Sections:
                 values[slot] = None
         return [values[slot] for slot in self._outputs]
 
-    def shortcut(self, sizes: dict[str, int], pending: tuple[Guard, ...]) -> Callable[[Sequence[Any]], list[Any]]:
+    def shortcut(self, sizes: dict[str, int], pending: tuple[Guard, ...]) -> Shortcut:
         """What runs on inputs that show these sizes; its results are the caller's alone."""
         made = {
             value for runner in self.runners if not isinstance(runner, HostSection) for value in runner.section.outputs
@@ -262,7 +263,7 @@ class Sections:
 
         written = self._write(self._read, sizes) if self._is_lean else self.run_bound
 
-        def run(inputs: Sequence[Any]) -> list[Any]:
+        def run(inputs: Sequence[Any], into: Sequence[Any] = ()) -> list[Any]:  # noqa: ARG001 - made one by one
             results = written(inputs, sizes, pending)
             for number in doubtful:
                 results[number] = owned(results[number], [*inputs, *results[:number]])

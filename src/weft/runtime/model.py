@@ -77,6 +77,7 @@ class Model:
         stream: int | None = None,
         timeout: float | None = None,
         cancel: Cancellation | None = None,
+        into: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
@@ -98,7 +99,13 @@ class Model:
 
         cancel: what another thread may end the run with (`weft.Cancellation`), which then raises a RunCancelledError.
             After both, as after Ctrl-C, the model runs again as before.
+
+        into: arrays for outputs, by name, of exactly their dtypes and shapes: numpy's, or tensors of other libraries in
+            the host's memory. Results are computed there where that is possible, else copied there, and the values that
+            `run` gives for these names are what was passed. After an error they may hold anything.
         """
+        if into is not None:
+            return self._run_into(inputs, outputs, keep, stream, timeout, cancel, into)
         if timeout is not None or cancel is not None:
             return self._run_watched((inputs, outputs, keep, stream), timeout, cancel)
         given = {} if inputs is None else inputs
@@ -122,6 +129,36 @@ class Model:
             if not self._leaves(session.device, "running", error):
                 raise
             return self.run(on_host(request.bound.arrays), outputs, keep)
+
+    def _run_into(
+        self,
+        inputs: Mapping[str, Any] | None,
+        outputs: Sequence[str] | None,
+        keep: bool | Sequence[str],
+        stream: int | None,
+        timeout: float | None,
+        cancel: Cancellation | None,
+        into: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
+        from weft.runtime.preallocated import destinations
+
+        session = self._sessions.get(self.device) or self.session()
+        wanted = self._names if outputs is None else session.wanted(outputs)
+        kept = () if keep is False else wanted if keep is True else session.wanted(keep, "keep")
+        places = destinations(into, wanted, kept, self.outputs, self.file)
+        if isinstance(inputs, Mapping) and (outputs, keep, stream, timeout, cancel) == (None, False, None, None, None):
+            arrays = session.bind.plain(inputs)
+            shapes = None if arrays is None else tuple([array.shape for array in arrays])
+            shortcut = session.shortcuts.get(shapes)
+            if arrays is not None and shortcut is not None:
+                try:
+                    results = shortcut(arrays, places.offered(self._names, arrays))
+                except Exception:
+                    pass  # it is raised again, with what there is to say about it
+                else:
+                    return places.fill(dict(zip(self._names, results)))
+        return places.fill(self.run(inputs, outputs, keep, stream, timeout, cancel))
 
     def _run_watched(
         self, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None

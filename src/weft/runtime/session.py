@@ -164,8 +164,8 @@ class Session:
         """What a caller wants, checked; `plain` are the inputs in order if they are plain arrays."""
         if not isinstance(inputs, Mapping):
             raise not_by_name(inputs, self.file)
-        wanted = self._names if outputs is None else self._wanted(outputs)
-        kept = () if keep is False else wanted if keep is True else self._wanted(keep, "keep")
+        wanted = self._names if outputs is None else self.wanted(outputs)
+        kept = () if keep is False else wanted if keep is True else self.wanted(keep, "keep")
         return RunRequest(self.bind(inputs, plain), plain, wanted, kept)
 
     def answer(self, request: RunRequest) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Session:
         hint = "sizes that depend on data differ from what the model's graph says"
         raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
 
-    def _wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
+    def wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
         """The names of outputs, or of inner values, that the model has."""
         from weft.ir.graph import find_outputs, value_names
 

@@ -10,7 +10,7 @@ import numpy as np
 from weft.backends.cpu.codegen import code_of
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import CpuSection, CpuState
-from weft.backends.device import NO_SIZES, RunOptions
+from weft.backends.device import NO_SIZES, RunOptions, Shortcut
 from weft.backends.naming import kernel_names
 from weft.backends.sections import Sections
 from weft.ir import dims
@@ -73,10 +73,10 @@ class CpuExecutable:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""
         return self._whole.plan(self.program, sizes, self.workspace)
 
-    def shortcut(self, inputs: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]] | None:
+    def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
         """What gives the outputs for contiguous arrays of the dtypes and shapes of these, which ran before.
 
-        All outputs are new arrays.
+        All outputs are new arrays, or those that are offered for them.
         """
         if not self._whole.single:
             return self._whole.shortcut(*self._whole.bind(inputs, {}))

@@ -13,6 +13,7 @@ ALIGNMENT = 64
 _HEAD = ALIGNMENT  # bytes before an arena's start; the first four are the errors
 FIRST_REGION = 4  # words of a call before its regions: tape, pool, threads, times
 IN_ORDER = 0x101  # of numpy's flags: row-major and aligned
+WRITABLE = IN_ORDER | 0x400  # and that it may be written to
 ARENA_OVERHEAD = _HEAD + ALIGNMENT  # bytes of an arena's memory beside the arena
 _SPARE = 16  # arenas kept for runs to come
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import empty, ndarray
 
 from weft.backends.cpu.codegen import AwaitedCode, LoadedCode
-from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, Arena, Arenas, pointed_at, word
+from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, pointed_at, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
@@ -84,8 +84,8 @@ class PreparedSection:
         other._outputs = tuple([(place, shape, dtype) for (place, _, dtype), shape in zip(self._outputs, shapes)])
         return other
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The section's outputs."""
+    def run(self, inputs: Sequence[Array], into: Sequence[Array | None] = ()) -> list[Array]:
+        """The section's outputs: new arrays, or those offered for them that kernels can write to as they are."""
         arena = self.arenas.take(self.arena_bytes, self.regions)
         call = arena.call
         call[0] = self.tape.address
@@ -100,11 +100,19 @@ class PreparedSection:
                 copies.append(array)
             call[place] = word(array)
             place += 1
-        outputs = []
-        for place, shape, dtype in self._outputs:
-            array = empty(shape, dtype)
-            call[place] = word(array)
-            outputs.append(array)
+        if into and not self.blocks:  # else a helper that is left behind may still be writing
+            outputs = [
+                offered if offered is not None and _takes(offered, shape, dtype) else empty(shape, dtype)
+                for offered, (_, shape, dtype) in zip(into, self._outputs, strict=True)
+            ]
+            for array, (place, _, _) in zip(outputs, self._outputs):
+                call[place] = word(array)
+        else:
+            outputs = []
+            for place, shape, dtype in self._outputs:
+                array = empty(shape, dtype)
+                call[place] = word(array)
+                outputs.append(array)
         failed = self._run_in_slices(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
         self.arenas.give(arena)
         if failed:
@@ -121,6 +129,13 @@ class PreparedSection:
         else:
             run()
         return arena.take_errors()
+
+
+def _takes(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether kernels can write an output of this form to an array; numpy aligns complex numbers by their halves."""
+    return (
+        array.shape == shape and array.dtype == dtype and dtype.kind != "c" and array.flags.num & WRITABLE == WRITABLE
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
