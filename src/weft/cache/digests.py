@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,8 @@ CHUNK = 4 * 1024**2
 PIECE = 256 * 1024  # bytes of a file that are read at once
 RELEASED = 4  # chunks after which what was read so far is let go of
 SETTLED = 2.0  # seconds since a file's last change after which its times tell of the next one
+TICKS = 0.1  # seconds in which clocks tick that keep parts of a millisecond
+COARSE = 1_000_000  # nanoseconds that times are multiples of where their clock ticks seldom
 SMALL = 256 * 1024  # bytes that are read as quickly as remembered
 TELLING = ("btrfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "squashfs", "xfs")
 """File systems whose times tell of every write; a tmpfs, for one, does not note those through a mapping."""
@@ -79,12 +81,22 @@ def digest(content: memoryview | ContentFile) -> str:
 
 
 def _combined(size: int, part: Callable[[int], bytes]) -> str:
-    starts = range(0, max(size, 1), CHUNK)
+    starts = chunks(size)
     if len(starts) == 1:
         parts = [part(0)]
     else:
         with Team(min(usable_cores(), len(starts))) as workers:
             parts = list(workers.map(part, starts))
+    return name_of(size, parts)
+
+
+def chunks(size: int) -> range:
+    """Where the chunks begin of which some bytes have digests."""
+    return range(0, max(size, 1), CHUNK)
+
+
+def name_of(size: int, parts: Iterable[bytes]) -> str:
+    """The name of so many bytes, of whose chunks these are the digests."""
     return sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
 
 
@@ -123,6 +135,47 @@ def file_digest(file: ContentFile, path: Path | None, records: Path | None) -> s
         with suppress(OSError):
             write_file(record, json.dumps([before, found]).encode())
     return found
+
+
+def check_once(
+    file: ContentFile, path: Path | None, records: Path | None, name: str, check: Callable[[], None]
+) -> None:
+    """Call `check`, which raises where a file does not hold what `name` stands for, unless it is known to hold that."""
+    record = _checked_record(file, path, records)
+    if record is None:
+        check()
+        return
+    before = identity(file.status())
+    if _remembered(record) == (before, name):
+        return
+    settled = is_settled(file) and _is_on_disk(file)
+    check()
+    if settled and identity(file.status()) == before:
+        with suppress(OSError):
+            write_file(record, json.dumps([before, name]).encode())
+
+
+def note_written(file: ContentFile, path: Path, records: Path | None, name: str) -> None:
+    """Remember that a file which this process has just written holds what `name` stands for.
+
+    That takes some ticks of the clock by which the system notes changes; where those are long, nothing is remembered.
+    """
+    record = _checked_record(file, path, records)
+    if record is None or not _is_on_disk(file):
+        return
+    before = file.status()
+    if not (before.st_ctime_ns % COARSE and before.st_mtime_ns % COARSE):
+        return
+    time.sleep(TICKS)
+    if identity(file.status()) == identity(before):
+        with suppress(OSError):
+            write_file(record, json.dumps([identity(before), name]).encode())
+
+
+def _checked_record(file: ContentFile, path: Path | None, records: Path | None) -> Path | None:
+    if path is None or records is None or not file.is_whole or not times_tell(file):
+        return None
+    return records / key_of("checked", str(path.resolve()))[:32]
 
 
 def is_settled(file: ContentFile) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -32,11 +32,13 @@ ALIGNMENT = 64
 class SerializedValue:
     """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT.
 
-    Those that are still to be packed can be had only once: with them the value that was saved is used up.
+    Those that are still to be packed can be had only once: with them the value that was saved is used up. `records` are
+    the kinds of records in the structure, each with the names of its fields.
     """
 
     structure: bytes
     arrays: tuple[Constant, ...]
+    records: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def array_bytes(self) -> int:
@@ -52,14 +54,37 @@ def serialize(value: Any) -> SerializedValue:
     stream, outer = io.BytesIO(), io.BytesIO()
     writer = _Writer(stream)
     writer.dump(value)
-    _Writer(outer, share=False).dump((tuple(writer.shared), stream.getvalue()))
-    return SerializedValue(outer.getvalue(), tuple(writer.arrays))
+    outside = _Writer(outer, share=False)
+    outside.dump((tuple(writer.shared), stream.getvalue()))
+    kinds = writer.kinds | outside.kinds
+    return SerializedValue(outer.getvalue(), tuple(writer.arrays), {_kind_name(kind): _form(kind) for kind in kinds})
 
 
 def restore(structure: bytes, arrays: memoryview) -> Any:
     """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
     shared, inner = _Reader(structure, (), arrays).load()
     return _Reader(inner, shared, arrays).load()
+
+
+def unknown_record(records: Mapping[str, str]) -> str | None:
+    """The first kind of record that is not here, or has other fields here; None where all are as they were."""
+    for name, form in records.items():
+        module, _, kind = name.rpartition(".")
+        try:
+            if _form(_allowed(module, kind)) != form:
+                return name
+        except (KeyError, ImportError, ValueError):
+            return name
+    return None
+
+
+def _kind_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _form(kind: type) -> str:
+    """What the loader takes a record of this kind to be made of."""
+    return " ".join(each.name for each in fields(kind)) if is_dataclass(kind) else ""
 
 
 def with_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
@@ -99,6 +124,7 @@ class _Writer(pickle.Pickler):
         self._places: dict[Any, Any] = {}
         self._kept: list[Array] = []
         self._end = 0
+        self.kinds: set[type] = set()  # of records
 
     def persistent_id(self, value: Any) -> Any:
         if self._share and isinstance(value, (Expr, Reference)):
@@ -114,13 +140,16 @@ class _Writer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         match value:
             case Kernel() if not self._bodies:  # known by its name: its body is the code's business
+                self.kinds.add(Kernel)
                 return Kernel, (value.name, value.buffers, value.parameters, value.lanes, ())
             case np.ndarray():
                 return _objects, (value.shape, value.ravel().tolist())
             case Enum():
+                self.kinds.add(type(value))
                 return type(value), (value.value,)
         if is_dataclass(value) and not isinstance(value, type):
-            return type(value), tuple(getattr(value, field.name) for field in fields(value))
+            self.kinds.add(type(value))
+            return type(value), tuple(getattr(value, each.name) for each in fields(value))
         return NotImplemented
 
     def _place(self, array: Array) -> Any:
