@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
     from weft.interrupts import Cancellation
+    from weft.ir.metadata import Metadata
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
     from weft.loading import load
@@ -74,6 +75,7 @@ __all__ = [
     "InvalidModelError",
     "KernelError",
     "Memory",
+    "Metadata",
     "Model",
     "ModelError",
     "OutOfMemoryError",
@@ -106,6 +108,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
+    "Metadata": "weft.ir.metadata",
     "Profile": "weft.runtime.profile",
     "QuantizationReport": "weft.quantization.quantize",
     "quantize": "weft.quantization.quantize",

@@ -207,7 +207,7 @@ class Pipeline:
             specs, program = self._compiled(self.driver)
         else:
             program = self.program()
-            specs = signature(self.read().graph, program)
+            specs = signature(self.read().graph, program, self.read().about)
         self.files.end_loading(keep=isinstance(program, TensorProgram))
         try:
             whole = self.start(program)
@@ -356,7 +356,7 @@ class Pipeline:
         else:
             compiled = self.compile(program, fused)
         assert not isinstance(compiled, TensorProgram)
-        return CachedModel(signature(self.read().graph, program), compiled)
+        return CachedModel(signature(self.read().graph, program, self.read().about), compiled)
 
     def _any_shapes(self) -> TensorProgram:
         from weft.opset.lower import untraced

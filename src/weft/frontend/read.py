@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -18,6 +18,7 @@ from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
 from weft.frontend.wire import cut_weights
 from weft.ir.graph import OnnxModel, weight_arrays
+from weft.ir.metadata import Metadata
 from weft.ir.packing import release_pages
 
 
@@ -53,6 +54,22 @@ def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=storage.external,
         weights=tuple(name for name in weights if name in arrays),
+        about=_metadata(proto, imports),
+    )
+
+
+def _metadata(proto: onnx.ModelProto, imports: Mapping[str, int]) -> Metadata:
+    return Metadata(
+        producer_name=proto.producer_name,
+        producer_version=proto.producer_version,
+        domain=proto.domain,
+        model_version=proto.model_version,
+        ir_version=proto.ir_version,
+        opsets={domain or "ai.onnx": version for domain, version in imports.items()},
+        description=proto.doc_string,
+        graph_name=proto.graph.name,
+        graph_description=proto.graph.doc_string,
+        properties={entry.key: entry.value for entry in proto.metadata_props},
     )
 
 

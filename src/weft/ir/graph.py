@@ -15,6 +15,7 @@ from typing import Any, Union
 import numpy as np
 
 from weft.errors import InputError, shown
+from weft.ir.metadata import Metadata
 from weft.ir.types import Type
 from weft.records import dataclass
 
@@ -82,6 +83,7 @@ class OnnxModel:
     metadata: Mapping[str, str]
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
     weights: tuple[str, ...] = ()  # those of `weight_arrays` that the file has itself, not a function
+    about: Metadata = field(default_factory=Metadata)
 
 
 def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:

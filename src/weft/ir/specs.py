@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from weft.ir.dtypes import DType
+from weft.ir.metadata import Metadata
 from weft.ir.types import AnyType, TensorType, Type
 from weft.records import dataclass
 
@@ -31,14 +33,15 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All that a model takes and gives; `defaults` are inputs that need not be given."""
+    """All that a model takes and gives, and says of itself; `defaults` are inputs that need not be given."""
 
     inputs: tuple[TensorSpec, ...]
     defaults: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    metadata: Metadata = field(default_factory=Metadata)
 
 
-def signature(graph: Graph, program: TensorProgram) -> Signature:
+def signature(graph: Graph, program: TensorProgram, metadata: Metadata | None = None) -> Signature:
     return Signature(
         tuple(spec(value.name, value.type) for value in graph.inputs if value.type is not None),
         tuple(spec(value.name, value.type) for value in graph.defaults if value.type is not None),
@@ -46,6 +49,7 @@ def signature(graph: Graph, program: TensorProgram) -> Signature:
             spec(declared.name, _better_known(value.type, declared.type))
             for declared, value in zip(graph.outputs, program.outputs)
         ),
+        metadata or Metadata(),
     )
 
 

@@ -64,6 +64,7 @@ class Model:
         self.inputs = signature.inputs
         self.defaults = signature.defaults
         self.outputs = signature.outputs
+        self.metadata = signature.metadata
         self._signature = signature
         self._names = tuple(spec.name for spec in signature.outputs)
 

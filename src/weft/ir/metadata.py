@@ -1,0 +1,43 @@
+"""What a model's file says of itself beside its graph: who made it, with what, and what they noted down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from weft.records import dataclass
+
+_SHOWN = 200  # characters of a field
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Of a model, as its file has it; what the file leaves out is empty, or 0.
+
+    `opsets` are the versions of operators by domain, ONNX's own as "ai.onnx". `properties` are the file's custom ones
+    (its `metadata_props`).
+    """
+
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    model_version: int = 0
+    ir_version: int = 0
+    opsets: Mapping[str, int] = field(default_factory=dict, hash=False)
+    description: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        """What the file states, long texts not to their ends."""
+        stated = [(name, getattr(self, name)) for name in self.__slots__ if getattr(self, name)]
+        return f"Metadata({', '.join(f'{name}={_short(content)}' for name, content in stated)})"
+
+
+def _short(content: object) -> str:
+    if isinstance(content, Mapping):
+        return "{" + ", ".join(f"{_short(key)}: {_short(item)}" for key, item in content.items()) + "}"
+    if isinstance(content, str) and len(content) > _SHOWN:
+        return f"{content[:_SHOWN]!r}…"
+    return repr(content)

@@ -1,0 +1,96 @@
+"""What a file says of itself: the same from the file and from the cache, where nobody reads the file."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from frontend.samples import model, node
+
+import weft
+
+STATED = {
+    "producer_name": "somebody's exporter",
+    "producer_version": "1.2.3",
+    "domain": "org.example",
+    "model_version": 7,
+    "description": "counts sheep\nat night",
+    "graph_name": "sheep",
+    "graph_description": "one at a time",
+    "properties": {"labels": "a,b", "größe": "🐑", "empty": ""},
+    "opsets": {"ai.onnx": 17, "com.microsoft": 1},
+    "ir_version": 8,
+}
+
+
+def sheep() -> onnx.ModelProto:
+    proto = model([node("Neg", ["x"], ["y"])])
+    proto.producer_name, proto.producer_version = STATED["producer_name"], STATED["producer_version"]
+    proto.domain, proto.model_version, proto.ir_version = STATED["domain"], STATED["model_version"], 8
+    proto.doc_string = STATED["description"]
+    proto.graph.name, proto.graph.doc_string = STATED["graph_name"], STATED["graph_description"]
+    onnx.helper.set_model_props(proto, STATED["properties"])
+    del proto.opset_import[:]
+    proto.opset_import.extend([onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)])
+    return proto
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_all_that_a_file_states(device: str) -> None:
+    loaded = weft.load(sheep(), device=device)
+    found = loaded.metadata
+    assert {name: getattr(found, name) for name in STATED} == STATED
+    for other in (loaded.on("reference"), copy.copy(loaded), pickle.loads(pickle.dumps(loaded))):
+        assert other.metadata == found
+    assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+    with pytest.raises(AttributeError):
+        found.domain = "other"  # type: ignore[misc]
+
+
+def test_a_file_that_states_nothing() -> None:
+    found = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
+    assert (found.domain, found.model_version, found.properties) == ("", 0, {})
+    assert "domain" not in repr(found)
+
+
+def test_it_prints_what_is_stated_and_nothing_endless() -> None:
+    proto = sheep()
+    onnx.helper.set_model_props(proto, {"vocabulary": "word " * 100_000})
+    text = repr(weft.load(proto).metadata)
+    assert text.startswith(
+        "Metadata(producer_name=\"somebody's exporter\", producer_version='1.2.3', domain='org.example'"
+    )
+    assert "opsets={'ai.onnx': 17, 'com.microsoft': 1}" in text
+    assert len(text) < 1000
+
+
+def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "sheep.onnx"
+    onnx.save(sheep(), path)
+    script = (
+        "import sys, weft; m = weft.load(sys.argv[1], device='cpu'); "
+        "print(ascii(m.metadata.properties), m.metadata.graph_name, 'onnx' in sys.modules)"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    expected = f"{STATED['properties']!a} sheep"
+    assert [line.strip() for line in told] == [f"{expected} True", f"{expected} False"]
+
+
+def test_weights_that_are_set_change_nothing_of_it() -> None:
+    proto = sheep()
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    proto.graph.node[0].CopyFrom(node("Add", ["x", "w"], ["y"]))
+    loaded = weft.load(proto, device="cpu")
+    loaded.set_weight("w", np.full(1, 2, np.float32))
+    assert loaded.metadata.graph_name == "sheep"
+    assert copy.deepcopy(loaded).metadata == loaded.metadata
