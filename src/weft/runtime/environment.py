@@ -30,7 +30,8 @@ VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while comp
 CUDA_LIBRARY = Variable(
     "WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name"
 )
-VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, VERIFY, CUDA_LIBRARY)
+COMPAT = Variable("WEFT_COMPAT", "onnxruntime", "import onnxruntime means weft, in this process and those it starts")
+VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, VERIFY, CUDA_LIBRARY, COMPAT)
 
 
 def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:

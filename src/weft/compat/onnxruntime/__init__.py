@@ -1,0 +1,68 @@
+"""onnxruntime's Python interface over weft, as programs use it.
+
+What has no meaning here is accepted and said once, on the logger `weft.compat`; what is not supported raises an error
+that names the call. `weft.compat.install()` makes `import onnxruntime` mean this module.
+"""
+
+from __future__ import annotations
+
+from weft.compat.onnxruntime import capi as capi
+from weft.compat.onnxruntime.binding import IOBinding as IOBinding
+from weft.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
+from weft.compat.onnxruntime.declared import ModelMetadata as ModelMetadata
+from weft.compat.onnxruntime.declared import NodeArg as NodeArg
+from weft.compat.onnxruntime.enumerations import ExecutionMode as ExecutionMode
+from weft.compat.onnxruntime.enumerations import ExecutionOrder as ExecutionOrder
+from weft.compat.onnxruntime.enumerations import GraphOptimizationLevel as GraphOptimizationLevel
+from weft.compat.onnxruntime.enumerations import OrtAllocatorType as OrtAllocatorType
+from weft.compat.onnxruntime.enumerations import OrtCompileApiFlags as OrtCompileApiFlags
+from weft.compat.onnxruntime.enumerations import OrtDeviceMemoryType as OrtDeviceMemoryType
+from weft.compat.onnxruntime.enumerations import OrtExecutionProviderDevicePolicy as OrtExecutionProviderDevicePolicy
+from weft.compat.onnxruntime.enumerations import OrtHardwareDeviceType as OrtHardwareDeviceType
+from weft.compat.onnxruntime.enumerations import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+from weft.compat.onnxruntime.enumerations import OrtMemType as OrtMemType
+from weft.compat.onnxruntime.enumerations import OrtSparseFormat as OrtSparseFormat
+from weft.compat.onnxruntime.functions import copy_tensors as copy_tensors
+from weft.compat.onnxruntime.functions import create_and_register_allocator as create_and_register_allocator
+from weft.compat.onnxruntime.functions import create_and_register_allocator_v2 as create_and_register_allocator_v2
+from weft.compat.onnxruntime.functions import disable_telemetry_events as disable_telemetry_events
+from weft.compat.onnxruntime.functions import enable_telemetry_events as enable_telemetry_events
+from weft.compat.onnxruntime.functions import get_build_info as get_build_info
+from weft.compat.onnxruntime.functions import get_ep_devices as get_ep_devices
+from weft.compat.onnxruntime.functions import get_version_string as get_version_string
+from weft.compat.onnxruntime.functions import has_collective_ops as has_collective_ops
+from weft.compat.onnxruntime.functions import preload_dlls as preload_dlls
+from weft.compat.onnxruntime.functions import print_debug_info as print_debug_info
+from weft.compat.onnxruntime.functions import register_execution_provider_library as register_execution_provider_library
+from weft.compat.onnxruntime.functions import set_default_logger_severity as set_default_logger_severity
+from weft.compat.onnxruntime.functions import set_default_logger_verbosity as set_default_logger_verbosity
+from weft.compat.onnxruntime.functions import set_global_thread_pool_sizes as set_global_thread_pool_sizes
+from weft.compat.onnxruntime.functions import set_seed as set_seed
+from weft.compat.onnxruntime.functions import (
+    unregister_execution_provider_library as unregister_execution_provider_library,
+)
+from weft.compat.onnxruntime.naming import API_LEVEL
+from weft.compat.onnxruntime.options import OrtRunOptions as RunOptions  # noqa: F401
+from weft.compat.onnxruntime.options import SessionOptions as SessionOptions
+from weft.compat.onnxruntime.providers import get_all_providers as get_all_providers
+from weft.compat.onnxruntime.providers import get_available_providers as get_available_providers
+from weft.compat.onnxruntime.providers import get_device as get_device
+from weft.compat.onnxruntime.session import InferenceSession as InferenceSession
+from weft.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
+from weft.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
+from weft.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
+from weft.compat.onnxruntime.unsupported import OrtArenaCfg as OrtArenaCfg
+from weft.compat.onnxruntime.unsupported import OrtEpDevice as OrtEpDevice
+from weft.compat.onnxruntime.unsupported import OrtExternalInitializerInfo as OrtExternalInitializerInfo
+from weft.compat.onnxruntime.unsupported import OrtHardwareDevice as OrtHardwareDevice
+from weft.compat.onnxruntime.unsupported import OrtMemoryInfo as OrtMemoryInfo
+from weft.compat.onnxruntime.unsupported import OrtSyncStream as OrtSyncStream
+from weft.compat.onnxruntime.unsupported import SparseTensor as SparseTensor
+from weft.compat.onnxruntime.values import OrtDevice as OrtDevice
+from weft.compat.onnxruntime.values import OrtDeviceVendorId as OrtDeviceVendorId
+from weft.compat.onnxruntime.values import OrtValue as OrtValue
+
+__version__ = version = API_LEVEL
+__author__ = "weft"
+package_name = "onnxruntime"
+cuda_version = ""

@@ -1,0 +1,151 @@
+"""IOBinding: inputs and outputs that are named once and used in many runs, in memory of the caller's where given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.compat.onnxruntime.exceptions import refusal
+from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
+from weft.compat.onnxruntime.values import (
+    HOST,
+    OrtValue,
+    OrtValueVector,
+    array_at,
+    element_dtype,
+    made,
+    on_host,
+    weft_device,
+)
+
+if TYPE_CHECKING:
+    from weft.compat.onnxruntime.session import InferenceSession
+
+
+class BorrowedMemory:
+    """Memory of the caller's on a CUDA device, as weft takes such memory from other libraries."""
+
+    def __init__(self, address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": tuple(shape),
+            "typestr": dtype.str,
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+@known_as(COLLECTION)
+class IOBinding:
+    """What a session's runs read and write."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.inputs: dict[str, Any] = {}
+        self.outputs: dict[str, OrtValue | str] = {}  # a value to write into, or the device that the output stays on
+        self.results: list[OrtValue] = []
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        if not isinstance(arr_on_cpu, np.ndarray):
+            raise RuntimeError("Unable to create OrtValue from the given python object")
+        self._bind(name, arr_on_cpu)
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        device = weft_device(device_type, device_id)
+        if device is None:
+            self._bind(name, array_at(buffer_ptr, element_dtype(element_type), shape))
+        elif device.partition(":")[0] == "cuda":
+            self._bind(name, BorrowedMemory(buffer_ptr, element_dtype(element_type), shape))
+        else:
+            raise refusal("IOBinding.bind_input", f"memory on {device_type!r} cannot be named by its address")
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        self._bind(name, ortvalue.content)
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = HOST,
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        device = weft_device(device_type, device_id)
+        if buffer_ptr is None:
+            self.outputs[name] = device or HOST
+            return
+        if element_type is None or shape is None:
+            raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+        if device is not None:
+            hint = "bind the output without buffer_ptr: get_outputs() gives it on the device"
+            raise refusal("IOBinding.bind_output", f"weft writes into no memory of others on {device_type!r}", hint)
+        self.outputs[name] = made(array_at(buffer_ptr, element_dtype(element_type), shape))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        self.outputs[name] = ortvalue
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The outputs of the last run, in the order in which they were bound."""
+        return list(self.results)
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        return OrtValueVector(self.results)
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        return [on_host(value.content) for value in self.results]
+
+    def clear_binding_inputs(self) -> None:
+        self.inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        self.outputs.clear()
+        self.results = []
+
+    def synchronize_inputs(self) -> None:
+        """Nothing is to be waited for: a run orders itself after what it reads."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing is to be waited for: whoever reads an output gets it when it is there."""
+
+    def _bind(self, name: str, content: Any) -> None:
+        if not self.session.takes(name):
+            raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
+        self.inputs[name] = content
+
+
+@known_as(STATE)
+class SessionIOBinding(IOBinding):
+    """The same, under the name of onnxruntime's inner class."""
+
+
+def run_bound(binding: IOBinding, run: Any) -> None:
+    """Run with what is bound; `run` takes inputs, the names of outputs, and those to keep on the device."""
+    if not binding.outputs:
+        raise RuntimeError("Error in execution: At least one output should be requested.")
+    kept = [name for name, target in binding.outputs.items() if isinstance(target, str) and target != HOST]
+    results = run(binding.inputs, list(binding.outputs), kept)
+    binding.results = [_delivered(name, results[name], target) for name, target in binding.outputs.items()]
+
+
+def _delivered(name: str, result: Any, target: OrtValue | str) -> OrtValue:
+    if isinstance(target, str):
+        return made(result)
+    memory = target.content
+    if not isinstance(memory, np.ndarray):
+        raise refusal("IOBinding.bind_ortvalue_output", f"weft writes into no tensor on {target.device_name()!r}")
+    if memory.dtype != result.dtype:
+        raise RuntimeError(
+            f"Error in execution: Unexpected output data type: {name!r} is of {result.dtype}, not {memory.dtype}"
+        )
+    if memory.shape != result.shape:
+        raise RuntimeError(
+            f"Error in execution: output {name!r} has shape {list(result.shape)}, "
+            f"what is bound for it has {list(memory.shape)}"
+        )
+    np.copyto(memory, result)
+    return target

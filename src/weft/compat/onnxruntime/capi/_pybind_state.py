@@ -1,0 +1,7 @@
+"""The same as onnxruntime_pybind11_state, which is how onnxruntime's own Python files import it."""
+
+from __future__ import annotations
+
+from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as _state
+
+globals().update({name: content for name, content in vars(_state).items() if not name.startswith("_")})

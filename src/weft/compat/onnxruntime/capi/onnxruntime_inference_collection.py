@@ -1,0 +1,22 @@
+"""Where onnxruntime's Python classes are defined."""
+
+from __future__ import annotations
+
+from weft.compat.onnxruntime.binding import IOBinding as IOBinding
+from weft.compat.onnxruntime.providers import stated
+from weft.compat.onnxruntime.session import InferenceSession as InferenceSession
+from weft.compat.onnxruntime.session import InferenceSession as Session  # noqa: F401
+from weft.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
+from weft.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
+from weft.compat.onnxruntime.unsupported import SparseTensor as SparseTensor
+from weft.compat.onnxruntime.values import OrtDevice as OrtDevice
+from weft.compat.onnxruntime.values import OrtDeviceVendorId as OrtDeviceVendorId
+from weft.compat.onnxruntime.values import OrtValue as OrtValue
+
+
+def check_and_normalize_provider_args(
+    providers: object, provider_options: object, available_provider_names: object
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Names of providers, and the options of each."""
+    pairs = stated(providers, provider_options)
+    return [name for name, _ in pairs], [options for _, options in pairs]

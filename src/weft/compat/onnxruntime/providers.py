@@ -1,0 +1,139 @@
+"""Execution providers: what onnxruntime calls the ways to run a model, and weft's devices that stand for them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.errors import DeviceError, FallbackWarning
+from weft.records import dataclass
+from weft.runtime import environment
+
+CPU = "CPUExecutionProvider"
+HOST = "cpu"
+_DEVICES = {  # all that onnxruntime knows, in its order; None: none of weft's devices is for that
+    "NvTensorRTRTXExecutionProvider": "cuda",
+    "TensorrtExecutionProvider": "cuda",
+    "CUDAExecutionProvider": "cuda",
+    "MIGraphXExecutionProvider": "webgpu",
+    "OpenVINOExecutionProvider": "cpu",
+    "DnnlExecutionProvider": "cpu",
+    "VitisAIExecutionProvider": None,
+    "QNNExecutionProvider": None,
+    "NnapiExecutionProvider": None,
+    "VSINPUExecutionProvider": None,
+    "JsExecutionProvider": "webgpu",
+    "CoreMLExecutionProvider": "webgpu",
+    "WebNNExecutionProvider": "webgpu",
+    "WebGpuExecutionProvider": "webgpu",
+    "XnnpackExecutionProvider": "cpu",
+    "CANNExecutionProvider": None,
+    "AzureExecutionProvider": None,
+    "DmlExecutionProvider": "webgpu",
+    "ROCMExecutionProvider": "webgpu",
+    "ArmNNExecutionProvider": "cpu",
+    "ACLExecutionProvider": "cpu",
+    "RknpuExecutionProvider": None,
+    "TvmExecutionProvider": "cpu",
+    CPU: HOST,
+}
+_OF_A_DEVICE = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}  # as get_available_providers says
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderChoice:
+    """The providers that serve a session, each with its options, and the devices to try, in order."""
+
+    names: tuple[str, ...]
+    options: Mapping[str, dict[str, str]]
+    devices: tuple[str, ...]
+
+
+def get_all_providers() -> list[str]:
+    """Every provider that onnxruntime could have been built with."""
+    return list(_DEVICES)
+
+
+def get_available_providers() -> list[str]:
+    """What can serve here, the best first and the CPU last."""
+    from weft.runtime.devices import automatic
+
+    kinds = dict.fromkeys(device.name.partition(":")[0] for device in automatic())
+    return [*(_OF_A_DEVICE[kind] for kind in kinds if kind in _OF_A_DEVICE), CPU]
+
+
+def get_device() -> str:
+    """What sort of device is here."""
+    return "CPU" if get_available_providers() == [CPU] else "GPU"
+
+
+def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
+    """The providers that were named, with their options as texts; ValueError where they make no sense."""
+    if providers is None:
+        return []
+    if options is not None:
+        if len(providers) != len(options):
+            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+        if not all(isinstance(name, str) for name in providers):
+            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+        if not all(isinstance(entry, Mapping) for entry in options):
+            raise ValueError("'provider_options' values must be dicts.")
+        pairs = list(zip(providers, options))
+    else:
+        pairs = [_pair(entry) for entry in providers]
+    for name, _ in pairs:
+        if name not in _DEVICES:
+            raise ValueError(f"Unknown Provider Type: {name}")
+    found: dict[str, dict[str, str]] = {}
+    for name, entries in pairs:
+        found.setdefault(name, {str(key): str(value) for key, value in entries.items()})
+    return list(found.items())
+
+
+def _pair(entry: Any) -> tuple[str, Mapping[Any, Any]]:
+    match entry:
+        case str():
+            return entry, {}
+        case (str() as name, Mapping() as options):
+            return name, options
+    raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+
+
+def chosen(asked: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
+    """What serves of what was asked for. Each that does not is said, and the next takes over; the CPU is the last."""
+    from weft.runtime.devices import choose
+
+    names: list[str] = []
+    devices: list[str] = []
+    options: dict[str, dict[str, str]] = {}
+    for name, entries in asked:
+        kind = _DEVICES[name]
+        try:
+            if kind is None:
+                raise DeviceError("weft has no device for that")
+            number = entries.get("device_id")
+            device = choose(kind if number is None or kind == HOST else f"{kind}:{number}").name
+        except DeviceError as error:
+            if name != "AzureExecutionProvider":  # which onnxruntime itself lists everywhere, and packages pass on
+                rest = [other for other, _ in asked if other not in (name, *names)] or [CPU]
+                text = f"{name} was asked for and is not used: {error.problem}; next is {rest[0]}"
+                warnings.warn(text, FallbackWarning, stacklevel=4)
+            continue
+        names.append(name)
+        options[name] = entries if kind != HOST else {}
+        if device not in devices:
+            devices.append(device)
+    if CPU not in names:
+        names.append(CPU)
+        options[CPU] = {}
+    if not devices:
+        devices = [HOST] if asked or not _environment_chooses() else ["auto"]
+    elif asked and HOST not in devices:
+        devices.append(HOST)
+    return ProviderChoice(tuple(names), options, tuple(devices))
+
+
+def _environment_chooses() -> bool:
+    """Whether who started the process said where models run: that is for those that name no provider."""
+    return any(environment.text_of(variable) for variable in (environment.DEVICE, environment.CHAIN))
