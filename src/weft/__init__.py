@@ -28,6 +28,7 @@ from weft.errors import (
     RunCancelledError,
     RunTimeoutError,
     UnsupportedModelError,
+    UntrustedModelError,
     WeftError,
 )
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
     from weft.loading import load
+    from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.devices import devices
@@ -78,6 +80,7 @@ __all__ = [
     "Metadata",
     "Model",
     "ModelError",
+    "OptimizationReport",
     "OutOfMemoryError",
     "Profile",
     "QuantizationReport",
@@ -86,11 +89,13 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "UnsupportedModelError",
+    "UntrustedModelError",
     "WeftError",
     "__version__",
     "devices",
     "load",
     "ops",
+    "optimize",
     "quantize",
     "to_device",
 ]
@@ -108,6 +113,8 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "HostStep": "weft.runtime.explain",
     "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
+    "OptimizationReport": "weft.optimization.optimize",
+    "optimize": "weft.optimization.optimize",
     "Metadata": "weft.ir.metadata",
     "Profile": "weft.runtime.profile",
     "QuantizationReport": "weft.quantization.quantize",

@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "the memory that a model needs, known before it runs",
     "profile": "where a model's time and memory go: kernels, threads, the arena",
     "tune": "choose the tiles of a model's products by measuring them on a GPU",
+    "optimize": "a model with fewer nodes and the same results, as ONNX",
     "quantize": "a model with narrower numbers, and what that costs",
     "compare": "a model on several devices, layer by layer: what departs first",
     "bench": "time models in weft and in other engines",

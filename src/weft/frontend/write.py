@@ -6,7 +6,7 @@ tell are left to onnx's own inference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ import onnx.helper
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, UnsupportedModelError
+from weft.frontend.declarations import Symbols, collect_names, read_type
 from weft.frontend.save import LARGEST, save_model
 from weft.frontend.source import OpenedModel
 from weft.frontend.tensors import encoded_strings, raw_bytes
+from weft.frontend.wire import cut_weights
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_numpy
-from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel
+from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel, subgraphs
 from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
 
 ModelProto = onnx.ModelProto
@@ -49,6 +51,70 @@ def write_file(model: OnnxModel, proto: onnx.ModelProto, path: Path) -> None:
         without_data.graph.initializer.add(name=name, data_type=from_numpy(array.dtype).number, dims=array.shape)
     content = memoryview(without_data.SerializeToString())
     save_model(OpenedModel(content, str(path)), {}, model.graph.initializers, path)
+
+
+def write_again(original: OpenedModel, model: OnnxModel, types: Mapping[str, Type]) -> onnx.ModelProto:
+    """A model that was read and changed, as protobuf: with all that the file says besides its nodes.
+
+    Its weights are left out: `with_initializers` puts them in, or `save_again`. Inputs and outputs are declared as
+    they were, unless their types are others. `types` are those of values inside, as far as they are known.
+    """
+    proto: onnx.ModelProto = onnx.ModelProto.FromString(cut_weights(original.view)[0])
+    declared = {value.name: value for value in (*proto.graph.input, *proto.graph.output)}
+    order = {value.name: number for number, value in enumerate(proto.graph.input)}
+    for field in ("functions", "training_info", "opset_import"):
+        proto.ClearField(field)
+    for field in ("node", "initializer", "sparse_initializer", "value_info", "input", "output"):
+        proto.graph.ClearField(field)
+    used = {"", *_domains(model.graph)}
+    imports = [onnx.helper.make_opsetid(*each) for each in sorted(model.opsets.items()) if each[0] in used]
+    proto.opset_import.extend(imports)
+    proto.ir_version = max(model.ir_version, _ir_version([each for each in imports if not each.domain]))
+    names, symbols = dim_names(model.graph), Symbols()
+    inputs = sorted((*model.graph.inputs, *model.graph.defaults), key=lambda value: order[value.name])
+
+    def as_declared(value: GraphValue) -> onnx.ValueInfoProto:
+        told: onnx.ValueInfoProto | None = declared.get(value.name)
+        if told is None:
+            return _write_value(value, names)
+        if not _is_complete(told.type) or read_type(symbols, told.type, value.name) != value.type:
+            told.type.CopyFrom(_write_value(value, names).type)
+        return told
+
+    collect_names(symbols, onnx.GraphProto(input=declared.values()))
+    proto.graph.input.extend(map(as_declared, inputs))
+    proto.graph.output.extend(map(as_declared, model.graph.outputs))
+    proto.graph.node.extend(_write_node(node, names) for node in model.graph.nodes)
+    shown = {*declared, *model.graph.initializers}
+    inner = (name for node in model.graph.nodes for name in node.outputs if name in types and name not in shown)
+    proto.graph.value_info.extend(_write_value(GraphValue(name, types[name]), names) for name in inner)
+    kept = [note for note in proto.graph.quantization_annotation if note.tensor_name in types]
+    proto.graph.ClearField("quantization_annotation")
+    proto.graph.quantization_annotation.extend(kept)
+    return proto
+
+
+def with_initializers(proto: onnx.ModelProto, model: OnnxModel) -> onnx.ModelProto:
+    """What `write_again` gave, with the weights of the model."""
+    for name, array in model.graph.initializers.items():
+        _write_tensor(proto.graph.initializer.add(), array, name)
+    return proto
+
+
+def save_again(proto: onnx.ModelProto, model: OnnxModel, path: Path) -> None:
+    """What `write_again` gave as a file; where that is more than protobuf reads, weights lie beside it."""
+    for name, array in model.graph.initializers.items():
+        proto.graph.initializer.add(name=name, data_type=from_numpy(array.dtype).number, dims=array.shape)
+    content = memoryview(proto.SerializeToString())
+    proto.graph.ClearField("initializer")
+    save_model(OpenedModel(content, str(path)), {}, model.graph.initializers, path)
+
+
+def _domains(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        yield node.domain
+        for inner in subgraphs(node):
+            yield from _domains(inner)
 
 
 def is_one_message(proto: onnx.ModelProto) -> bool:

@@ -143,7 +143,7 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
     for number, node in enumerate(graph.nodes):
         trace.origin = node.name
         trace.count_node()
-        _trace_node(node, scope, graph)
+        trace_node(node, scope, graph)
         if progress is not None:
             progress((number + 1) / len(graph.nodes))
         for name in last_use.get(number, ()):
@@ -157,7 +157,8 @@ def _count_nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(_count_nodes, inner))
 
 
-def _trace_node(node: Node, scope: Scope, graph: Graph) -> None:
+def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
+    """Run a node's definition in the current trace; what it gives goes into the scope."""
     definition = registry.find(node.domain, node.op, node.version)
     if definition is None:
         raise _unknown(node)

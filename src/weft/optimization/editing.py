@@ -23,7 +23,7 @@ class GraphEdit:
         """`version` is the opset of the nodes that are added."""
         self._graph = graph
         self._version = version
-        self._taken = _all_names(graph)
+        self._taken = all_names(graph)
         self.nodes: list[Node] = []
         self.initializers: dict[str, Array] = dict(graph.initializers)
 
@@ -117,11 +117,12 @@ def renamed_inputs(node: Node, names: Mapping[str, str]) -> Node:
     return node if inputs == node.inputs else replace(node, inputs=inputs)
 
 
-def _all_names(graph: Graph) -> set[str]:
+def all_names(graph: Graph) -> set[str]:
+    """The names of all nodes and values of a graph, and of those inside it."""
     names = {value.name for value in (*graph.inputs, *graph.defaults, *graph.outputs)} | set(graph.initializers)
     for node in graph.nodes:
         names.add(node.name)
         names.update(node.outputs, node.inputs)
         for inner in subgraphs(node):
-            names |= _all_names(inner)
+            names |= all_names(inner)
     return names

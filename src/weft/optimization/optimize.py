@@ -1,0 +1,216 @@
+"""`weft.optimize`: the whole way of a model to fewer nodes: read, learn, rewrite until nothing changes, write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError, UnsupportedModelError
+from weft.frontend.read import is_standard, read_model
+from weft.frontend.source import OpenedModel, copy_model, open_model
+from weft.frontend.write import save_again, with_initializers, write_again
+from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
+from weft.ir.specs import signature
+from weft.ir.types import AnyType, TensorType, Type
+from weft.opset import registry
+from weft.opset.lower import untraced
+from weft.optimization.editing import STANDARD, all_names, tidy, with_shown_outputs
+from weft.optimization.facts import Facts, fixed_sizes, learn
+from weft.optimization.folding import merged, with_constants, without_repetition
+from weft.optimization.opsets import newest_version, upgraded
+from weft.optimization.options import OptimizeOptions
+from weft.optimization.rewriting import Work
+from weft.records import dataclass
+from weft.runtime.progress import stages
+
+Pass = Callable[[Graph, Facts, Work], Graph]
+
+SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
+MOST_ROUNDS = 64
+PASSES: tuple[Pass, ...] = (with_constants, without_repetition, merged)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationReport:
+    """What became of a model. `ops` are numbers of nodes by op, before and after, those in bodies included."""
+
+    path: Path | None
+    model: Any  # the onnx.ModelProto, where no path was given
+    opset: int
+    ops: Mapping[str, tuple[int, int]]
+    initializers: tuple[int, int]
+    bytes: tuple[int, int]  # of the file, and of those beside it
+    done: Mapping[str, int]
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        return sum(before for before, _ in self.ops.values()), sum(after for _, after in self.ops.values())
+
+
+def optimize(source: Any, path: str | Path | None = None, **given: Any) -> OptimizationReport:
+    """Write an ONNX model again with fewer nodes and the same results, for any engine.
+
+    source: a path, bytes, a file object or an onnx.ModelProto.
+    path: where the new model goes; None gives it as the report's `model`.
+    given: see `OptimizeOptions`.
+    """
+    options = OptimizeOptions(**given)
+    target = None if path is None else Path(path)
+    if target is not None and not target.parent.is_dir():
+        raise InputError(f"{target}: there is no such folder", hint="check the path of the result")
+    with stages("optimizing") as progress:
+        progress.stage("reading", 0.0)
+        opened = copy_model(open_model(source))
+        original = read_model(opened, is_defined=_is_defined)
+        work, graph = prepared(original, options)
+        before = _counted(original.graph)
+        graph = rewritten(graph, work, progress.stage)
+        progress.stage("writing", 0.9)
+        return _written(opened, original, graph, work, before, target)
+
+
+def _is_defined(domain: str, op: str, version: int) -> bool:
+    """Ops that are written as they are: those of standards, and those that weft knows; functions are inlined."""
+    standard = not domain.startswith("com.microsoft") and is_standard(domain, op, version)
+    return standard or registry.find(domain, op, version) is not None
+
+
+def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Work, Graph]:
+    """The graph as it is rewritten: of one opset, with nodes for all outputs, and weights that are constants."""
+    graph = original.graph
+    _check_sizes(original, options.sizes)
+    graph = fixed_sizes(graph, options.sizes) if options.sizes else graph
+    old = original.ir_version < SEPARATE_WEIGHTS
+    if old or (not options.keep_inputs and len(graph.defaults) == len(graph.initializers)):
+        graph = replace(graph, defaults=())
+    own = original.opsets.get(STANDARD, 1)
+    version = max(newest_version(graph), own)
+    if options.opset is not None:
+        if options.opset < version:
+            problem = f"the model is of opset {version}, and cannot be written in opset {options.opset}"
+            raise UnsupportedModelError(problem, file=original.file, hint="models are only made newer")
+        version = options.opset
+    graph = with_shown_outputs(graph, version)
+    if _is_mixed(graph, version):
+        facts = learn(graph)
+        shapes = ((name, facts.shape(name)) for node in graph.nodes for name in (*node.inputs, *node.outputs))
+        graph = upgraded(graph, version, {name: len(shape) for name, shape in shapes if shape is not None})
+        facts.end()
+    return Work(options, version, all_names(graph)), graph
+
+
+def _is_mixed(graph: Graph, version: int) -> bool:
+    own = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
+    return own or any(_is_mixed(inner, version) for node in graph.nodes for inner in subgraphs(node))
+
+
+def _check_sizes(model: OnnxModel, sizes: Mapping[str, int]) -> None:
+    specs = signature(model.graph, untraced(model.graph)).inputs
+    known = sorted({dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)})
+    for name in sizes:
+        if name not in known:
+            hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+            raise InputError(f"the inputs have no dynamic dim {name}", hint=hint)
+
+
+def rewritten(graph: Graph, work: Work, tell: Callable[[str, float], None]) -> Graph:
+    """The graph once nothing more can be done."""
+    for number in range(MOST_ROUNDS):
+        tell("rewriting", 0.1 + 0.8 * number / MOST_ROUNDS)
+        facts = learn(graph)
+        try:
+            changed = _rewritten_once(graph, facts, work)
+        finally:
+            facts.end()
+        if changed is graph:
+            break
+        graph = changed
+    return graph
+
+
+def _rewritten_once(graph: Graph, facts: Facts, work: Work) -> Graph:
+    """All passes, until none finds more with what is known; then those bodies that control flow has."""
+    graph = tidy(graph) if _has_idle(graph) else graph
+    for _ in range(MOST_ROUNDS):
+        before = graph
+        for each in PASSES:
+            graph = each(graph, facts, work)
+        if graph is before:
+            break
+    nodes = tuple(_with_rewritten_bodies(node, facts, work) for node in graph.nodes)
+    same = all(new is old for new, old in zip(nodes, graph.nodes))
+    return graph if same else tidy(replace(graph, nodes=nodes))
+
+
+def _with_rewritten_bodies(node: Node, facts: Facts, work: Work) -> Node:
+    bodies = {name: content for name, content in node.attributes.items() if isinstance(content, Graph)}
+    if not bodies:
+        return node
+    changed = {name: _rewritten_once(body, facts.inside(body), work) for name, body in bodies.items()}
+    if all(changed[name] is body for name, body in bodies.items()):
+        return node
+    return replace(node, attributes={**node.attributes, **changed})
+
+
+def _has_idle(graph: Graph) -> bool:
+    """Whether nodes or constants are there that nothing needs."""
+    tidied = tidy(graph)
+    return len(tidied.nodes) < len(graph.nodes) or len(tidied.initializers) < len(graph.initializers)
+
+
+def _written(
+    opened: OpenedModel, original: OnnxModel, graph: Graph, work: Work, before: Counter[str], path: Path | None
+) -> OptimizationReport:
+    facts = learn(graph)
+    types = {name: type for name in _values(graph) if (type := facts.declared(name)) is not None and _is_told(type)}
+    facts.end()
+    outputs = tuple(_completed(value, types, work.options) for value in graph.outputs)
+    ir_version = max(original.ir_version, SEPARATE_WEIGHTS)
+    opsets = {**original.opsets, STANDARD: work.version}
+    model = replace(original, graph=replace(graph, outputs=outputs), opsets=opsets, ir_version=ir_version)
+    proto = write_again(opened, model, types)
+    bytes_before = opened.size + sum(map(len, original.external.values()))
+    if path is None:
+        made = with_initializers(proto, model)
+        bytes_after = made.ByteSize()
+    else:
+        save_again(proto, model, path)
+        made = None
+        beside = path.parent.glob(f"{path.name}.*.data") if path.stat().st_size < sum(_sizes(graph)) else ()
+        bytes_after = path.stat().st_size + sum(each.stat().st_size for each in beside)
+    after = _counted(graph)
+    ops = {op: (before[op], after[op]) for op in sorted(before.keys() | after.keys())}
+    counts = len(original.graph.initializers), len(graph.initializers)
+    return OptimizationReport(path, made, work.version, ops, counts, (bytes_before, bytes_after), dict(work.done))
+
+
+def _sizes(graph: Graph) -> list[int]:
+    return [array.nbytes for array in graph.initializers.values() if array.dtype != object]
+
+
+def _values(graph: Graph) -> list[str]:
+    return [name for node in graph.nodes for name in node.outputs if name]
+
+
+def _is_told(type: Type) -> bool:
+    return isinstance(type, TensorType) and type.shape is not None
+
+
+def _completed(value: GraphValue, types: Mapping[str, Type], options: OptimizeOptions) -> GraphValue:
+    """An output with the type that is declared, or what is known where that says less."""
+    found = types.get(value.name)
+    known = found is not None and not isinstance(found, AnyType)
+    open_type = value.type is None or (isinstance(value.type, TensorType) and value.type.shape is None)
+    return replace(value, type=found) if known and (open_type or options.sizes) else value
+
+
+def _counted(graph: Graph) -> Counter[str]:
+    """Nodes by op, those of other domains with these before them."""
+    found = Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in graph.nodes)
+    for node in graph.nodes:
+        for inner in subgraphs(node):
+            found += _counted(inner)
+    return found
