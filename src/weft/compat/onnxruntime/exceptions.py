@@ -11,9 +11,7 @@ from weft.errors import (
     InputError,
     InternalError,
     InvalidModelError,
-    ModelError,
     OutOfMemoryError,
-    RunCancelledError,
     UnsupportedModelError,
     WeftError,
 )
@@ -35,45 +33,51 @@ _STATUS = {  # the name of each class: the status that its texts begin with
     "NotFound": (14, "NOT_FOUND"),
     "DeviceReset": (15, "DEVICE_RESET"),
 }
+_BEGINNING = "[ONNXRuntimeError] : "
 EXCEPTIONS: dict[str, type[Exception]] = {
     name: type(name, (Exception,), {"__module__": STATE, "__doc__": f"onnxruntime's {name}."}) for name in _STATUS
 }
-
-_WHILE_LOADING: tuple[tuple[type[BaseException], str], ...] = (
-    (UnsupportedModelError, "NotImplemented"),
-    (InvalidModelError, "InvalidGraph"),
-    (ModelError, "Fail"),
-    (DeviceError, "EPFail"),
-)
-_WHILE_RUNNING: tuple[tuple[type[BaseException], str], ...] = (
-    (InputError, "InvalidArgument"),
-    (RunCancelledError, "Fail"),
-    (ExecutionError, "Fail"),
-    (UnsupportedModelError, "NotImplemented"),
-    (DeviceError, "EPFail"),
-    (OutOfMemoryError, "RuntimeException"),
-    (InternalError, "RuntimeException"),
-)
 
 
 def status(name: str, text: str) -> Exception:
     """An exception of onnxruntime's, with the words that its texts begin with."""
     number, word = _STATUS[name]
-    return EXCEPTIONS[name](f"[ONNXRuntimeError] : {number} : {word} : {text}")
+    return EXCEPTIONS[name](f"{_BEGINNING}{number} : {word} : {text}")
+
+
+def without_status(text: str) -> str:
+    """A text without the words that it began with."""
+    return text.split(" : ", 3)[-1] if text.startswith(_BEGINNING) else text
 
 
 def loading_failed(error: WeftError) -> Exception:
     """What stands for an error in loading a model."""
-    return status(_name_of(error, _WHILE_LOADING), str(error))
+    match error:
+        case InvalidModelError(node=None, value=None):
+            name = "InvalidProtobuf"
+        case InvalidModelError() | UnsupportedModelError(node=str()):
+            name = "InvalidGraph"
+        case DeviceError():
+            name = "EPFail"
+        case _:
+            name = "Fail"
+    return status(name, str(error))
 
 
 def running_failed(error: WeftError) -> Exception:
-    """What stands for an error in a run."""
-    return status(_name_of(error, _WHILE_RUNNING), str(error))
-
-
-def _name_of(error: WeftError, table: tuple[tuple[type[BaseException], str], ...]) -> str:
-    return next((name for kind, name in table if isinstance(error, kind)), "Fail")
+    """What stands for an error in a run: onnxruntime blames arguments for what it sees before, and wrong indices."""
+    match error:
+        case InputError(node=None) | ExecutionError(__cause__=None):
+            name = "InvalidArgument"
+        case UnsupportedModelError():
+            name = "NotImplemented"
+        case DeviceError():
+            name = "EPFail"
+        case OutOfMemoryError() | InternalError():
+            name = "RuntimeException"
+        case _:
+            name = "Fail"
+    return status(name, str(error))
 
 
 def refusal(call: str, reason: str, hint: str | None = None) -> Exception:

@@ -96,7 +96,7 @@ class OrtOptions:
 class SessionOptions(OrtOptions):
     """How a session is made. Of this, weft uses the numbers of threads, profiling, and what changes the model."""
 
-    __slots__ = ("custom_libraries", "dimensions", "initializers")
+    __slots__ = ("dimensions", "initializers")
 
     enable_cpu_mem_arena = OrtOption(True, _flag)
     enable_mem_pattern = OrtOption(True, _flag)

@@ -20,7 +20,14 @@ from weft.compat.onnxruntime.declared import (
     python_value,
     read_declarations,
 )
-from weft.compat.onnxruntime.exceptions import incompatible, loading_failed, refusal, running_failed, status
+from weft.compat.onnxruntime.exceptions import (
+    incompatible,
+    loading_failed,
+    refusal,
+    running_failed,
+    status,
+    without_status,
+)
 from weft.compat.onnxruntime.naming import COLLECTION, known_as
 from weft.compat.onnxruntime.notes import say_unused
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
@@ -104,6 +111,8 @@ class InferenceSession:
 
     def _not_loaded(self, error: WeftError) -> Exception:
         path = self._model_path
+        if self._model_bytes == b"" or (path is not None and _is_empty(path)):
+            return status("InvalidArgument", f"No graph was found in the protobuf: {error}")
         if path is not None and not Path(path).exists():
             return status("NoSuchFile", f"Load model from {path} failed:{error}")
         if path is not None and Path(path).is_dir():
@@ -122,8 +131,10 @@ class InferenceSession:
         if not output_names and run_options is None and self._is_direct:
             try:
                 return list(self._run(input_feed).values())
-            except WeftError:
+            except InputError:
                 pass  # what is wrong, or taken by onnxruntime alone, shows below
+            except WeftError as error:
+                raise running_failed(error) from error
         names, given = self._checked(output_names, input_feed)
         results = self._results(names, given, run_options)
         return [python_value(results[name], self._types[name]) for name in names]
@@ -158,7 +169,7 @@ class InferenceSession:
             try:
                 results, failure = self.run(output_names, input_feed, run_options), ""
             except Exception as error:
-                results, failure = [], str(error)
+                results, failure = [], without_status(str(error))
             callback(results, user_data, failure)
 
         threading.Thread(target=work, name="weft-run-async", daemon=True).start()
@@ -366,6 +377,11 @@ class InferenceSession:
             "weft's own report is another",
             hint="session.weft_model.report() says where a model runs",
         )
+
+
+def _is_empty(path: str) -> bool:
+    file = Path(path)
+    return file.is_file() and file.stat().st_size == 0
 
 
 def _strings(value: Any) -> Any:
