@@ -67,6 +67,10 @@ class UnsupportedModelError(ModelError):
     """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
 
 
+class UntrustedModelError(ModelError):
+    """The file holds machine code that this user did not compile, and nobody said that it may run."""
+
+
 class GraphError(ModelError):
     """A graph in the making is used in a way that gives no model: a name twice, a tensor of another graph."""
 
