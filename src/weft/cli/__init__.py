@@ -29,6 +29,7 @@ COMMANDS = {
     "tune": "choose the tiles of a model's products by measuring them on a GPU",
     "optimize": "a model with fewer nodes and the same results, as ONNX",
     "quantize": "a model with narrower numbers, and what that costs",
+    "export": "a model as a C library: header, object file, weights",
     "compare": "a model on several devices, layer by layer: what departs first",
     "bench": "time models in weft and in other engines",
     "cache": "what is kept on disk: where, how much, which models; clean it, verify it",

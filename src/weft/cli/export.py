@@ -1,0 +1,62 @@
+"""`weft export`: a model as a library for programs without Python."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from weft.backends.cpu.targets import TARGETS
+from weft.backends.device import NATIVE
+from weft.cli import inputs, output, values
+from weft.cli.output import format_bytes
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "export",
+        help="a model as a C library: header, object file, weights",
+        description="Write a model as a C library: a header that documents it, an object file with one function to run "
+        "it, the weights, and an example. The code needs no Python and no weft. Sizes of inputs stay dynamic unless "
+        "--shape fixes them.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("--c", required=True, type=Path, metavar="DIR", help="the folder that the files go to")
+    parser.add_argument("--name", metavar="NAME", help="what functions and files are called (default: as the model)")
+    parser.add_argument(
+        "--target", default=NATIVE, metavar="T", help=f"the processor to compile for: {', '.join(TARGETS)}"
+    )
+    values.add_precision(parser)
+    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="fix a dynamic dim")
+    parser.add_argument("--embed", action="store_true", help="put the weights into the object file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from weft.export.export import export_c
+
+    made = export_c(
+        args.model,
+        args.c,
+        name=args.name,
+        target=args.target,
+        precision=args.precision,
+        shapes=inputs.parse_sizes(args.shape),
+        embed=args.embed,
+    )
+    files = [path for path in (made.header, made.object, made.library, made.weights, made.example) if path is not None]
+    if args.json:
+        output.print_json(
+            {
+                "name": made.interface.name,
+                "files": [str(path) for path in files],
+                "sizes": {size.symbol.name: size.member for size in made.interface.sizes},
+                "inputs": {port.member: port.label for port in made.interface.inputs},
+                "outputs": {port.member: port.label for port in made.interface.outputs},
+            }
+        )
+        return 0
+    console = output.console()
+    rows = [(output.printable(str(path)), format_bytes(path.stat().st_size)) for path in files]
+    console.print(output.table(f"{made.interface.name}, a C library", ("file", "size"), rows, ("size",)))
+    return 0

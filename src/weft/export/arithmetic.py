@@ -1,0 +1,127 @@
+"""Dims as LLVM's instructions on 64 bits. What could overflow or divide by zero is told apart: a dim has a fault then.
+
+Which operations could is known from the bounds of dims, which hold once the sizes are known to lie within theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.ir.dims import Compound, Dim, Expr, Symbol, bounds
+
+_SAFE = 2**62
+CHECKED = {
+    f"llvm.s{verb}.with.overflow.i64": "declare {{ i64, i1 }} @{}(i64, i64)".format(f"llvm.s{verb}.with.overflow.i64")
+    for verb in ("add", "mul")
+}
+
+
+class SizeWriter:
+    """Writes dims into a straight line of instructions, each once. A fault is the name of a bit, or None."""
+
+    def __init__(self, emit: Callable[[str], None], name: Callable[[], str]) -> None:
+        """`emit` takes a line, `name` gives a new name."""
+        self._emit, self._name = emit, name
+        self.symbols: dict[str, str] = {}
+        self._values: dict[Expr | Compound, str] = {}
+        self._faults: dict[Expr | Compound, str | None] = {}
+
+    def value(self, dim: Dim) -> str:
+        if isinstance(dim, int):
+            return str(dim)
+        if dim not in self._values:
+            self._values[dim], self._faults[dim] = self._sum(dim)
+        return self._values[dim]
+
+    def fault(self, dim: Dim) -> str | None:
+        """The bit that is set where the value is not what it should be."""
+        self.value(dim)
+        return None if isinstance(dim, int) else self._faults[dim]
+
+    def assign(self, text: str) -> str:
+        name = self._name()
+        self._emit(f"{name} = {text}")
+        return name
+
+    def either(self, *bits: str | None) -> str | None:
+        """Whether any of some bits is set."""
+        found = list(dict.fromkeys(bit for bit in bits if bit is not None))
+        result = found[0] if found else None
+        for bit in found[1:]:
+            result = self.assign(f"or i1 {result}, {bit}")
+        return result
+
+    def largest(self, parts: list[str]) -> str:
+        result = parts[0]
+        for part in parts[1:]:
+            more = self.assign(f"icmp sgt i64 {part}, {result}")
+            result = self.assign(f"select i1 {more}, i64 {part}, i64 {result}")
+        return result
+
+    def _sum(self, dim: Expr) -> tuple[str, str | None]:
+        total, fault = "", None
+        for number, (monomial, coefficient) in enumerate(dim.terms):
+            if not monomial:
+                term, wrong = str(coefficient), None
+            else:
+                term, wrong = self._atom(monomial[0])
+                for count, atom in enumerate(monomial[1:], start=2):
+                    factor, also = self._atom(atom)
+                    term, over = self._operation("mul", term, factor, Expr(((monomial[:count], 1),)))
+                    wrong = self.either(wrong, also, over)
+                if coefficient != 1:
+                    term, over = self._operation("mul", term, str(coefficient), Expr(((monomial, coefficient),)))
+                    wrong = self.either(wrong, over)
+            fault = self.either(fault, wrong)
+            if number:
+                total, over = self._operation("add", total, term, Expr(dim.terms[: number + 1]))
+                fault = self.either(fault, over)
+            else:
+                total = term
+        return total, fault
+
+    def _operation(self, verb: str, one: str, other: str, result: Expr) -> tuple[str, str | None]:
+        low, high = bounds(result)
+        if low is not None and high is not None and low >= -_SAFE and high <= _SAFE:
+            return self.assign(f"{verb} i64 {one}, {other}"), None
+        pair = self.assign(f"call {{ i64, i1 }} @llvm.s{verb}.with.overflow.i64(i64 {one}, i64 {other})")
+        value = self.assign(f"extractvalue {{ i64, i1 }} {pair}, 0")
+        return value, self.assign(f"extractvalue {{ i64, i1 }} {pair}, 1")
+
+    def _atom(self, atom: object) -> tuple[str, str | None]:
+        if isinstance(atom, Symbol):
+            return self.symbols[atom.name], None
+        assert isinstance(atom, Compound)
+        if atom not in self._values:
+            self._values[atom], self._faults[atom] = self._compound(atom)
+        return self._values[atom], self._faults[atom]
+
+    def _compound(self, atom: Compound) -> tuple[str, str | None]:
+        left, right = self.value(atom.left), self.value(atom.right)
+        fault = self.either(self.fault(atom.left), self.fault(atom.right))
+        match atom.operation:
+            case "min" | "max":
+                order = "slt" if atom.operation == "min" else "sgt"
+                chosen = self.assign(f"icmp {order} i64 {left}, {right}")
+                return self.assign(f"select i1 {chosen}, i64 {left}, i64 {right}"), fault
+        least = bounds(atom.right)[0]
+        if least is None or least <= 0:
+            zero = self.assign(f"icmp eq i64 {right}, 0")
+            fault = self.either(fault, zero)
+            right = self.assign(f"select i1 {zero}, i64 1, i64 {right}")
+        rest = self.assign(f"srem i64 {left}, {right}")
+        lowest = bounds(atom.left)[0]
+        is_plain = least is not None and least > 0 and lowest is not None and lowest >= 0
+        if atom.operation == "%":
+            return (rest if is_plain else self._floored(rest, right, rest, right, "add")), fault
+        quotient = self.assign(f"sdiv i64 {left}, {right}")
+        return (quotient if is_plain else self._floored(rest, right, quotient, "1", "sub")), fault
+
+    def _floored(self, rest: str, divisor: str, result: str, step: str, verb: str) -> str:
+        """What rounds toward zero, rounded down: where the remainder is none of the divisor's sign."""
+        mixed = self.assign(f"xor i64 {rest}, {divisor}")
+        opposite = self.assign(f"icmp slt i64 {mixed}, 0")
+        some = self.assign(f"icmp ne i64 {rest}, 0")
+        wrong = self.assign(f"and i1 {opposite}, {some}")
+        moved = self.assign(f"{verb} i64 {result}, {step}")
+        return self.assign(f"select i1 {wrong}, i64 {moved}, i64 {result}")

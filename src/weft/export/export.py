@@ -1,0 +1,232 @@
+"""A model -> a C library: header, object file, weights, an example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.backends.cpu.machine import Machine
+from weft.backends.cpu.targets import cpu_target, driver_for
+from weft.backends.device import NATIVE
+from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm.emit import emit
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.backends.naming import named
+from weft.errors import InputError, UnsupportedModelError
+from weft.export.archive import archive
+from weft.export.arithmetic import CHECKED
+from weft.export.driver import DriverWriter
+from weft.export.header import example_text, header_text
+from weft.export.interface import Interface, c_name, make_interface
+from weft.export.library import DECLARATIONS, library_text
+from weft.export.weights import Weights, gather
+from weft.ir.kernel import Kernel
+from weft.ir.program import TensorProgram, step_name
+from weft.ir.types import TensorType
+from weft.ir.work import HostSection, NativeSection, Section, all_works
+from weft.loading import open_pipeline
+from weft.plan.usual_sizes import usual_sizes
+from weft.records import dataclass
+from weft.runtime.devices import HOST
+from weft.runtime.options import LoadOptions
+
+MOST_EMBEDDED = 1 << 30  # bytes of weights in an object
+"""Code that reaches its data by 32 bits is meant for less than twice that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written: the files, and what a C program sees."""
+
+    header: Path
+    object: Path
+    library: Path | None
+    weights: Path | None
+    example: Path
+    interface: Interface
+    weight_bytes: int
+
+
+def export_c(
+    source: Any,
+    folder: str | Path,
+    *,
+    name: str | None = None,
+    target: str = NATIVE,
+    precision: str = "float32",
+    shapes: Mapping[str, int] | None = None,
+    embed: bool = False,
+) -> Exported:
+    """Write a model as a C library into a folder, which is made where there is none.
+
+    name: what files and functions are called (default: as the model's file). target: the processor that the code is
+    for. shapes: sizes of dynamic dims, which are fixed then. embed: put the weights into the object file.
+    """
+    folder = Path(folder)
+    machine = cpu_target(target)
+    called = c_name(name or (Path(source).stem if isinstance(source, (str, Path)) else "model"))
+    if name is not None and called != name:
+        raise InputError(f"{name!r} is no name for functions of C", hint=f"for instance {called}")
+    pipeline = open_pipeline(source, LoadOptions(device=HOST, precision=precision, cache=False))
+    driver = driver_for(machine)
+    try:
+        fixed = _fixed_shapes(pipeline.read().graph.inputs, shapes or {})
+        program = pipeline.specialise(fixed, ())
+        sections = named(pipeline.build(pipeline.fuse(program, driver), driver))
+        native = _native(sections)
+    except UnsupportedModelError as error:
+        raise error.at(file=pipeline.file) from error.__cause__
+    graph = pipeline.read().graph
+    interface = make_interface(
+        called,
+        [(value.name, value) for value in program.inputs],
+        [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)],
+        program.guards,
+    )
+    weights = gather(native, program.constants, program.outputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{called}.weights"
+    total = weights.write(path)
+    if embed and weights.length > MOST_EMBEDDED:
+        raise UnsupportedModelError(
+            f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
+        )
+    text = module_text(program, native, interface, weights, total, path.resolve() if embed else None, machine)
+    code = compile_module(text, machine)
+    if embed:
+        path.unlink()
+    return _write_files(
+        folder, interface, code, machine, pipeline.file, precision, weights, embed, local_bytes_of(sections)
+    )
+
+
+def module_text(
+    program: TensorProgram,
+    native: NativeSection | None,
+    interface: Interface,
+    weights: Weights,
+    total: int,
+    embedded: Path | None,
+    machine: Machine,
+) -> str:
+    """All code of a model, as one module of LLVM."""
+    module = ir.Module(name="weft")
+    for kernel in _kernels(native).values():
+        emit(kernel, module, VECTOR_LANES).linkage = "internal"
+    usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
+    driver = DriverWriter(interface, native, program.constants, weights, usual).write()
+    elf = "linux" in machine.triple
+    library = library_text(interface, weights.length, total, embedded, elf)
+    known = module.globals.keys()
+    declared = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in known]
+    return "\n".join((str(module), *declared, library, driver))
+
+
+def _kernels(native: NativeSection | None) -> dict[str, Kernel]:
+    works = () if native is None else all_works(native)
+    return {launch.kernel.name: launch.kernel for work in works for launch in work.launches}
+
+
+def local_bytes_of(sections: Sequence[Section]) -> int:
+    """What kernels need on the stack for their local buffers."""
+    kernels = [
+        kernel for section in sections if isinstance(section, NativeSection) for kernel in _kernels(section).values()
+    ]
+    return max(
+        (
+            sum(b.local_size * b.dtype.numpy.itemsize for b in kernel.buffers if b.local_size is not None)
+            for kernel in kernels
+        ),
+        default=0,
+    )
+
+
+def _native(sections: Sequence[Section]) -> NativeSection | None:
+    """The one section that a program must be; None for one that computes nothing."""
+    for section in sections:
+        if isinstance(section, HostSection):
+            step = section.steps[0]
+            raise UnsupportedModelError(
+                f"code without Python cannot do what is left to it: {step_name(step)}",
+                node=step.origin or None,
+                hint="strings, sequences, control flow and sizes that depend on data are run from Python; fixed sizes "
+                "(--shape dim=size) may make it unnecessary",
+            )
+    (native,) = sections or (None,)
+    assert native is None or isinstance(native, NativeSection)
+    return native
+
+
+def _fixed_shapes(inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, list[int | None]] | None:
+    """Shapes of inputs in which the named dims have their sizes."""
+    if not sizes:
+        return None
+    found: dict[str, list[int | None]] = {}
+    known: set[str] = set()
+    for value in inputs:
+        shape = value.type.shape if isinstance(value.type, TensorType) else None
+        names = [None if isinstance(dim, int) else str(dim) for dim in shape or ()]
+        known.update(name for name in names if name is not None)
+        if shape is not None and any(name in sizes for name in names):
+            found[value.name] = [dim if isinstance(dim, int) else sizes.get(str(dim)) for dim in shape]
+    for name in sizes:
+        if name not in known:
+            hint = f"the dynamic dims are {', '.join(sorted(known))}" if known else "all dims of this model are fixed"
+            raise InputError(f"--shape {name}: the inputs have no dynamic dim of that name", hint=hint)
+    return found
+
+
+def _write_files(
+    folder: Path,
+    interface: Interface,
+    code: bytes,
+    machine: Machine,
+    file: str | None,
+    precision: str,
+    weights: Weights,
+    embed: bool,
+    stack: int,
+) -> Exported:
+    name = interface.name
+    files = Exported(
+        folder / f"{name}.h",
+        folder / f"{name}.o",
+        folder / f"lib{name}.a" if "linux" in machine.triple else None,
+        None if embed else folder / f"{name}.weights",
+        folder / f"{name}_example.c",
+        interface,
+        weights.length,
+    )
+    given = "" if embed else f" {name}.weights"
+    facts = [
+        f"Code for {machine.processor} ({machine.triple}), precision {precision}.",
+        f"Weights: {weights.length:,} bytes, {'in the object' if embed else f'in {name}.weights'}.",
+        f"Stack: kernels need {stack:,} bytes for themselves, on each thread that runs blocks.",
+        "",
+        f"Build a program:    cc -O2 {name}_example.c {name}.o -o {name}_example",
+        f"Run it:             ./{name}_example{given} SIZES... INPUT.raw...",
+        "",
+        f"Written by weft from {Path(file).name if file else 'a model in memory'}.",
+    ]
+    files.header.write_text(header_text(interface, f"{name}: a model as a C library", facts, embed))
+    files.example.write_text(example_text(interface, embed))
+    files.object.write_bytes(code)
+    if files.library is not None:
+        symbols = [f"{name}_{verb}" for verb in FUNCTIONS]
+        files.library.write_bytes(archive(f"{name}.o", code, symbols))
+    return files
+
+
+FUNCTIONS = (
+    "open",
+    "bind",
+    "close",
+    "check",
+    "workspace_bytes",
+    "output_shapes",
+    "run",
+    "run_parallel",
+    "error_text",
+)

@@ -1,0 +1,284 @@
+"""The header of an exported model, which is its documentation too, and a small program that shows its use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.export.interface import COMMON_ERRORS, Interface, Port
+from weft.ir import dims
+from weft.ir.dtypes import DType
+
+_NOTES = {
+    DType.float16: "the bits of IEEE half precision",
+    DType.bfloat16: "the upper 16 bits of a float",
+    DType.bool: "0 or 1",
+    DType.complex64: "pairs: real part, imaginary part",
+    DType.complex128: "pairs: real part, imaginary part",
+}
+
+
+def comment_safe(text: str) -> str:
+    """A text that ends no comment and starts none."""
+    plain = "".join(character if character.isprintable() else "?" for character in text)
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+
+
+def header_text(interface: Interface, title: str, facts: Sequence[str], embedded: bool) -> str:
+    """`title` says what was exported, `facts` are lines about it."""
+    name = interface.name
+    guard = f"{name.upper()}_H"
+    lines = [
+        f"/* {comment_safe(title)}",
+        " *",
+        *(f" * {comment_safe(fact)}".rstrip() for fact in facts),
+        " */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "enum {",
+        *(f"    {name.upper()}_{label} = {error}, /* {text} */" for error, (label, text) in COMMON_ERRORS.items()),
+        "};",
+        "",
+        "/* The model. Runs do not change it: several threads may use one at once, with a workspace each. */",
+        f"typedef struct {{ const void *weights; void *memory; }} {name}_model;",
+        "",
+        *_sizes(interface),
+        "",
+        "/* Inputs: row-major, without gaps; they are only read. */",
+        *_pointers(f"{name}_inputs", interface.inputs, "const "),
+        "",
+        "/* Outputs: memory of the caller's, which overlaps neither the inputs nor the workspace. */",
+        *_pointers(f"{name}_outputs", interface.outputs, ""),
+        "",
+        "/* How many elements each output has, and its shape. */",
+        *_shapes(interface),
+        "",
+        *_functions(name, embedded),
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _sizes(interface: Interface) -> list[str]:
+    name = interface.name
+    if not interface.sizes:
+        return [
+            "/* All sizes of this model are fixed; NULL does where sizes are taken. */",
+            f"typedef struct {{ int64_t unused; }} {name}_sizes;",
+        ]
+    return [
+        "/* The sizes of the inputs that are not fixed. */",
+        "typedef struct {",
+        *(
+            f"    int64_t {size.member}; /* {comment_safe(size.symbol.name)}: {size.low} to {size.high} */"
+            for size in interface.sizes
+        ),
+        f"}} {name}_sizes;",
+        *(
+            ["/* They must be such that", *(f" *   {comment_safe(str(guard))}" for _, guard in interface.guards), " */"]
+            if interface.guards
+            else []
+        ),
+    ]
+
+
+def _pointers(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
+    if not ports:
+        return [f"typedef struct {{ void *unused; }} {kind};"]
+    lines = ["typedef struct {"]
+    for port in ports:
+        note = f"; {_NOTES[port.dtype]}" if port.dtype in _NOTES else ""
+        own = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
+        described = comment_safe(f"{port.label}{own}{note}")
+        lines.append(f"    {constness}{port.c_type} *{port.member}; /* {described} */")
+    return [*lines, f"}} {kind};"]
+
+
+def _shapes(interface: Interface) -> list[str]:
+    lines = ["typedef struct {"]
+    for port in interface.outputs:
+        shape = f" int64_t shape[{len(port.shape)}];" if port.shape else ""
+        lines.append(f"    struct {{ int64_t count;{shape} }} {port.member};")
+    return [*lines, f"}} {interface.name}_shapes;"]
+
+
+def _functions(name: str, embedded: bool) -> list[str]:
+    opened = "the weights in this object; `path` is not looked at" if embedded else "the weights from a file"
+    return [
+        f"/* Open the model with {opened}; 0, or an error. */",
+        f"int {name}_open({name}_model *model, const char *path);",
+        "",
+        "/* The same with weights in memory, at a multiple of 64, where they stay as long as the model is used. */",
+        f"int {name}_bind({name}_model *model, const void *weights, size_t length);",
+        "",
+        f"void {name}_close({name}_model *model);",
+        "",
+        "/* 0 where the model takes inputs of these sizes, else the error that a run would give. */",
+        f"int {name}_check(const {name}_sizes *sizes);",
+        "",
+        "/* The bytes that a run needs to work in; 0 where the model does not take these sizes. */",
+        f"size_t {name}_workspace_bytes(const {name}_sizes *sizes);",
+        "",
+        f"int {name}_output_shapes(const {name}_sizes *sizes, {name}_shapes *shapes);",
+        "",
+        "/* Run the model: 0, or an error. It allocates nothing; `workspace` holds nothing before and after. */",
+        f"int {name}_run(const {name}_model *model, const {name}_sizes *sizes, const {name}_inputs *inputs,",
+        f"        const {name}_outputs *outputs, void *workspace, size_t workspace_bytes);",
+        "",
+        "/* For several threads: `run` calls `blocks(work, first, last)` for pieces that make up 0..count, each",
+        " * once, in any order and on any threads, and returns when all are done. The results have the same bits.",
+        " * `parallel` may be NULL. */",
+        f"typedef void (*{name}_blocks)(void *work, int64_t first, int64_t last);",
+        "typedef struct {",
+        f"    void (*run)(void *context, int64_t count, {name}_blocks blocks, void *work);",
+        "    void *context;",
+        f"}} {name}_parallel;",
+        f"int {name}_run_parallel(const {name}_model *model, const {name}_sizes *sizes, const {name}_inputs *inputs,",
+        f"        const {name}_outputs *outputs, void *workspace, size_t workspace_bytes,",
+        f"        const {name}_parallel *parallel);",
+        "",
+        "/* What an error means. */",
+        f"const char *{name}_error_text(int error);",
+        "",
+    ]
+
+
+def example_text(interface: Interface, embedded: bool) -> str:
+    """A program that reads raw inputs from files, runs the model, and writes or prints its outputs."""
+    name = interface.name
+    sizes, inputs, outputs = interface.sizes, interface.inputs, interface.outputs
+    weights = 0 if embedded else 1
+    arguments = [
+        *([] if embedded else ["WEIGHTS"]),
+        *(size.member.upper() for size in sizes),
+        *(f"{port.member}.raw" for port in inputs),
+    ]
+    usage = comment_safe(" ".join(arguments)).replace('"', "'")
+    first_input = 1 + weights + len(sizes)
+    lines = [
+        f"/* Runs {name}: the sizes, then a file of raw numbers for each input; prints the start of each output, and",
+        " * writes all of it to OUTPUT.raw where --write is the last argument. */",
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        "#include <string.h>",
+        f'#include "{name}.h"',
+        "",
+        "static void *room(size_t bytes) {",
+        "    void *found = malloc(bytes ? bytes : 1);",
+        '    if (!found) { fputs("no memory\\n", stderr); exit(1); }',
+        "    return found;",
+        "}",
+        "",
+        "static void *read_file(const char *path, size_t bytes) {",
+        '    FILE *file = fopen(path, "rb");',
+        "    void *found = room(bytes);",
+        "    if (!file || fread(found, 1, bytes, file) != bytes || fgetc(file) != EOF) {",
+        '        fprintf(stderr, "%s: not a file of %zu bytes\\n", path, bytes);',
+        "        exit(1);",
+        "    }",
+        "    fclose(file);",
+        "    return found;",
+        "}",
+        "",
+        "static void write_file(const char *path, const void *content, size_t bytes) {",
+        '    FILE *file = fopen(path, "wb");',
+        "    if (!file || fwrite(content, 1, bytes, file) != bytes || fclose(file)) {",
+        '        fprintf(stderr, "%s: cannot be written\\n", path);',
+        "        exit(1);",
+        "    }",
+        "}",
+        "",
+        "static void stop_at(int error) {",
+        "    if (error) {",
+        f'        fprintf(stderr, "%s\\n", {name}_error_text(error));',
+        "        exit(1);",
+        "    }",
+        "}",
+        "",
+        "int main(int count, char **arguments) {",
+        '    int writes = count > 1 && !strcmp(arguments[count - 1], "--write");',
+        f"    if (count - writes != {1 + len(arguments)}) {{",
+        f'        fprintf(stderr, "usage: %s {usage} [--write]\\n", arguments[0]);',
+        "        return 2;",
+        "    }",
+        f"    {name}_model model;",
+        f"    stop_at({name}_open(&model, {'NULL' if embedded else 'arguments[1]'}));",
+        f"    {name}_sizes sizes = {{0}};",
+        *(
+            f"    sizes.{size.member} = strtoll(arguments[{1 + weights + number}], NULL, 10);"
+            for number, size in enumerate(sizes)
+        ),
+        f"    stop_at({name}_check(&sizes));",
+        f"    {name}_inputs inputs = {{0}};",
+        *(
+            f"    inputs.{port.member} = ({port.c_type} *)read_file(arguments[{first_input + number}], "
+            f"(size_t)({_count(port, interface)}) * {port.dtype.numpy.itemsize});"
+            for number, port in enumerate(inputs)
+        ),
+        f"    {name}_shapes shapes;",
+        f"    stop_at({name}_output_shapes(&sizes, &shapes));",
+        f"    {name}_outputs outputs = {{0}};",
+        *(
+            f"    outputs.{port.member} = ({port.c_type} *)room((size_t)shapes.{port.member}.count * "
+            f"{port.dtype.numpy.itemsize});"
+            for port in outputs
+        ),
+        f"    size_t bytes = {name}_workspace_bytes(&sizes);",
+        "    void *workspace = room(bytes);",
+        f"    stop_at({name}_run(&model, &sizes, &inputs, &outputs, workspace, bytes));",
+        *(line for port in outputs for line in _shown(port)),
+        "    free(workspace);",
+        *(f"    free((void *)inputs.{port.member});" for port in inputs),
+        *(f"    free(outputs.{port.member});" for port in outputs),
+        f"    {name}_close(&model);",
+        "    return 0;",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(port: Port) -> list[str]:
+    member = port.member
+    is_float = port.dtype in (DType.float32, DType.float64)
+    shown, cast = ("%g", "double") if is_float else ("%lld", "long long")
+    size = f"(size_t)shapes.{member}.count * {port.dtype.numpy.itemsize}"
+    return [
+        f'    printf("{member}: %lld elements:", (long long)shapes.{member}.count);',
+        f"    for (int64_t i = 0; i < shapes.{member}.count && i < 8; i++)",
+        f'        printf(" {shown}", ({cast})outputs.{member}[i]);',
+        '    printf("\\n");',
+        "    if (writes)",
+        f'        write_file("{member}.raw", outputs.{member}, {size});',
+    ]
+
+
+def _count(port: Port, interface: Interface) -> str:
+    """The elements of an input, as an expression of C."""
+    members = {size.symbol.name: f"sizes.{size.member}" for size in interface.sizes}
+    factors = []
+    for dim in port.shape:
+        symbol = None if isinstance(dim, int) else dims.as_symbol(dim)
+        factors.append(members[symbol.name] if symbol is not None else _expression(dim, members))
+    return " * ".join(factors) or "1"
+
+
+def _expression(dim: dims.Dim, members: dict[str, str]) -> str:
+    if isinstance(dim, int):
+        return str(dim)
+    text = str(dim).replace("//", "/")
+    for name in sorted(members, key=len, reverse=True):
+        text = text.replace(name, members[name])
+    return f"({text})"

@@ -1,0 +1,177 @@
+"""What a C program sees of a model: names, structures, errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from weft.errors import UnsupportedModelError
+from weft.ir import dims
+from weft.ir.dims import LARGEST_SIZE, Dim, Symbol
+from weft.ir.dtypes import DType
+from weft.ir.program import Guard, Value
+from weft.ir.types import TensorType
+from weft.records import dataclass
+
+OK, NULL_ARGUMENT, NOT_OPEN, NO_FILE, WRONG_LENGTH, WRONG_CONTENT = range(6)
+NO_MEMORY, SMALL_WORKSPACE, BAD_INDEX, TOO_LARGE, NO_SENSE = range(6, 11)
+FIRST_SIZE_ERROR = 100
+"""Errors of a model's own from here on: sizes out of their range, then guards."""
+
+COMMON_ERRORS = {
+    OK: ("OK", "no error"),
+    NULL_ARGUMENT: ("NULL_ARGUMENT", "a pointer that is needed is NULL"),
+    NOT_OPEN: ("NOT_OPEN", "the model has no weights: call the function that opens or binds them first"),
+    NO_FILE: ("NO_FILE", "the file of the weights cannot be opened or read"),
+    WRONG_LENGTH: ("WRONG_LENGTH", "the weights are of another length than those that were exported with this code"),
+    WRONG_CONTENT: ("WRONG_CONTENT", "the weights differ from those that were exported with this code"),
+    NO_MEMORY: ("NO_MEMORY", "no memory for the weights"),
+    SMALL_WORKSPACE: ("SMALL_WORKSPACE", "the workspace has fewer bytes than the model needs for these sizes"),
+    BAD_INDEX: ("BAD_INDEX", "the data is at fault: an index is out of range"),
+    TOO_LARGE: ("TOO_LARGE", "tensors of these sizes are too large to address"),
+    NO_SENSE: ("NO_SENSE", "for these sizes a dimension inside of the model is negative, or is divided by zero"),
+}
+
+_C_TYPES = {
+    DType.float32: "float",
+    DType.float64: "double",
+    DType.float16: "uint16_t",
+    DType.bfloat16: "uint16_t",
+    DType.bool: "uint8_t",
+    DType.int2: "int8_t",
+    DType.int4: "int8_t",
+    DType.uint2: "uint8_t",
+    DType.uint4: "uint8_t",
+    DType.complex64: "float",
+    DType.complex128: "double",
+}
+
+_RESERVED = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class co_await
+    co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do
+    double dynamic_cast else enum errno explicit export extern false float for friend goto if inline int linux long
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast stderr stdin stdout
+    struct switch template this thread_local throw true try typedef typeid typename typeof union unix unsigned using
+    virtual void volatile wchar_t while xor xor_eq NULL EOF
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: the value, and the member of a structure that points to it."""
+
+    value: Value
+    member: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    @property
+    def c_type(self) -> str:
+        found = _C_TYPES.get(self.dtype)
+        if found is None:
+            found = f"{self.dtype}_t" if self.dtype.is_integer else "uint8_t"
+        return found
+
+    @property
+    def label(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMember:
+    """A size that a run is told: the symbol, and its member of the structure of sizes."""
+
+    symbol: Symbol
+    member: str
+    error: int
+
+    @property
+    def low(self) -> int:
+        return max(self.symbol.low or 0, 0)
+
+    @property
+    def high(self) -> int:
+        return min(LARGEST_SIZE if self.symbol.high is None else self.symbol.high, LARGEST_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """All names of one exported model; `name` is what they begin with."""
+
+    name: str
+    sizes: tuple[SizeMember, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    guards: tuple[tuple[int, Guard], ...]  # with the error of each
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """What there is to say of each error."""
+        own = {
+            size.error: f"{size.symbol.name} is not within {size.low}..{size.high}, for which this code was made"
+            for size in self.sizes
+        }
+        for error, guard in self.guards:
+            node = f" (node {guard.origin})" if guard.origin else ""
+            own[error] = f"this code is for sizes with {guard} only{node}"
+        return {**{error: text for error, (_, text) in COMMON_ERRORS.items()}, **own}
+
+
+def make_interface(
+    name: str, inputs: Sequence[tuple[str, Value]], outputs: Sequence[tuple[str, Value]], guards: Iterable[Guard]
+) -> Interface:
+    """Names for a model's inputs and outputs, which are given with their own."""
+    symbols: dict[str, Symbol] = {}
+    for label, value in inputs:
+        for dim in _tensor(label, value).shape or ():
+            symbols.update((symbol.name, symbol) for symbol in sorted(dims.symbols(dim), key=lambda s: s.name))
+    members = _members(symbols)
+    sizes = tuple(
+        SizeMember(symbol, member, FIRST_SIZE_ERROR + number)
+        for number, (symbol, member) in enumerate(zip(symbols.values(), members))
+    )
+    distinct = {(guard.left, guard.right, guard.at_least): guard for guard in guards}.values()
+    first = FIRST_SIZE_ERROR + len(sizes)
+    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(enumerate(distinct, start=first)))
+
+
+def c_name(text: str) -> str:
+    """A C identifier like some text."""
+    found = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "value"
+    return f"{found}_" if found in _RESERVED else f"_{found}" if found[0].isdigit() else found
+
+
+def _ports(named: Sequence[tuple[str, Value]]) -> tuple[Port, ...]:
+    members = _members([label for label, _ in named])
+    types = [_tensor(label, value) for label, value in named]
+    return tuple(
+        Port(value, member, kind.dtype, kind.shape or ()) for (_, value), member, kind in zip(named, members, types)
+    )
+
+
+def _tensor(label: str, value: Value) -> TensorType:
+    kind = value.type
+    if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype is DType.string:
+        raise UnsupportedModelError(
+            f"a C program can take and give tensors of numbers with a known rank; this is {kind}",
+            value=label,
+            hint="export the part of the model that has none, or run it from Python",
+        )
+    return kind
+
+
+def _members(labels: Iterable[str]) -> list[str]:
+    taken: set[str] = set()
+    found = []
+    for label in labels:
+        plain = member = c_name(label)
+        number = 1
+        while member in taken:
+            number += 1
+            member = f"{plain}_{number}"
+        taken.add(member)
+        found.append(member)
+    return found

@@ -1,0 +1,119 @@
+"""The weights of an exported model: one stretch of bytes that its code knows the length and the checksum of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.ir.compiled import section_constants
+from weft.ir.packing import array_of
+from weft.ir.program import Value
+from weft.ir.work import NativeSection, Work, all_works
+from weft.records import dataclass
+
+Array = np.ndarray[Any, Any]
+ALIGNMENT = 64
+_WORDS = 1 << 20  # that are summed up at a time
+_SPREAD = 0x9E3779B97F4A7C15
+"""An odd number: multiplied with it, every bit of a word counts in the upper half of the product."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Arrays with their offsets; those of values, and those that works are packed into (by the work's id, number)."""
+
+    arrays: tuple[tuple[int, Array], ...]
+    values: Mapping[Value, int]
+    packed: Mapping[tuple[int, int], int]
+    length: int
+
+    def pieces(self) -> Iterable[bytes]:
+        """All bytes in order."""
+        end = 0
+        for offset, array in self.arrays:
+            yield bytes(offset - end)
+            yield array.tobytes()
+            end = offset + array.nbytes
+        yield bytes(self.length - end)
+
+    def write(self, path: Path) -> int:
+        """Write them to a file; their checksum."""
+        with path.open("wb") as file:
+            for piece in self.pieces():
+                file.write(piece)
+        return checksum(np.memmap(path, np.uint8, "r")) if self.length else 0
+
+
+def gather(section: NativeSection | None, constants: Mapping[Value, Any], outputs: Sequence[Value]) -> Weights:
+    """All that launches read and nobody writes, and constants that are outputs."""
+    arrays: list[tuple[int, Array]] = []
+    known: dict[tuple[int, int], int] = {}
+    end = 0
+
+    def add(array: Array) -> int:
+        nonlocal end
+        array = np.ascontiguousarray(array)
+        key = array.ctypes.data, array.nbytes
+        if key not in known:
+            known[key] = end
+            arrays.append((end, array))
+            end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        return known[key]
+
+    read = {} if section is None else section_constants(section, constants)
+    read |= {value: np.asarray(constants[value]) for value in outputs if value in constants}
+    values = {value: add(array) for value, array in read.items()}
+    packed: dict[tuple[int, int], int] = {}
+    for work in () if section is None else _distinct(section):
+        for number, constant in enumerate(work.constants):
+            packed[id(work), number] = add(array_of(constant))
+    return Weights(tuple(arrays), values, packed, end)
+
+
+def _distinct(section: NativeSection) -> Iterable[Work]:
+    return {id(work): work for work in all_works(section)}.values()
+
+
+def checksum(content: Array) -> int:
+    """Of bytes whose number is a multiple of 8: words, mixed, each by the odd number of its place."""
+    words = content.view("<u8")
+    total = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for start in range(0, len(words), _WORDS):
+            part = words[start : start + _WORDS] * np.uint64(_SPREAD)
+            part ^= part >> np.uint64(32)
+            places = np.arange(start, start + len(part), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+            total = total + (part * places).sum(dtype=np.uint64)
+    return int(total)
+
+
+CHECKSUM_CODE = f"""
+define internal i64 @"{{name}}.checksum"(ptr %bytes, i64 %length) nounwind {{{{
+entry:
+  %words = lshr i64 %length, 3
+  br label %visit
+visit:
+  %index = phi i64 [ 0, %entry ], [ %index.next, %add ]
+  %total = phi i64 [ 0, %entry ], [ %total.next, %add ]
+  %more = icmp ult i64 %index, %words
+  br i1 %more, label %add, label %end
+add:
+  %place = getelementptr i64, ptr %bytes, i64 %index
+  %word = load i64, ptr %place, align 8
+  %mixed = mul i64 %word, {_SPREAD - 2**64}
+  %high = lshr i64 %mixed, 32
+  %part = xor i64 %mixed, %high
+  %twice = shl i64 %index, 1
+  %odd = or i64 %twice, 1
+  %term = mul i64 %part, %odd
+  %total.next = add i64 %total, %term
+  %index.next = add i64 %index, 1
+  br label %visit
+end:
+  ret i64 %total
+}}}}
+"""
+"""The same in LLVM's language; `name` is to be filled in."""
