@@ -22,6 +22,7 @@ import weft
 from weft.backends.device import RunOptions
 from weft.fuse import PIPELINE as FUSING
 from weft.ir.dtypes import DType
+from weft.ir.types import TensorType
 from weft.passes import PIPELINE
 from weft.runtime.options import LoadOptions
 
@@ -114,10 +115,34 @@ def test_specs() -> None:
     ]
     assert [spec.name for spec in loaded.defaults] == ["b"]
     assert isinstance(loaded.inputs[0], weft.TensorSpec)
-    assert loaded.inputs[0].dtype is DType.float32
+    assert loaded.inputs[0].element is DType.float32
     assert str(loaded.inputs[0]) == "x: float32[batch, 3]"
     for text in ("x: float32[batch, 3]", "z: float32[batch, 3]", loaded.device):
         assert text in repr(loaded)
+
+
+@pytest.mark.parametrize("element", list(DType))
+def test_dtypes_are_those_of_arrays(element: DType) -> None:
+    spec = weft.TensorSpec("x", (2,), TensorType(element, (2,)))
+    found = np.dtype(spec.dtype)
+    assert found == np.empty(2, spec.dtype).dtype == element.numpy
+    assert hash(spec.dtype) == hash(element.numpy)
+    assert spec.element == element.value
+    assert spec == pickle.loads(pickle.dumps(spec))
+    assert repr(spec) == f"TensorSpec(name='x', dtype={found}, shape=(2,))"
+    assert spec.dtype == found.type
+    assert spec.dtype == found.name
+
+
+def test_dtypes_compare_as_numpy_does() -> None:
+    loaded = weft.load(affine())
+    spec = loaded.inputs[0]
+    for same in (np.float32, "float32", np.dtype("float32"), np.dtype(np.float32), X.dtype, DType.float32):
+        assert spec.dtype == same
+    for other in (np.float64, "float64", ml_dtypes.bfloat16, None, object):
+        assert spec.dtype != other
+    assert loaded.run({"x": np.zeros((1, 3), spec.dtype)})["y"].dtype == loaded.outputs[0].dtype
+    assert {spec.dtype: 1}[np.dtype("float32")] == 1
 
 
 def test_output_shapes_are_inferred() -> None:

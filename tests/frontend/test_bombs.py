@@ -63,7 +63,7 @@ def test_runs_as_elsewhere(name: str, device: str) -> None:
 
 def _data(spec: Any) -> Any:
     shape = [size if isinstance(size, int) else 40 for size in spec.shape]
-    return np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 7 + 1, spec.dtype.numpy)
+    return np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 7 + 1, spec.element.numpy)
 
 
 @pytest.mark.parametrize(

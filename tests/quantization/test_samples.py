@@ -17,7 +17,7 @@ from weft.quantization.samples import PictureScale, folder_samples
 
 
 def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
-    return TensorSpec(name, dtype, shape, TensorType(dtype, None))
+    return TensorSpec(name, shape, TensorType(dtype, None))
 
 
 ROWS = spec("x", DType.float32, "batch", 3)

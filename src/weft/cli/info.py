@@ -110,9 +110,9 @@ def _trace_facts(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _describe(spec: TensorSpec) -> dict[str, Any]:
-    if spec.dtype is None:
+    if spec.element is None:
         return {"name": spec.name, "type": str(spec.type)}
-    return {"name": spec.name, "dtype": spec.dtype.value, "shape": spec.shape}
+    return {"name": spec.name, "dtype": spec.element.value, "shape": spec.shape}
 
 
 def _number(flops: Dim) -> int | str:

@@ -134,7 +134,7 @@ def _read(spec: TensorSpec, source: str) -> Array:
                 content = archive[wanted]
             except Exception as error:
                 raise InputError(f"{path}: its array {wanted!r} cannot be read: {error}") from error
-    dtype = spec.dtype
+    dtype = spec.element
     if dtype is not None and _is_foreign(dtype.numpy) and content.dtype != dtype.numpy:
         same_width = content.dtype.kind == "V" and content.dtype.itemsize == dtype.numpy.itemsize
         return np.asarray(content.view(dtype.numpy) if same_width else content.astype(dtype.numpy))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.metadata import Metadata
@@ -23,12 +25,27 @@ class TensorSpec:
     """
 
     name: str
-    dtype: DType | None
     shape: tuple[int | str, ...] | None
     type: Type
 
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """What arrays for it have, in numpy's terms; those of strings hold Python objects."""
+        element = self.element
+        return None if element is None else element.numpy
+
+    @property
+    def element(self) -> DType | None:
+        """The type of its elements, in ONNX's terms: `spec.element == "string"`."""
+        return self.type.dtype if isinstance(self.type, TensorType) else None
+
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
+
+    def __repr__(self) -> str:
+        if self.dtype is None:
+            return f"TensorSpec(name={self.name!r}, type={self.type})"
+        return f"TensorSpec(name={self.name!r}, dtype={self.dtype}, shape={self.shape})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,6 @@ def _better_known(traced: Type, declared: Type | None) -> Type:
 
 def spec(name: str, type: Type) -> TensorSpec:
     if not isinstance(type, TensorType):
-        return TensorSpec(name, None, None, type)
+        return TensorSpec(name, None, type)
     shape = None if type.shape is None else tuple(dim if isinstance(dim, int) else str(dim) for dim in type.shape)
-    return TensorSpec(name, type.dtype, shape, type)
+    return TensorSpec(name, shape, type)

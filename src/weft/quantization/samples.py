@@ -139,11 +139,11 @@ def _only(path: Path, specs: Sequence[TensorSpec]) -> TensorSpec:
 
 def _fitting(path: Path, array: Array, spec: TensorSpec) -> Array:
     """The array in the input's type, with an axis for the batch where it lacks that one."""
-    if spec.dtype is not None and array.dtype != spec.dtype.numpy:
-        is_number = array.dtype.kind in "fiub" and spec.dtype is not DType.string
-        if not is_number or (spec.dtype.is_integer and array.dtype.kind == "f"):
-            raise InputError(f"{path}: {array.dtype} for input {spec.name!r}, which takes {spec.dtype}")
-        array = array.astype(spec.dtype.numpy)
+    if spec.element is not None and array.dtype != spec.element.numpy:
+        is_number = array.dtype.kind in "fiub" and spec.element is not DType.string
+        if not is_number or (spec.element.is_integer and array.dtype.kind == "f"):
+            raise InputError(f"{path}: {array.dtype} for input {spec.name!r}, which takes {spec.element}")
+        array = array.astype(spec.element.numpy)
     if spec.shape is not None and array.ndim == len(spec.shape) - 1 and spec.shape[0] in (1, *_open(spec)):
         array = array[None]
     return array
@@ -157,7 +157,7 @@ def read_picture(path: Path, spec: TensorSpec, scale: PictureScale) -> Array:
     """A picture as an input: channels first or last, sides as the model has them."""
     shape = spec.shape
     last, first = (shape is not None and len(shape) == 4 and shape[axis] in COLOURS for axis in (3, 1))
-    if spec.dtype is None or shape is None or not (first or last):
+    if spec.element is None or shape is None or not (first or last):
         raise InputError(f"{path}: input {spec.name!r} is no picture: {spec.type}", hint="use .npy or .npz files")
     try:
         from PIL import Image
@@ -173,8 +173,8 @@ def read_picture(path: Path, spec: TensorSpec, scale: PictureScale) -> Array:
     except Exception as error:  # pillow has many for damaged files
         raise InputError(f"{path}: not a readable picture: {error}") from error
     pixels = pixels.reshape(height, width, -1)
-    if spec.dtype.is_float:
+    if spec.element.is_float:
         mean, deviation = (np.asarray(numbers, np.float32) for numbers in (scale.mean, scale.deviation))
         pixels = (pixels / 255 - mean) / deviation
     batch = pixels.transpose(2, 0, 1)[None] if first else pixels[None]
-    return np.ascontiguousarray(batch).astype(spec.dtype.numpy)
+    return np.ascontiguousarray(batch).astype(spec.element.numpy)

@@ -45,18 +45,18 @@ def usual_inputs(model: PlannedInputs) -> dict[str, Array]:
 
 def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Generator, fill: str = RANDOM) -> Array:
     """An array for an input: random, or of zeros or ones."""
-    if spec.dtype is None or spec.shape is None:
+    if spec.element is None or spec.shape is None:
         problem = f"input {spec.name!r} has no fixed rank or is not a tensor, so no data can be made up for it"
         raise InputError(problem, hint="give data for it")
     extents = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in spec.shape)
     try:
-        if math.prod(extents) * max(spec.dtype.numpy.itemsize, 4) > _room():
+        if math.prod(extents) * max(spec.element.numpy.itemsize, 4) > _room():
             raise MemoryError
         if fill == RANDOM:
-            return _random(spec.dtype, extents, random)
-        if spec.dtype is DType.string:
+            return _random(spec.element, extents, random)
+        if spec.element is DType.string:
             return np.full(extents, "" if fill == ZEROS else "one", object)
-        return np.full(extents, fill == ONES).astype(spec.dtype.numpy)
+        return np.full(extents, fill == ONES).astype(spec.element.numpy)
     except (MemoryError, ValueError, OverflowError) as error:
         problem = f"input {spec.name!r}: there is no room for made-up data of shape ({', '.join(map(str, extents))})"
         raise InputError(problem, hint="give smaller sizes") from error

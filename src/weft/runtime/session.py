@@ -124,7 +124,7 @@ class Session:
         self.defaults = signature.defaults
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
-        self._rankless = tuple(spec.name for spec in signature.inputs if spec.dtype is not None and spec.shape is None)
+        self._rankless = tuple(spec.name for spec in signature.inputs if spec.element and spec.shape is None)
         self.bind = InputBinder(
             signature.inputs, signature.defaults, self.file, compiler.driver.home, compiler.driver.adopt
         )

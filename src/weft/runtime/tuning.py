@@ -240,7 +240,7 @@ def _alone(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
 
 def _spec(value: Value, sizes: Mapping[str, int]) -> TensorSpec:
     kind = _tensor(value)
-    return TensorSpec(value.name, kind.dtype, tuple(dims.evaluate(dim, sizes) for dim in kind.shape or ()), kind)
+    return TensorSpec(value.name, tuple(dims.evaluate(dim, sizes) for dim in kind.shape or ()), kind)
 
 
 def _tensor(value: Value) -> TensorType:

@@ -312,14 +312,14 @@ def smaller(payload: Payload) -> Iterator[Payload]:
 
 
 def _data(spec: Any) -> Any:
-    if spec.dtype is None or spec.shape is None:
+    if spec.element is None or spec.shape is None:
         return [] if "sequence" in str(spec.type) else None
     shape = [size if isinstance(size, int) else 2 for size in spec.shape]
     if math.prod(shape) > COMPARED_BYTES:
         return np.broadcast_to(np.float32(0), shape) if len(shape) < 32 and max(shape) < 2**62 else np.empty(0)
-    kind = np.dtype(spec.dtype.numpy).kind
+    kind = np.dtype(spec.element.numpy).kind
     if kind == "O":
         return np.full(shape, "a", object)
     if kind == "f":
-        return np.random.default_rng(0).standard_normal(shape).astype(spec.dtype.numpy)
-    return np.ones(shape, spec.dtype.numpy)
+        return np.random.default_rng(0).standard_normal(shape).astype(spec.element.numpy)
+    return np.ones(shape, spec.element.numpy)
