@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weft.ir.metadata import Metadata
     from weft.ir.specs import TensorSpec
     from weft.ir.tensors import DeviceTensor
-    from weft.loading import load
+    from weft.loading import compile, load
     from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
     from weft.runtime.device_report import DeviceReport
@@ -92,6 +92,7 @@ __all__ = [
     "UntrustedModelError",
     "WeftError",
     "__version__",
+    "compile",
     "devices",
     "load",
     "ops",
@@ -102,6 +103,7 @@ __all__ = [
 
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
     "load": "weft.loading",
+    "compile": "weft.loading",
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
     "Cancellation": "weft.interrupts",

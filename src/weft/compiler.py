@@ -17,15 +17,18 @@ from weft.backends.mixed.driver import MixedDriver
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.errors import (
     ExecutionError,
+    InputError,
     InvalidModelError,
     OnlyAtRunError,
     OutOfMemoryError,
     WeftError,
 )
 from weft.ir.compiled import CompiledProgram, settled
+from weft.ir.dims import Dim, symbols
 from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
-from weft.ir.program import TensorProgram
+from weft.ir.program import TensorProgram, Value
+from weft.ir.types import TensorType
 from weft.runtime.available_memory import check_memory_to_compile
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
@@ -35,6 +38,7 @@ from weft.threads import lock
 if TYPE_CHECKING:
     from weft.backends.device import Driver, Recorder
     from weft.backends.reference.interpret import Interpreter
+    from weft.frontend import OpenedModel
     from weft.ir.graph import Graph, OnnxModel
     from weft.ir.groups import FusedProgram
     from weft.ir.specs import Signature
@@ -293,8 +297,9 @@ class Pipeline:
 
     def _compiled(self, device: KeepingDriver) -> tuple[Signature, Compiled]:
         """What the cache has, or what goes there; what was traced, and its weights, can go as they are packed."""
-        entry = self._entry(device)
-        cached = self._changed(device) if self.files.changed else None if entry is None else entry.get()
+        cached = self._changed(device) if self.files.changed else self._prepared(device)
+        entry = self._entry(device) if cached is None else None
+        cached = entry.get() if cached is None and entry is not None else cached
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
             made = self._make()
@@ -314,7 +319,7 @@ class Pipeline:
         """
         former = Pipeline(self.files.unchanged, self.options, device.name, self.progress, self.precision)
         entry = former._entry(device)
-        kept = None if entry is None else entry.get()
+        kept = former._prepared(device) or (None if entry is None else entry.get())
         if kept is None or not isinstance(kept.program, CompiledProgram):
             return None
         revised = self._revised(former, kept.program)
@@ -325,8 +330,16 @@ class Pipeline:
         """Whether it takes no compilation to load the model."""
         if not isinstance(self.driver, KeepingDriver):
             return True
+        if not self.files.changed and self._prepared(self.driver) is not None:
+            return True
         entry = self._entry(self.driver)
         return entry is not None and entry.get() is not None
+
+    def _prepared(self, device: KeepingDriver) -> CachedModel | None:
+        """The model as the files hold it for a device, if they do."""
+        return (
+            None if self.options.dump is not None else self.files.prepared(device, self.precision, self.options.outputs)
+        )
 
     def _entry(self, device: KeepingDriver) -> CacheEntry | None:
         """The model's place in the cache, if it may have one."""
@@ -345,6 +358,17 @@ class Pipeline:
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""
         return () if self.options.outputs is None else ("outputs", *self.options.outputs)
+
+    def make(self, sizes: Mapping[str, int]) -> CachedModel:
+        """The model compiled, to be kept elsewhere; for given sizes of its dynamic dims, where there are any."""
+        from weft.ir.specs import signature
+
+        if not sizes:
+            return self._make()
+        whole = self._any_shapes()
+        compiled = self.compile(self.specialise(sized_inputs(whole.inputs, sizes, self.file), ()))
+        assert not isinstance(compiled, TensorProgram)
+        return CachedModel(signature(self.read().graph, whole), compiled)
 
     def _make(self) -> CachedModel:
         from weft.ir.specs import signature
@@ -458,6 +482,33 @@ def _chosen(found: Driver, options: LoadOptions) -> Driver:
     from weft.runtime.tuning import choosing_driver
 
     return choosing_driver(found, options.tune, options.cache)
+
+
+def _sized(dim: Dim, sizes: Mapping[str, int]) -> int | None:
+    return dim if isinstance(dim, int) else sizes.get(str(dim))
+
+
+def sized_inputs(inputs: Sequence[Value], sizes: Mapping[str, int], file: str) -> dict[str, tuple[int | None, ...]]:
+    """The shapes of inputs with these sizes of dynamic dims, None for those of other dims."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    known: set[str] = set()
+    for value in inputs:
+        shape = value.type.shape if isinstance(value.type, TensorType) else None
+        if shape is not None:
+            known.update(symbol.name for dim in shape for symbol in symbols(dim) if str(dim) == symbol.name)
+            shapes[value.name] = tuple(_sized(dim, sizes) for dim in shape)
+    for name in sizes:
+        if name not in known:
+            hint = f"the dynamic dims are {', '.join(sorted(known))}" if known else "all dims of this model are fixed"
+            raise InputError(f"the inputs have no dynamic dim {name!r}", file=file, hint=hint)
+    return shapes
+
+
+def read_opened(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
+    """The graph that a source holds, its weights views of private copies."""
+    from weft.frontend.read import read_model
+
+    return read_model(opened, is_defined=is_defined, folders=folders)
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:

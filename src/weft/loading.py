@@ -6,33 +6,37 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from weft.backends.device import KeepingDriver
+from weft.backends.device import NATIVE, KeepingDriver
 from weft.cache.digests import key_of
 from weft.cache.models import shared_models
 from weft.cache.sources import definitions_digest
-from weft.compiler import Pipeline
+from weft.compiler import Pipeline, read_opened
 from weft.errors import (
     DeviceFallbackError,
+    InputError,
     OutOfMemoryError,
     WeftError,
+    shown,
 )
 from weft.frontend.source import open_model
 from weft.garbage import seldom_collected
+from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver
 from weft.runtime.model import Model
-from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
-from weft.runtime.options import LoadOptions
+from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened, source_again
+from weft.runtime.options import USUAL_PRECISION, LoadOptions
 from weft.runtime.policy import route
 from weft.runtime.progress import Stages, stages
+from weft.saved.layout import holds_program
 
 if TYPE_CHECKING:
     from weft.frontend import OpenedModel
-    from weft.ir.graph import OnnxModel
     from weft.ir.groups import FusedProgram
     from weft.ir.program import TensorProgram
     from weft.runtime.policy import DeviceOption
@@ -50,7 +54,7 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
     first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
     keywords = inspect.signature(options).parameters.values()
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
-    what = "source: a path, bytes, a file object or an onnx.ModelProto."
+    what = "source: a path, bytes, a file object or an onnx.ModelProto; or a program that `weft.compile` saved."
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
     load.__qualname__ = "load"
     return load  # type: ignore[return-value]  # which has a name for its source, too
@@ -59,23 +63,80 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
 load = _taking(LoadOptions)
 
 
+def compile(
+    source: Any,
+    path: str | PathLike[str],
+    *,
+    device: str | Sequence[str] = HOST,
+    target: str | Sequence[str] = NATIVE,
+    sizes: Mapping[str, int] | None = None,
+    precision: str = USUAL_PRECISION,
+    outputs: Sequence[str] | None = None,
+    graph: bool = True,
+    cache: bool = True,
+) -> None:
+    """Compile a model ahead of time, into a file that `weft.load` runs without a compiler (docs/AHEAD.md).
+
+    source: what `weft.load` takes, or a model that it gave, with the weights that were set.
+    device: one device, or several: there is a program for each.
+    target: for which processors; of several, a load takes the best one that runs there. "native" is this machine's,
+        others are "x86-64-v2", "x86-64-v3", "x86-64-v4" and "aarch64".
+    sizes: of dynamic dims, by name, that the programs are for; other sizes are compiled when they are met.
+    graph: whether the model itself goes into the file: it serves other shapes, outputs, weights and devices.
+    """
+    from weft.saved.write import SavingTerms, keep_copies, save_programs
+
+    devices = tuple(dict.fromkeys(name for wanted in listed_names(device) for name in route(wanted).devices))
+    given = whole_sizes(sizes)
+    options = LoadOptions(precision=precision, outputs=outputs, cache=cache)
+    try:
+        place = Path(path)
+    except TypeError as error:
+        raise InputError(f"a path to save to, not a {type(path).__name__}") from error
+    with stages("compiling") as progress, seldom_collected():
+        if isinstance(source, Model):
+            files = source.deployment.opener.files
+        else:
+            files, _ = _files(open_model(source), replace(options, recompile=True), _folders(options))
+        save_programs(files, options, SavingTerms(devices, listed_names(target), given, graph), place, progress)
+        keep_copies(place, options, *_folders(options))
+
+
+def listed_names(given: Any) -> tuple[str, ...]:
+    """One name or several, as several."""
+    names = (given,) if isinstance(given, str) else listed(given, "device and target")
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"device and target must be names, not {shown(given)}")
+    return tuple(dict.fromkeys(names))
+
+
+def whole_sizes(sizes: Any) -> dict[str, int]:
+    """Sizes by name, checked."""
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise InputError(f"sizes must be numbers by the names of dims, not {shown(sizes)}")
+    return {str(name): whole_number(size, f"the size of {name}") for name, size in sizes.items()}
+
+
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
     """The stages on their own, for those who want to see what comes between them."""
-    files = ModelFiles(open_model(source), _read, None, None)
+    files, options = _files(open_model(source), options, (None, None))
     return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
     with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
-        return _served(ModelFiles(open_model(source), _read, *_folders(options)), options, progress)
+        files, options = _files(open_model(source), options, _folders(options))
+        return _served(files, options, progress)
 
 
 def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
     """A model that was pickled."""
     with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
-        files = reopened(source, _read, *_folders(options))
+        files, options = _files_again(source, options, _folders(options))
         return _served(files.with_weights(weights) if weights else files, options, progress)
 
 
@@ -100,6 +161,29 @@ def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
         model.session().request(options.sample)  # what is wrong with it shows here
     warm_in_background(model, better)
     return model
+
+
+Folders = tuple["Path | None", "Path | None"]
+
+
+def _files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
+    """The files of a model, and the options with what a saved program decides among them."""
+    if not holds_program(opened):
+        return ModelFiles(opened, read_opened, *folders), options
+    from weft.saved.files import open_saved
+
+    files = open_saved(opened, read_opened, *folders, options)
+    return files, files.settled_options(options)
+
+
+def _files_again(source: PortableSource, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
+    """The same in another process."""
+    opened = source_again(source)
+    if not holds_program(opened):
+        return reopened(source, opened, read_opened, *folders), options
+    from weft.saved.files import reopen_saved
+
+    return reopen_saved(source, opened, read_opened, *folders, options), options
 
 
 def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
@@ -194,10 +278,3 @@ class ModelOpener:
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
             raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
-
-
-def _read(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
-    from weft.compiler import is_defined
-    from weft.frontend.read import read_model
-
-    return read_model(opened, is_defined=is_defined, folders=folders)

@@ -39,6 +39,7 @@ Array = np.ndarray[Any, Any]
 Compiled = Union["TensorProgram", "CompiledProgram", "MixedProgram"]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
+NATIVE = "native"  # the target that is the device itself
 SOFTWARE = "software"  # the kind of a GPU that a program plays
 
 
@@ -185,6 +186,25 @@ class KeepingDriver(Driver):
     def identity(self) -> str:
         """All that compiled programs depend on beside weft itself; of a foreign device, its name and version too."""
 
+    def needs(self) -> Mapping[str, Any]:
+        """What a machine must have to run what is compiled here, as plain data; of most devices, the very same."""
+        return {"identity": self.identity()}
+
+    def lack(self, needs: Mapping[str, Any]) -> str | None:
+        """What this machine does not have of that; None where it has all."""
+        return None if needs.get("identity") == self.identity() else "another device, driver or version of its compiler"
+
+    def rank(self, needs: Mapping[str, Any]) -> int:  # noqa: ARG002
+        """How much of the device is made use of by what needs that: of several programs, the one with most is run."""
+        return 0
+
+    def support(self) -> Mapping[str, bytes]:
+        """Code that programs need beside their own, by the name of what it is made from."""
+        return {}
+
+    def take_support(self, code: Mapping[str, Callable[[], bytes]]) -> None:
+        """Use such code from elsewhere where it is what would be compiled here, before a program is started."""
+
 
 class Compilation:
     """A program on its way to code. `take` hears of each work as soon as it is built; `finish` gives the program.
@@ -216,6 +236,12 @@ class CompilingDriver(KeepingDriver):
     @abstractmethod
     def target(self, precision: str) -> Target:
         """What kernels are built for."""
+
+    def for_target(self, name: str) -> CompilingDriver:
+        """What compiles for devices of another sort, by name, and runs nothing; DeviceError where there is none."""
+        if name != NATIVE:
+            raise DeviceError(f"device {self.name!r} has no target {name!r}", hint=f"it has {NATIVE}")
+        return self
 
     @abstractmethod
     def compile(

@@ -140,7 +140,7 @@ def file_digest(file: ContentFile, path: Path | None, records: Path | None) -> s
 def check_once(
     file: ContentFile, path: Path | None, records: Path | None, name: str, check: Callable[[], None]
 ) -> None:
-    """Call `check`, which raises where a file does not hold what `name` stands for, unless it is known to hold that."""
+    """Call `check`, which raises where a file does not hold what `name` stands for, unless that is known."""
     record = _checked_record(file, path, records)
     if record is None:
         check()

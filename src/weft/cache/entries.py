@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread, current_thread
 from typing import Any, Protocol, Union
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
 
 from weft.cache import serialization
 from weft.cache.digests import key_of
@@ -72,12 +74,12 @@ if hasattr(os, "register_at_fork"):  # in a child, nobody would go on
     os.register_at_fork(before=await_writing)
 
 
-def _finish_writing(place: Place, begun: UnfinishedEntry, objects: Sequence[bytes]) -> None:
+def _write_behind(place: Place, write: Callable[[], None]) -> None:
     """Complete an entry when its code is there, without anybody waiting for it."""
 
     def finish() -> None:
         try:
-            begun.finish(objects)
+            write()
         except (WeftError, MemoryError):  # which whoever runs the code hears of; who loads it again, compiles it again
             _LOADED.pop(place, None)
         finally:
@@ -89,6 +91,75 @@ def _finish_writing(place: Place, begun: UnfinishedEntry, objects: Sequence[byte
         thread.start()
     except RuntimeError:  # no more threads to be had
         finish()
+
+
+def _shared(place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
+    """What was kept with its code, shared by all who load it from now on."""
+    match value:
+        case (Signature() as signature, CompiledProgram() | MixedProgram() as program):
+            if isinstance(program, CompiledProgram):
+                program = replace(program, objects=objects)
+            _SIGNATURES[program] = signature
+            _LOADED[place] = program
+            return CachedModel(signature, program)
+    return None
+
+
+def _found(cache: ModelCache, key: str) -> CachedModel | None:
+    place = (cache.folder, key)
+    loaded = _LOADED.get(place)
+    if loaded is not None:
+        return CachedModel(_SIGNATURES[loaded], loaded)
+    await_writing(place)
+    found = cache.entry(key)
+    return None if found is None else _shared(place, *found)
+
+
+def saved_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
+    """A model to be kept, and its code; an exception of several kinds where it holds what cannot be."""
+    program: CompiledProgram | MixedProgram = cached.program
+    objects: Sequence[bytes] = ()
+    if isinstance(program, CompiledProgram):
+        program, objects = replace(program, objects=()), program.objects
+    return serialization.serialize((cached.signature, program)), objects
+
+
+class CopiedModel:
+    """A model that is kept in a file of the user's; its copy in the cache, which can be mapped, has its content's name.
+
+    Without a cache, all who load it in this process still share one.
+    """
+
+    def __init__(self, content: str, file: str, device: str, cache: bool) -> None:
+        self._cache = shared_models() if cache else ModelCache(None)
+        self._key = key_of("copied", content)
+        self._about = {"file": file, "device": device}
+
+    def get(self) -> CachedModel | None:
+        """The model, if its copy is there, or in use."""
+        return _found(self._cache, self._key)
+
+    def put(self, structure: bytes, arrays: memoryview, objects: Sequence[bytes], behind: bool) -> CachedModel | None:
+        """The model made of its parts, of which a copy is written (`behind`: while it is used already); None where they
+        are no model.
+        """
+        place = (self._cache.folder, self._key)
+        made = _shared(place, serialization.restore(structure, arrays), objects)
+        if made is None or self._cache.folder is None:
+            return made
+        whole = np.frombuffer(arrays, np.uint8)
+
+        def write() -> None:
+            begun = self._cache.begin(self._key, serialization.SerializedValue(structure, (whole,)))
+            if isinstance(begun, UnfinishedEntry):
+                begun.finish(objects)
+                self._cache.put_about(self._key, **self._about)
+
+        if behind:
+            _write_behind(place, write)
+        else:
+            write()
+        return made
 
 
 class CacheEntry:
@@ -117,25 +188,7 @@ class CacheEntry:
             external = self._content.external_names(self._cache.locations(self._key))
         except WeftError:  # to be said by whoever reads the model
             return None
-        key = self._full_key(external)
-        place = (self._cache.folder, key)
-        loaded = _LOADED.get(place)
-        if loaded is not None:
-            return CachedModel(_SIGNATURES[loaded], loaded)
-        await_writing(place)
-        found = self._cache.entry(key)
-        return None if found is None else self._loaded(place, *found)
-
-    def _loaded(self, place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
-        """What was kept with its code, shared by all who load it from now on."""
-        match value:
-            case (Signature() as signature, CompiledProgram() | MixedProgram() as program):
-                if isinstance(program, CompiledProgram):
-                    program = replace(program, objects=objects)
-                _SIGNATURES[program] = signature
-                _LOADED[place] = program
-                return CachedModel(signature, program)
-        return None
+        return _found(self._cache, self._full_key(external))
 
     def put(self, cached: CachedModel) -> CachedModel | None:
         """Keep the model, if that can be done; the one returned has its arrays mapped from there, and its
@@ -146,12 +199,8 @@ class CacheEntry:
         if self._key is None:
             return cached
         locations = self._content.locations()
-        program: CompiledProgram | MixedProgram = cached.program
-        objects: Sequence[bytes] = ()
-        if isinstance(program, CompiledProgram):
-            program, objects = replace(program, objects=()), program.objects
         try:
-            saved = serialization.serialize((cached.signature, program))
+            saved, objects = saved_model(cached)
         except (pickle.PicklingError, TypeError, ValueError, RecursionError, MemoryError):
             return cached
         if locations:
@@ -165,8 +214,8 @@ class CacheEntry:
         value = serialization.restore(saved.structure, begun.arrays)
         place = (self._cache.folder, key)
         self._cache.put_about(key, file=self._content.file, device=self._device)
-        loaded = self._loaded(place, value, objects)
-        _finish_writing(place, begun, objects)
+        loaded = _shared(place, value, objects)
+        _write_behind(place, lambda: begun.finish(objects))
         return loaded
 
     def _full_key(self, external: list[str]) -> str:

@@ -47,6 +47,12 @@ class OpenFile:
     def is_whole(self) -> bool:
         return self._start == 0
 
+    def rest(self, start: int) -> OpenFile:
+        """What follows a place in the file, as a file of its own."""
+        other = OpenFile(os.dup(self.descriptor), self.name, self._start + start)
+        other._lock = self._lock  # both move one position where places cannot be named
+        return other
+
     def status(self) -> os.stat_result:
         return os.fstat(self.descriptor)
 

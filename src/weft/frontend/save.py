@@ -86,6 +86,12 @@ def save_model(
     _write(path, parts)
 
 
+def model_parts(source: OpenedModel, external: Mapping[str, memoryview], changed: Mapping[str, Array]) -> Parts | None:
+    """The same model as the content of one file; None where that is more than protobuf reads."""
+    parts = _ModelWriter(source.view, external, changed, None).model() if external or changed else [source.view]
+    return parts if _size(parts) <= LARGEST else None
+
+
 def _size(parts: Parts) -> int:
     return sum(map(len, parts))
 

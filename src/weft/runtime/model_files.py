@@ -23,6 +23,8 @@ from weft.records import dataclass
 from weft.threads import reentrant_lock
 
 if TYPE_CHECKING:
+    from weft.backends.device import KeepingDriver
+    from weft.cache.entries import CachedModel
     from weft.ir.graph import OnnxModel
 
 KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
@@ -116,6 +118,15 @@ class ModelFiles:
             self._external[location] = _same(self._external.get(location), view, location, self.file)
         return copy, model
 
+    def prepared(
+        self,
+        device: KeepingDriver,  # noqa: ARG002
+        precision: str,  # noqa: ARG002
+        outputs: Sequence[str] | None,  # noqa: ARG002
+    ) -> CachedModel | None:
+        """What the files hold of the model as it is compiled for a device; None where they hold nothing of the sort."""
+        return None
+
     def views(self) -> list[memoryview]:
         """The private copies in use."""
         with self._lock:
@@ -144,6 +155,18 @@ class ModelFiles:
             assert self._copy is not None
             copy = self._copy
         save_model(copy, model.external, changed, path)
+
+    def whole(self) -> Sequence[bytes | memoryview] | None:
+        """The model, with the weights that were set, as the content of one ONNX file; None where it has none."""
+        return self._whole({})
+
+    def _whole(self, changed: Mapping[str, Array]) -> Sequence[bytes | memoryview] | None:
+        from weft.frontend.save import model_parts
+
+        with self._lock:
+            model = self.model()
+            assert self._copy is not None
+            return model_parts(self._copy, model.external, changed)
 
     def portable(self) -> PortableSource:
         """What says the same files elsewhere; `reopened` finds them there."""
@@ -201,6 +224,9 @@ class ChangedModelFiles(ModelFiles):
     def save(self, path: Path) -> None:
         self._under._save(path, self.changed)
 
+    def whole(self) -> Sequence[bytes | memoryview] | None:
+        return self._under._whole(self.changed)
+
     def portable(self) -> PortableSource:
         return self._under.portable()
 
@@ -208,31 +234,36 @@ class ChangedModelFiles(ModelFiles):
         """What was read stays."""
 
 
-def reopened(source: PortableSource, read: Read, folder: Path | None, records: Path | None) -> ModelFiles:
-    """The files that another process had; ChangedFileError where they are not here, or hold something else."""
+def source_again(source: PortableSource) -> OpenedModel:
+    """What another process had opened; ChangedFileError where it is not here."""
     path = None if source.path is None else Path(source.path)
     if source.content is not None:
-        opened = OpenedModel(memoryview(source.content), source.file, path)
-    else:
-        assert path is not None
-        try:
-            opened = replace(open_model(path), file=source.file)
-        except ModelError as error:
-            raise _not_here(error.problem, source.file) from error
+        return OpenedModel(memoryview(source.content), source.file, path)
+    assert path is not None
+    try:
+        return replace(open_model(path), file=source.file)
+    except ModelError as error:
+        raise not_here(error.problem, source.file) from error
+
+
+def reopened(
+    source: PortableSource, opened: OpenedModel, read: Read, folder: Path | None, records: Path | None
+) -> ModelFiles:
+    """The files that another process had; ChangedFileError where they are not here, or hold something else."""
     files = ModelFiles(opened, read, folder, records)
     if files.name() != source.name:
-        raise _not_here(f"{source.path} holds something else", source.file)
+        raise not_here(f"{source.path} holds something else", source.file)
     try:
         found = files.external_names(list(source.external))
     except ModelError as error:
-        raise _not_here(error.problem, source.file) from error
+        raise not_here(error.problem, source.file) from error
     for location, name in zip(source.external, found):
         if name != source.external[location]:
-            raise _not_here(f"{location} holds something else", source.file)
+            raise not_here(f"{location} holds something else", source.file)
     return files
 
 
-def _not_here(problem: str, file: str) -> ChangedFileError:
+def not_here(problem: str, file: str) -> ChangedFileError:
     hint = "put the file back, or load the model again; a model that was loaded from bytes needs no file"
     return ChangedFileError(f"since the model was pickled: {problem}", file=file, hint=hint)
 

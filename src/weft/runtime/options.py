@@ -52,6 +52,9 @@ class LoadOptions:
     outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
         will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
+    trusted: whether to run the machine code of a saved program (docs/AHEAD.md) that this user did not compile.
+    recompile: whether to compile the graph in a file of a saved program anew where the program cannot be used: since it
+        is for other machines, of another version of weft, or somebody else's.
     dump: a folder into which each stage is written as a numbered text file.
     tune: how tiles of products are chosen on devices where that can be measured (docs/TUNING.md): the path of a file
         that `weft tune -o` wrote, or so many seconds to measure the model's products before it is compiled. None takes
@@ -68,6 +71,8 @@ class LoadOptions:
     prefer: str = "memory"
     outputs: Sequence[str] | None = None
     cache: bool = True
+    trusted: bool = False
+    recompile: bool = False
     dump: str | Path | None = None
     tune: str | Path | float | None = None
 
@@ -75,6 +80,9 @@ class LoadOptions:
         in_force(self.device)
         if not isinstance(self.strict, bool):
             raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
+        for name, said in (("trusted", self.trusted), ("recompile", self.recompile)):
+            if not isinstance(said, bool):
+                raise InputError(f"{name} must be True or False, not {shown(said)}")
         if self.warm is not None and not (isinstance(self.warm, str) and self.warm == "background"):
             raise DeviceError(f"warm must be None or 'background', not {shown(self.warm)}")
         if self.sample is not None and not isinstance(self.sample, Mapping):

@@ -164,6 +164,12 @@ def in_force(device: DeviceOption = AUTO, variables: Mapping[str, str] | None = 
     )
 
 
+def is_open(device: DeviceOption) -> bool:
+    """Whether nobody said which devices a model may run on: neither the caller nor the environment."""
+    settings = in_force(device)
+    return settings.device == Setting("device", AUTO, DEFAULT) and settings.allow.value is None
+
+
 def route(device: DeviceOption = AUTO) -> Route:
     """The devices to try, in order; a DeviceError where there is none."""
     settings = in_force(device)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.pool import MOST_THREADS
+from weft.backends.cpu.portability import lack_for, needs_of, rank_of
+from weft.backends.cpu.processor import known_processor
 from weft.backends.device import (
+    NATIVE,
     Array,
     Backend,
     Compilation,
@@ -25,6 +28,7 @@ from weft.backends.device import (
     RunOptions,
     Standing,
 )
+from weft.cache.digests import key_of
 from weft.ir.compiled import CompiledProgram
 from weft.ir.tensors import host_tensor
 from weft.threads import usable_cores
@@ -59,6 +63,33 @@ class CpuDriver(CompilingDriver):
 
     def identity(self) -> str:
         return code_identity(self.machine)
+
+    def for_target(self, name: str) -> CpuDriver:
+        return self if name == NATIVE else CpuDriver(self.name, machine.named(name))
+
+    def needs(self) -> Mapping[str, Any]:
+        return needs_of(self.machine)
+
+    def lack(self, needs: Mapping[str, Any]) -> str | None:
+        return lack_for(needs)
+
+    def rank(self, needs: Mapping[str, Any]) -> int:
+        return rank_of(needs)
+
+    def support(self) -> Mapping[str, bytes]:
+        from weft.backends.cpu.codegen import compile_modules
+        from weft.backends.cpu.pool import runner_text
+        from weft.cache.code import shared_cache
+
+        needs = self.needs()
+        system = "win32" if needs["system"] == "windows" else needs["system"]
+        text = runner_text(system, arm=needs["architecture"] == "aarch64")
+        return {key_of(text): compile_modules([text], self.machine, shared_cache())[0]}
+
+    def take_support(self, code: Mapping[str, Callable[[], bytes]]) -> None:
+        from weft.backends.cpu.pool import offer_runner
+
+        offer_runner(code)
 
     def compile(
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
@@ -110,7 +141,7 @@ class CpuBackend(Backend):
     name = "cpu"
 
     def devices(self) -> list[Device]:
-        return [Device(self.name, True, f"native code through LLVM, for {machine.host().processor}")]
+        return [Device(self.name, True, f"native code through LLVM, for {known_processor()}")]
 
     def standing(self, device: Device) -> Standing:  # noqa: ARG002
         return Standing.HOST

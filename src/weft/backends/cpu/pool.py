@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
-from weft.backends.cpu.machine import CACHE_LINE, host, is_arm
+from weft.backends.cpu.machine import CACHE_LINE, host
 from weft.cache.code import shared_cache
+from weft.cache.digests import key_of
 from weft.errors import DeviceError
 from weft.records import dataclass
 from weft.threads import lock, once
@@ -55,10 +56,25 @@ class NativeRunner:
     code: LoadedCode
 
 
+_offered: dict[str, Callable[[], bytes]] = {}  # the runner's code from elsewhere, by the name of its text
+
+
+def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
+    """Have the runner taken from where it was compiled before, unless it is in use already."""
+    _offered.update(code)
+
+
+def _runner_code() -> bytes:
+    text = runner_text(sys.platform)
+    offered = _offered.get(key_of(text))
+    return compile_modules([text], host(), shared_cache())[0] if offered is None else offered()
+
+
 @once
 def runner() -> NativeRunner:
-    """The native side of pools and tapes, compiled for this machine."""
-    code = load_code(compile_modules([runner_text(sys.platform)], host(), shared_cache()), _FUNCTIONS)
+    """The native side of pools and tapes, compiled for this machine or for such as it."""
+    code = load_code([_runner_code()], _FUNCTIONS)
+    _offered.clear()
     word, pointer = ctypes.c_int64, ctypes.c_void_p
 
     def function(name: str, result: Any, *arguments: Any) -> Any:
@@ -78,9 +94,11 @@ def runner() -> NativeRunner:
 
 def runner_text(system: str, arm: bool | None = None) -> str:
     """The runner's LLVM IR for an operating system (by Python's name) and this or another kind of processor."""
-    arm = is_arm(host().triple) if arm is None else arm
-    if not arm and platform.machine().lower() not in ("x86_64", "amd64"):
-        raise DeviceError(f"native code is made for x86-64 and 64-bit ARM, not for {platform.machine()}")
+    if arm is None:
+        here = platform.machine().lower()
+        arm = here in ("aarch64", "arm64")
+        if not arm and here not in ("x86_64", "amd64"):
+            raise DeviceError(f"native code is made for x86-64 and 64-bit ARM, not for {platform.machine()}")
     systems = {"darwin": "macos", "win32": "windows"}
     names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner")
     folder = Path(__file__).parent / "native"

@@ -40,6 +40,28 @@ def processor_names() -> tuple[str, str, str]:
     return found
 
 
+def known_processor() -> str:
+    """LLVM's name for the processor if it is known, else what the system calls it: nobody loads LLVM to hear of it."""
+    record = _record()
+    if record is not None and not record.exists():
+        found = _fact("model name")
+        if found:
+            return found
+    return processor_names()[1]
+
+
+def described_features() -> frozenset[str]:
+    """The features of the processor by the names that Linux has for them; none elsewhere."""
+    if sys.platform != "linux":
+        return frozenset()
+    return frozenset((_fact("flags") or _fact("Features")).split())
+
+
+def _fact(name: str) -> str:
+    lines = _described().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith(f"{name}: ")), "")
+
+
 def _record() -> Path | None:
     """Where the names are remembered, if they can be."""
     folder, version = cache_folder(), library_version("llvmlite")

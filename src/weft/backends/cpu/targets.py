@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.backends.cpu.device import CpuDriver
 from weft.backends.cpu.machine import NAMED, Machine, host, named
+from weft.backends.device import NATIVE
 
-NATIVE = "native"
 TARGETS = (NATIVE, *NAMED)
 
 
