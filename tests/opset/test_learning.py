@@ -318,6 +318,67 @@ def test_two_classes_with_weights_for_both() -> None:
     learned("TreeEnsembleClassifier", [x], outputs=2, classlabels_int64s=[4, 7], expected=expected, **attributes)
 
 
+STUMP: dict[str, Any] = {
+    "nodes_treeids": [0, 0, 0],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_values": [0.0, 0.0, 0.0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+}
+BOTH_SIDES = np.array([[-1], [1]], np.float32)
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("targets", [[0, 0, 0, 0, 0], [0, 1, 0, 1, 1]])
+def test_a_leaf_with_several_weights_for_a_target(targets: list[int], aggregate: str) -> None:
+    weights = {
+        "target_treeids": [0] * 5,
+        "target_nodeids": [1, 2, 1, 2, 1],
+        "target_weights": [5.0, 10.0, 7.0, 20.0, 3.0],
+    }
+    learned(
+        "TreeEnsembleRegressor",
+        [BOTH_SIDES],
+        n_targets=max(targets) + 1,
+        aggregate_function=aggregate,
+        target_ids=targets,
+        **STUMP,
+        **weights,
+    )
+
+
+@pytest.mark.parametrize("base", [None, [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("classes", [[0, 0], [1, 1], [0, 2]])
+def test_a_class_without_a_score_is_not_chosen(classes: list[int], base: list[float] | None) -> None:
+    weights = {"class_treeids": [0, 0], "class_nodeids": [1, 2], "class_weights": [-0.5, -0.25]}
+    options = {} if base is None else {"base_values": base}
+    labels = {"classlabels_int64s": [5, 6, 7], "class_ids": classes}
+    learned("TreeEnsembleClassifier", [BOTH_SIDES], outputs=2, **labels, **STUMP, **weights, **options)
+
+
+def test_a_lone_constant_string_is_kept_by_the_cache() -> None:
+    """skl2onnx fills missing texts in with a label that it looks up for a constant."""
+    value = helper.make_tensor_value_info
+    node = helper.make_node
+    nodes = [
+        node("LabelEncoder", ["zero"], ["filled"], domain=DOMAIN, keys_int64s=[0], values_strings=["none"]),
+        node("LabelEncoder", ["x"], ["number"], domain=DOMAIN, keys_strings=[""], values_int64s=[1], default_int64=0),
+        node("Cast", ["number"], ["missing"], to=9),
+        node("Where", ["missing", "filled", "x"], ["y"]),
+    ]
+    zero = helper.make_tensor("zero", 7, [1], [0])
+    graph = helper.make_graph(nodes, "fill", [value("x", 8, ["n"])], [value("y", 8, ["n"])], [zero])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 2)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    x = text("a", "", "b")
+    for _ in range(2):
+        assert (
+            weft.load(model, device="cpu").run({"x": x})["y"].tolist() == onnxruntime_run(model, {"x": x})[0].tolist()
+        )
+
+
 def test_maps() -> None:
     from onnx import helper
 
@@ -325,7 +386,9 @@ def test_maps() -> None:
     zipped = helper.make_node("ZipMap", ["x"], ["y"], domain=DOMAIN, classlabels_strings=["a", "b"])
     graph = helper.make_graph([zipped], "zip", [scores], [helper.make_tensor_value_info("y", 1, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(DOMAIN, 1)])
-    assert weft.load(model)(np.array([[0.25, 0.75]], np.float32)) == [{"a": 0.25, "b": 0.75}]
+    (row,) = weft.load(model)(np.array([[0.25, 0.75]], np.float32))
+    assert row == {"a": 0.25, "b": 0.75}
+    assert {type(number) for number in row.values()} == {float}  # which json takes
 
 
 def test_a_tree_that_leads_back_is_refused() -> None:

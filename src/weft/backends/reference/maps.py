@@ -143,7 +143,7 @@ class _Evaluation:
             positions[axis] if axis in positions else self.in_range(self.numeric(self.scalar(index)), size, False)
             for axis, (index, size) in enumerate(zip(load.indices, source.shape))
         ]
-        return source[tuple(full)]
+        return np.asarray(source[tuple(full)], source.dtype)
 
     def strided(self, index: Scalar, size: int) -> tuple[slice | int, int | None] | None:
         """A position along one axis as a slice: (slice, output axis), or (number, None); None if it is neither."""
@@ -178,12 +178,12 @@ class _Evaluation:
         )
 
     def view(self, source: Array, entries: Sequence[tuple[slice | int, int | None]]) -> Array:
-        picked = source[tuple(entry for entry, _ in entries)]
+        picked = np.asarray(source[tuple(entry for entry, _ in entries)], source.dtype)  # a lone string is no array
         return self.arrange(picked, [position for _, position in entries if position is not None])
 
     def arrange(self, picked: Array, positions: Sequence[int]) -> Array:
         """Move axes that stand for the given output positions into place, with size 1 between them."""
-        picked = np.asarray(picked).transpose(np.argsort(positions)) if positions else np.asarray(picked)
+        picked = picked.transpose(np.argsort(positions)) if positions else picked
         present = set(positions)
         sizes = iter(picked.shape)
         return picked.reshape([next(sizes) if position in present else 1 for position in range(len(self.shape))])
@@ -199,6 +199,7 @@ class _Evaluation:
         picked = source[tuple(slice(None) if entry is None else entry[0] for entry in strided)]
         before = sum(1 for entry in strided[:axis] if entry is not None and entry[1] is not None)
         taken = np.take(picked, position.reshape([position.shape[p] for p in own]), axis=before)
+        taken = np.asarray(taken, source.dtype)
         return self.arrange(taken, [*others[:before], *own, *others[before:]])
 
     def numeric(self, position: Array) -> Array:

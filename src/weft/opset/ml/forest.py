@@ -44,8 +44,12 @@ def from_nodes(
     leaves: tuple[Sequence[int], Sequence[int], Sequence[int]],
     weights: Any,
     targets: int,
+    repeated: str,
 ) -> Forest:
-    """Nodes named by (tree, node), leaves among them; a tree's first node is its root."""
+    """Nodes named by (tree, node), leaves among them; a tree's first node is its root.
+
+    `repeated`: which of several weights that a leaf has for one target counts: their SUM, MIN or MAX, or the FIRST.
+    """
     names = list(zip(*ids))
     count = len(names)
     require(count > 0, "an ensemble without nodes")
@@ -65,7 +69,7 @@ def from_nodes(
     kinds[is_leaf] = kinds[~is_leaf][0] if not is_leaf.all() else 0
     require(len(weights) == len(leaves[0]), f"{len(leaves[0])} leaves have {len(weights)} weights")
     rows = [_leaf(places, tree, node) for tree, node in zip(leaves[0], leaves[1])]
-    table, present = _weights(count, targets, rows, leaves[2], weights)
+    table, present = _weights(count, targets, rows, leaves[2], weights, repeated)
     return _finish(
         modes=kinds,
         features=np.where(is_leaf, 0, np.array(features)),
@@ -128,7 +132,7 @@ def from_leaves(
             nodes.add(mode, features[number], threshold, true, following, bool(flags[number]) and link == 0)
     for root in roots:
         require(0 <= root < count, f"a root at node {root} of {count}")
-    table, present = _weights(len(nodes.modes), targets, range(leaves), leaf_targets, leaf_weights)
+    table, present = _weights(len(nodes.modes), targets, range(leaves), leaf_targets, leaf_weights, "SUM")
     return _finish(
         modes=np.array(nodes.modes),
         features=np.array(nodes.features),
@@ -185,13 +189,22 @@ def _flags(flags: Sequence[int], count: int) -> Array:
 
 
 def _weights(
-    count: int, targets: int, rows: Sequence[int], columns: Sequence[int], weights: Any
+    count: int, targets: int, rows: Sequence[int], columns: Sequence[int], weights: Any, repeated: str
 ) -> tuple[Array, Array]:
     require(all(0 <= column < targets for column in columns), f"a leaf's target is not among the {targets}")
-    table = np.zeros((count, targets), np.asarray(weights).dtype)
+    given, places = np.asarray(weights), (np.array(rows, np.int64), np.array(columns, np.int64))
+    table = np.zeros((count, targets), given.dtype)
     present = np.zeros((count, targets), bool)
-    np.add.at(table, (list(rows), list(columns)), np.asarray(weights))
-    present[list(rows), list(columns)] = True
+    present[places] = True
+    match repeated:
+        case "FIRST":
+            _, first = np.unique(places[0] * targets + places[1], return_index=True)
+            table[places[0][first], places[1][first]] = given[first]
+        case "MIN" | "MAX":
+            table[places] = given
+            (np.minimum if repeated == "MIN" else np.maximum).at(table, places, given)
+        case _:
+            np.add.at(table, places, given)
     return table, present
 
 

@@ -24,6 +24,7 @@ from weft.opset.registry import REQUIRED, require
 Array = np.ndarray[Any, Any]
 LEVELS = 4  # of a tree in one expression
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+FIRST = "FIRST"  # of the weights that a leaf has for a lone target: so runtimes read them, and converters rely on it
 
 
 def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
@@ -81,7 +82,11 @@ def _compare(mode: int, value: Element, threshold: Element) -> Element:
 def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
     """[rows, targets]: what the reached leaves add up to, on top of the base values."""
     require(aggregate in AGGREGATES, f"aggregate_function must be one of {', '.join(AGGREGATES)}, not {aggregate!r}")
-    reached, origins = _walk(x, forest)
+    return _total(x, forest, _walk(x, forest), aggregate, base)
+
+
+def _total(x: Tensor, forest: Forest, walked: tuple[Tensor, Array], aggregate: str, base: Any) -> Tensor:
+    reached, origins = walked
     absent = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
     weights = constant(np.where(forest.present, forest.weights, absent)[origins], x.dtype)
     shape = (*reached.shape, weights.shape[1])
@@ -95,6 +100,28 @@ def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
     if base is None or not len(base):
         return result
     return result + constant(np.asarray(base), x.dtype)  # type: ignore[no-any-return]
+
+
+def _scored(scores: Tensor, forest: Forest, walked: tuple[Tensor, Array]) -> Tensor:
+    """Scores, -inf for classes of which no reached leaf says anything: they are not chosen, however low others are."""
+    if _always_scored(forest):
+        return scores
+    reached, origins = walked
+    present = constant(forest.present[origins].astype(np.float32))
+    shape = (*reached.shape, present.shape[1])
+    said = reduce("maximum", build(shape, lambda row, tree, target: present.at(reached.at(row, tree), target)), [1])
+    return elementwise(lambda score, any_said: where(any_said > 0.0, score, -np.inf), scores, said)
+
+
+def _always_scored(forest: Forest) -> bool:
+    """Whether there is a tree for each class all of whose leaves have a weight for it."""
+    places = np.arange(len(forest.true))
+    interior = np.flatnonzero((forest.true != places) | (forest.false != places))
+    whole = forest.present.copy()
+    whole[interior] = True
+    for _ in range(forest.depth):
+        whole[interior] = whole[forest.true[interior]] & whole[forest.false[interior]]
+    return bool(whole[forest.roots].any(axis=0).all())
 
 
 @op("TreeEnsembleRegressor")
@@ -133,6 +160,7 @@ def tree_ensemble_regressor(
         leaves=(target_treeids, target_nodeids, target_ids),
         weights=target_weights if target_weights_as_tensor is None else target_weights_as_tensor,
         targets=n_targets,
+        repeated=FIRST if n_targets == 1 else aggregate_function,
     )
     base = base_values if base_values_as_tensor is None else base_values_as_tensor
     scores = as_float32(_aggregate(as_float(x), forest, aggregate_function, base))
@@ -181,11 +209,15 @@ def tree_ensemble_classifier(
         leaves=(class_treeids, class_nodeids, class_ids),
         weights=weights,
         targets=1 if one_sided else count,
+        repeated=FIRST if count == 1 else "SUM",
     )
     base = base[-1:] if one_sided and base is not None else base
-    scores = as_float32(_aggregate(as_float(x), forest, "SUM", base))
+    wide = as_float(x)
+    walked = _walk(wide, forest)
+    scores = as_float32(_total(wide, forest, walked, "SUM", base))
     if not lone:
-        return choose_label(labels, arg_reduce("maximum", scores, 1)), transform_scores(scores, post_transform)
+        candidates = scores if base is not None and len(base) else _scored(scores, forest, walked)
+        return choose_label(labels, arg_reduce("maximum", candidates, 1)), transform_scores(scores, post_transform)
     all_positive = min(weights, default=0.0) >= 0.0
     limit = 0.5 if all_positive else 0.0
     positive = scores.shape[1] - 1

@@ -68,7 +68,7 @@ def map_to_vocabulary(content: dict[Any, Any], *, vocabulary: tuple[Any, ...], d
 
 def zip_map(x: Array, *, keys: tuple[Any, ...]) -> tuple[list[dict[Any, Any]]]:
     rows = x.astype(np.float32, copy=False).reshape(-1, len(keys))
-    return ([dict(zip(keys, row)) for row in rows],)
+    return ([dict(zip(keys, row)) for row in rows.tolist()],)
 
 
 def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:
