@@ -28,6 +28,7 @@ COMMANDS = {
     "profile": "where a model's time and memory go: kernels, threads, the arena",
     "tune": "choose the tiles of a model's products by measuring them on a GPU",
     "optimize": "a model with fewer nodes and the same results, as ONNX",
+    "compile": "compile a model ahead of time, into a file that loads in milliseconds",
     "quantize": "a model with narrower numbers, and what that costs",
     "export": "a model as a C library: header, object file, weights",
     "compare": "a model on several devices, layer by layer: what departs first",

@@ -1,0 +1,125 @@
+"""`weft compile`: a model compiled ahead of time, into a file that loads without a compiler."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.cli import inputs, output, values
+from weft.cli.output import format_bytes, format_seconds
+from weft.errors import InputError
+from weft.runtime.devices import HOST
+
+SUFFIX = ".weft"
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "compile",
+        help="compile a model ahead of time, into a file that loads in milliseconds",
+        description="Compile a model and save the programs, with packed weights and machine code, in one file that "
+        "`weft.load` and all commands take as they take ONNX files. It is loaded without LLVM and onnx. You are taken "
+        "to trust what you compiled; others have to say that they trust the file (docs/AHEAD.md).",
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help=f"where it goes (default: beside the model, {SUFFIX})"
+    )
+    parser.add_argument(
+        "--device", action="append", metavar="D", help=f"what to compile for; may be repeated (default {HOST})"
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="T",
+        help="which processors: native, x86-64-v2, x86-64-v3, x86-64-v4, aarch64; of several, a load takes the "
+        "best one that runs there (default native)",
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="DIM=SIZE", help="compile for this size of a dynamic dim"
+    )
+    values.add_precision(parser)
+    parser.add_argument(
+        "--no-graph",
+        action="store_true",
+        help="leave the model itself out: a smaller file, which serves no other shapes, outputs, weights or devices",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    path = args.output or Path(args.model).with_suffix(SUFFIX)
+    if path.exists() and Path(args.model).exists() and path.samefile(args.model):
+        raise InputError(f"{path}: is the model itself", hint="give another path with -o")
+    start = time.perf_counter()
+    weft.compile(
+        args.model,
+        path,
+        device=args.device or HOST,
+        target=args.target or "native",
+        sizes=inputs.parse_sizes(args.shape),
+        precision=args.precision,
+        graph=not args.no_graph,
+    )
+    seconds = time.perf_counter() - start
+    record = {**described(path), "seconds": seconds}
+    if args.json:
+        output.print_json(record)
+    else:
+        _print(record, seconds)
+    return 0
+
+
+def described(path: Path) -> dict[str, Any]:
+    """What a saved file holds, as plain data."""
+    from weft.frontend.source import open_model
+    from weft.saved.layout import content_of, read_head
+    from weft.saved.signing import is_own
+
+    head = read_head(content_of(open_model(path)), str(path))
+    manifest = head.manifest
+    sizes = [block.size for block in manifest.blocks]
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "made_from": manifest.file,
+        "version": manifest.version,
+        "own": is_own(head.signed, head.signature),
+        "graph_bytes": 0 if head.graph is None else head.graph.size,
+        "programs": [
+            {
+                "device": program.device,
+                "target": program.target,
+                "precision": program.precision,
+                "sizes": dict(program.sizes),
+                "needs": dict(program.needs),
+                "weight_bytes": sum(sizes[number] for number in program.arrays),
+                "code_bytes": sizes[program.program],
+            }
+            for program in manifest.programs
+        ],
+    }
+
+
+def _print(record: dict[str, Any], seconds: float) -> None:
+    console = output.console()
+    rows = [
+        (
+            program["device"],
+            program["target"],
+            program["precision"],
+            ", ".join(f"{name}={size}" for name, size in program["sizes"].items()) or "any",
+            format_bytes(program["weight_bytes"]),
+            format_bytes(program["code_bytes"]),
+        )
+        for program in record["programs"]
+    ]
+    columns = ("device", "target", "precision", "sizes", "weights", "program")
+    console.print(output.table("", columns, rows, right=("weights", "program")))
+    graph = f"with the model ({format_bytes(record['graph_bytes'])})" if record["graph_bytes"] else "without the model"
+    console.print(f"{record['file']}: {format_bytes(record['bytes'])}, {graph}, in {format_seconds(seconds)}")
+    if not record["own"]:
+        console.print("It is not signed, since no key can be kept here: load it with trusted=True.", style="yellow")
