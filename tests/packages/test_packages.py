@@ -43,6 +43,12 @@ TOLERANCE = 4096 * 2.0**-24
 Scores lie between 0 and 1, and what made them of sums (sigmoid, softmax) is no steeper than 1; coordinates are in
 pixels, and are compared relative to their size.
 """
+OWN_NOISE = {"magika": 4e-3}
+"""Packages whose models magnify roundings, and the differences between two right results.
+
+magika: of texts of a few bytes, its normalisation subtracts squares that are 400 times their difference. In float64 its
+score for "hello there" is 0.61065; onnxruntime has 0.61259, and weft 0.61172.
+"""
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
 
@@ -55,7 +61,7 @@ def test_package_gives_the_same(package: str) -> None:
     assert expected["onnxruntime"].startswith(str(ENVIRONMENT)), "this is to be onnxruntime itself"
     told = _told([PYTHON, "-m", DROP_IN, script])
     _check_who_served(told)
-    assert list(_differences(expected["results"], told["results"])) == []
+    assert list(_differences(expected["results"], told["results"], OWN_NOISE.get(package, TOLERANCE))) == []
 
 
 def test_environment_reaches_a_program_started_by_another() -> None:
@@ -65,7 +71,7 @@ def test_environment_reaches_a_program_started_by_another() -> None:
     starter = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {str(script)!r}]).returncode)"
     told = _told([PYTHON, "-c", starter], WEFT_COMPAT="onnxruntime")
     _check_who_served(told)
-    assert list(_differences(_told([PYTHON, script])["results"], told["results"])) == []
+    assert list(_differences(_told([PYTHON, script])["results"], told["results"], OWN_NOISE["magika"])) == []
 
 
 def _check_who_served(told: Mapping[str, Any]) -> None:
@@ -88,16 +94,16 @@ def _told(command: list[str | Path], **environment: str) -> dict[str, Any]:
     return told
 
 
-def _differences(expected: Any, told: Any, where: str = "results") -> Iterator[str]:
+def _differences(expected: Any, told: Any, tolerance: float, where: str = "results") -> Iterator[str]:
     match expected, told:
         case list(), list() if len(expected) == len(told):
             for number, (one, other) in enumerate(zip(expected, told, strict=True)):
-                yield from _differences(one, other, f"{where}[{number}]")
+                yield from _differences(one, other, tolerance, f"{where}[{number}]")
         case dict(), dict() if list(expected) == list(told):
             for key, one in expected.items():
-                yield from _differences(one, told[key], f"{where}[{key!r}]")
+                yield from _differences(one, told[key], tolerance, f"{where}[{key!r}]")
         case float(), float():
-            if not abs(expected - told) <= TOLERANCE * max(1.0, abs(expected)):
+            if not abs(expected - told) <= tolerance * max(1.0, abs(expected)):
                 yield f"{where} is {told}, with onnxruntime {expected}"
         case _:
             if expected != told or type(expected) is not type(told):
