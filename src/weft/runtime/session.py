@@ -23,6 +23,7 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
+from weft.ir.program import Guard
 from weft.ir.tensors import DeviceTensor, owned
 from weft.records import dataclass
 from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
@@ -129,6 +130,7 @@ class Session:
             signature.inputs, signature.defaults, self.file, compiler.driver.home, compiler.driver.adopt
         )
         self.whole = whole
+        self._fixed = _fixed_sizes(signature, whole.program)
         self._compiler = compiler
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for
         self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
@@ -291,6 +293,8 @@ class Session:
         for sizes in (shapes,) if clash else (self._ranks(given), shapes):
             try:
                 prepared = self._program(sizes, overridden, self._names)
+                if prepared is self.whole:
+                    self._check_fixed(given)
                 recorder = self._compiler.record(prepared.program)
                 peak = self.driver.calibrate(recorder.threads)
                 record = partial(recorder.run, [given[name] for name in prepared.inputs])
@@ -323,6 +327,8 @@ class Session:
         if clash is None:
             try:
                 prepared = self._program(self._ranks(given), overridden, wanted)
+                if self._fixed and prepared is self.whole:
+                    self._check_fixed(given)
                 results = self._execute(prepared, given, keep)
             except UNFIT:
                 pass
@@ -340,6 +346,12 @@ class Session:
             raise InputError(
                 f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
             ) from error
+
+    def _check_fixed(self, given: Mapping[str, Any]) -> None:
+        """Raise GuardError where inputs have other sizes than those that the program was compiled for."""
+        for name, axis, size in self._fixed:
+            if given[name].shape[axis] != size:
+                raise GuardError(Guard(given[name].shape[axis], size, name), given[name].shape[axis], size)
 
     def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
@@ -390,6 +402,17 @@ class Session:
         whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
         outputs = dict(zip(self._names, whole.outputs))
         return with_outputs(whole, tuple(outputs[name] for name in wanted))
+
+
+def _fixed_sizes(signature: Signature, program: Compiled) -> tuple[tuple[str, int, int], ...]:
+    """Where a program that was saved for some sizes has one, and the model any: input, axis and size."""
+    shapes = {value.name: getattr(value.type, "shape", None) or () for value in program.inputs}
+    return tuple(
+        (spec.name, axis, size)
+        for spec in signature.inputs
+        for axis, (dim, size) in enumerate(zip(spec.shape or (), shapes.get(spec.name, ())))
+        if isinstance(dim, str) and isinstance(size, int)
+    )
 
 
 def on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from weft.ir.target import VectorTarget
 from weft.records import dataclass
 
 CACHE_LINE = 64
+WIDEST = 64  # bytes of a vector
 _USUAL_CACHE = 512 * 1024
 _MOST_CACHES = 16
 
@@ -69,12 +70,19 @@ NAMED: dict[str, tuple[str, str]] = {
 }
 
 
+def vector_bytes(features: frozenset[str]) -> int:
+    """Of the vectors that a processor with these features has."""
+    if {"avx512f", "avx512vl"} <= features:
+        return WIDEST
+    return 32 if "avx2" in features else 16
+
+
 def _target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
-    wide = "avx512f" in features and "avx512vl" in features
+    wide = vector_bytes(features) == WIDEST
     arm = is_arm(triple)
     return VectorTarget(
         rates=CORE,
-        vector_bytes=64 if wide else 32 if "avx2" in features else 16,
+        vector_bytes=vector_bytes(features),
         vector_registers=32 if wide or arm else 16,
         fused_multiply_add="fma" in features or arm,
         alignment=CACHE_LINE,

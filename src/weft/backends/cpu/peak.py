@@ -20,6 +20,8 @@ import numpy as np
 
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.machine import CACHE_LINE, Machine, host
+from weft.backends.cpu.portability import vector_bytes_here
+from weft.backends.cpu.processor import are_names_known
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.roofline import Peak
@@ -62,9 +64,9 @@ def known_peak(threads: int) -> Peak:
 @cache
 def assumed_peak() -> Peak:
     """One thread's peak as it was measured at any time, or what is usual for such a processor: nothing is measured."""
-    path = _path(1)
+    path = _path(1) if are_names_known() else None
     kept = None if path is None else _read_peak(path)[0]
-    return kept or Peak(USUAL_CLOCK * 2 * _lanes(host().target), USUAL_BANDWIDTH)
+    return kept or Peak(USUAL_CLOCK * 2 * (vector_bytes_here() // 4), USUAL_BANDWIDTH)
 
 
 def _path(threads: int) -> Path | None:

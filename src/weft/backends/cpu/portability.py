@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.machine import Machine, is_arm
-from weft.backends.cpu.processor import described_features, processor_names
+from weft.backends.cpu.machine import Machine, host, is_arm, vector_bytes
+from weft.backends.cpu.processor import are_names_known, described_features, processor_names
 
 _X86_FLAGS = {  # LLVM's names, and Linux' where they differ
     "adx": "", "aes": "", "amx-bf16": "amx_bf16", "amx-int8": "amx_int8", "amx-tile": "amx_tile", "avx": "",
@@ -75,6 +75,11 @@ def rank_of(needs: Mapping[str, Any]) -> int:
     """The more, the more of a processor it uses."""
     width, features = needs.get("vector_bytes"), needs.get("features")
     return (width if isinstance(width, int) else 0) * 1000 + (len(features) if isinstance(features, list) else 0)
+
+
+def vector_bytes_here() -> int:
+    """The vectors of this processor, known without LLVM where it can be."""
+    return host().target.vector_bytes if are_names_known() else vector_bytes(_features())
 
 
 def _system() -> str:

@@ -40,14 +40,16 @@ def processor_names() -> tuple[str, str, str]:
     return found
 
 
+def are_names_known() -> bool:
+    """Whether the names can be had without LLVM; where the system says nothing of the processor, LLVM is asked."""
+    return (
+        not described_features() or "llvmlite" in sys.modules or ((record := _record()) is not None and record.exists())
+    )
+
+
 def known_processor() -> str:
     """LLVM's name for the processor if it is known, else what the system calls it: nobody loads LLVM to hear of it."""
-    record = _record()
-    if record is not None and not record.exists():
-        found = _fact("model name")
-        if found:
-            return found
-    return processor_names()[1]
+    return processor_names()[1] if are_names_known() else _fact("model name") or platform.machine()
 
 
 def described_features() -> frozenset[str]:
