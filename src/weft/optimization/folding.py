@@ -213,11 +213,19 @@ def _equal_initializers(graph: Graph, rewriting: Rewriting) -> dict[str, str]:
     for kind, alike in by_kind.items():
         contents: dict[Any, str] = {}
         for name in alike if len(alike) > 1 else ():
-            first = contents.setdefault(_content_key(graph.initializers[name]), name)
+            first = contents.setdefault(_kept_key(rewriting.work, graph.initializers[name]), name)
             if first != name and rewriting.alias(name, first, "constants that are equal"):
                 names[name] = first
         del kind
     return names
+
+
+def _kept_key(work: Work, array: Array) -> Any:
+    """The same as `_content_key`, computed once for each array."""
+    kept = work.keys.get(id(array))
+    if kept is None or kept[0] is not array:
+        kept = work.keys[id(array)] = (array, _content_key(array))
+    return kept[1]
 
 
 def _attributes_key(node: Node) -> Any:

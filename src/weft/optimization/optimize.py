@@ -17,9 +17,13 @@ from weft.ir.specs import signature
 from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
 from weft.opset.lower import untraced
+from weft.optimization.affine import with_affine_weights
+from weft.optimization.algebra import with_less_arithmetic
+from weft.optimization.branches import with_shared_constants, with_taken_branches
 from weft.optimization.editing import STANDARD, all_names, tidy, with_shown_outputs
 from weft.optimization.facts import Facts, fixed_sizes, learn
 from weft.optimization.folding import merged, with_constants, without_repetition
+from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
 from weft.optimization.options import OptimizeOptions
 from weft.optimization.rewriting import Work
@@ -30,7 +34,15 @@ Pass = Callable[[Graph, Facts, Work], Graph]
 
 SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
 MOST_ROUNDS = 64
-PASSES: tuple[Pass, ...] = (with_constants, without_repetition, merged)
+PASSES: tuple[Pass, ...] = (
+    with_taken_branches,
+    with_constants,
+    without_repetition,
+    merged,
+    with_less_arithmetic,
+    with_less_movement,
+    with_affine_weights,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,7 @@ def rewritten(graph: Graph, work: Work, tell: Callable[[str, float], None]) -> G
         tell("rewriting", 0.1 + 0.8 * number / MOST_ROUNDS)
         facts = learn(graph)
         try:
-            changed = _rewritten_once(graph, facts, work)
+            changed = with_shared_constants(_rewritten_once(graph, facts, work), work)
         finally:
             facts.end()
         if changed is graph:

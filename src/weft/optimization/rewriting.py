@@ -34,6 +34,8 @@ class Work:
     taken: set[str]
     done: Counter[str] = field(default_factory=Counter)  # what was done, in words, and how often
 
+    keys: dict[int, tuple[Array, Any]] = field(default_factory=dict)  # of the contents of arrays, by their identity
+
     def fresh(self, stem: str) -> str:
         """A name that nothing in the model has."""
         name, number = stem, 1
@@ -143,6 +145,10 @@ class Rewriting:
         name = self.work.fresh(stem)
         self._initializers[name] = array
         return name
+
+    def keep_constant(self, name: str, array: Array) -> None:
+        """A constant under this very name, which must be new."""
+        self._initializers[name] = array
 
     def give_constant(self, name: str, array: Array, done: str) -> None:
         """A value that a node gave is a constant of the same name."""

@@ -1,0 +1,204 @@
+"""Scales and offsets go into the weights before them: batch normalisation, and products and sums with constants.
+
+A layer is a convolution or a product with constant weights whose result one node alone reads. What becomes of weights
+is computed in float64; where it does not fit into their type, the nodes stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import from_numpy
+from weft.ir.graph import Graph, Node
+from weft.optimization.facts import Facts
+from weft.optimization.rewriting import Rewriting, Work
+from weft.records import dataclass
+
+Array = np.ndarray[Any, Any]
+
+INPUT, WEIGHTS, BIAS = 0, 1, 2
+BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
+NORMALISED, SCALED, SHIFTED = "batch normalisation into weights", "factors into weights", "offsets into a bias"
+AS_BIAS = "products and sums that became one node"
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """x * scale + offset, for each channel or for all."""
+
+    scale: Array | None
+    offset: Array | None
+    done: str
+
+
+def with_affine_weights(graph: Graph, facts: Facts, work: Work) -> Graph:
+    """The graph with layers that do what nodes after them did."""
+    if work.options.exact or work.version < BROADCASTS:
+        return graph
+    rewriting = Rewriting(graph, facts, work)
+    for node in rewriting.nodes("BatchNormalization", "Mul", "Div", "Add", "Sub"):
+        for place in (0,) if node.op == "BatchNormalization" else (0, 1):
+            layer = rewriting.only(node.inputs[place], "Conv", "ConvTranspose", "Gemm", "MatMul")
+            if layer is not None and _takes(rewriting, layer, node, place):
+                break
+    return rewriting.finish()
+
+
+def _takes(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
+    """Put one node in place of a layer and the node that reads it, if they can be one."""
+    weights = rewriting.constant(layer.inputs[WEIGHTS])
+    if weights is None or weights.dtype == object or not from_numpy(weights.dtype).is_float:
+        return False
+    channels, rank = _channels(rewriting, layer, weights)
+    affine = None if channels is None else _affine(rewriting, node, place, layer, channels, rank)
+    if affine is None or channels is None:
+        return False
+    limit = rewriting.work.options.growth
+    copied = rewriting.is_shared(layer.inputs[WEIGHTS]) and limit is not None and weights.nbytes > limit
+    if affine.scale is not None and copied:
+        return False
+    changed = _changed(rewriting, layer, node, weights, affine, channels)
+    if changed is None:
+        return False
+    rewriting.put(node, changed, merged=[layer], done=affine.done)
+    return True
+
+
+def _channels(rewriting: Rewriting, layer: Node, weights: Array) -> tuple[int | None, int]:
+    """How many channels the result of a layer has, and its rank; None where that is not known."""
+    match layer.op:
+        case "Conv":
+            return weights.shape[0], weights.ndim
+        case "ConvTranspose":
+            return weights.shape[1] * _integer(layer, "group", 1), weights.ndim
+        case "Gemm":
+            return weights.shape[0 if _integer(layer, "transB", 0) else 1], 2
+    shape = rewriting.shape(layer.outputs[0])
+    return (weights.shape[-1], len(shape)) if shape is not None and weights.ndim >= 2 else (None, 0)
+
+
+def _affine(rewriting: Rewriting, node: Node, place: int, layer: Node, channels: int, rank: int) -> _Affine | None:
+    """What a node does to each channel of a layer's result."""
+    if node.op == "BatchNormalization":
+        return _normalisation(rewriting, node, channels) if layer.op != "MatMul" else None
+    constant = rewriting.constant(node.inputs[1 - place])
+    if constant is None or constant.dtype == object or not from_numpy(constant.dtype).is_float:
+        return None
+    axis = rank - 1 if layer.op in ("Gemm", "MatMul") else 1
+    found = _by_channel(constant, channels, rank, axis)
+    if found is None:
+        return None
+    match node.op:
+        case "Mul":
+            return _Affine(found, None, SCALED)
+        case "Div" if place == 0 and bool(found.all()):
+            return _Affine(1.0 / found, None, SCALED)
+        case "Add":
+            return _Affine(None, found, SHIFTED)
+        case "Sub" if place == 0:
+            return _Affine(None, -found, SHIFTED)
+        case "Sub":
+            return _Affine(-np.ones(1), found, SHIFTED)
+    return None
+
+
+def _normalisation(rewriting: Rewriting, node: Node, channels: int) -> _Affine | None:
+    training = _integer(node, "training_mode", 0) or _integer(node, "spatial", 1) != 1
+    if training or any(node.outputs[1:]):
+        return None
+    found = [rewriting.constant(name) for name in node.inputs[1:5]]
+    arrays = [array.astype(np.float64) for array in found if array is not None and array.shape == (channels,)]
+    if len(arrays) != 4:
+        return None
+    gain, offset, mean, variance = arrays
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    assert isinstance(epsilon, (int, float))
+    with np.errstate(all="ignore"):
+        factor = gain / np.sqrt(variance + float(epsilon))
+        return _Affine(factor, offset - mean * factor, NORMALISED)
+
+
+def _by_channel(constant: Array, channels: int, rank: int, axis: int) -> Array | None:
+    """A constant as one number, or one for each channel, if it is that where it is broadcast."""
+    if constant.ndim > rank:
+        return None
+    shape = (*[1] * (rank - constant.ndim), *constant.shape)
+    if any(size != 1 for at, size in enumerate(shape) if at != axis) or shape[axis] not in (1, channels):
+        return None
+    return constant.astype(np.float64).reshape(-1)
+
+
+def _changed(
+    rewriting: Rewriting, layer: Node, node: Node, weights: Array, affine: _Affine, channels: int
+) -> Node | None:
+    name = node.outputs[0]
+    has_bias = len(layer.inputs) > BIAS and bool(layer.inputs[BIAS])
+    before = rewriting.constant(layer.inputs[BIAS]) if has_bias else None
+    if has_bias and before is None:
+        return None
+    if layer.op == "Gemm" and has_bias and layer.attributes.get("beta", 1.0) != 1.0:
+        return None
+    inputs = list(layer.inputs[:WEIGHTS])
+    with np.errstate(all="ignore"):
+        scaled = None if affine.scale is None else _scaled(layer, weights, affine.scale)
+        bias = None if before is None else before.astype(np.float64)
+        if affine.scale is not None and bias is not None:
+            bias = bias * affine.scale
+        if affine.offset is not None:
+            bias = affine.offset if bias is None else bias + affine.offset
+        made = None if scaled is None else scaled.astype(weights.dtype)
+        given = None if bias is None else _as_bias(layer, bias, channels).astype(weights.dtype)
+    if any(array is not None and not np.isfinite(array.astype(np.float64)).all() for array in (made, given)):
+        return None
+    if layer.op == "MatMul":
+        if made is None:
+            return None if given is None else _as_gemm(rewriting, layer, node, given)
+        if given is not None:
+            return None
+        return replace(layer, inputs=(*inputs, rewriting.add_constant(f"{name}_weights", made)), outputs=(name,))
+    stem = layer.inputs[WEIGHTS]
+    inputs.append(stem if made is None else rewriting.add_constant(f"{stem}_scaled", made))
+    if given is not None:
+        inputs.append(rewriting.add_constant(f"{name}_bias", given))
+    attributes = {key: content for key, content in layer.attributes.items() if key != "beta"}
+    return replace(layer, inputs=tuple(inputs), outputs=(name,), attributes=attributes)
+
+
+def _as_bias(layer: Node, bias: Array, channels: int) -> Array:
+    """A bias in the shape that a layer takes."""
+    return bias if layer.op in ("Gemm", "MatMul") and bias.size > 1 else np.broadcast_to(bias, (channels,))
+
+
+def _scaled(layer: Node, weights: Array, scale: Array) -> Array:
+    wide = weights.astype(np.float64)
+    if scale.size == 1:
+        return wide * scale.reshape(())
+    match layer.op:
+        case "Conv":
+            return wide * scale.reshape(-1, *[1] * (weights.ndim - 1))
+        case "ConvTranspose":
+            groups = _integer(layer, "group", 1)
+            parts = wide.reshape(groups, -1, *weights.shape[1:])
+            scaled: Array = parts * scale.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))
+            return scaled.reshape(weights.shape)
+        case "Gemm" if _integer(layer, "transB", 0):
+            return wide * scale.reshape(-1, 1)
+    return wide * scale
+
+
+def _as_gemm(rewriting: Rewriting, layer: Node, node: Node, bias: Array) -> Node | None:
+    """A product of matrices and a sum as one node."""
+    shapes = [rewriting.shape(name) for name in layer.inputs]
+    if any(shape is None or len(shape) != 2 for shape in shapes):
+        return None
+    constant = rewriting.add_constant(f"{node.outputs[0]}_bias", bias)
+    return rewriting.node("Gemm", (*layer.inputs, constant), node.outputs)
+
+
+def _integer(node: Node, name: str, default: int) -> int:
+    content = node.attributes.get(name, default)
+    assert isinstance(content, int)
+    return content
