@@ -17,6 +17,8 @@ from typing import Any
 
 REPLACED = "onnxruntime"
 VARIABLE = "WEFT_COMPAT"
+API_LEVEL = "1.31.1"
+"""The version of onnxruntime whose Python interface this is: what it is compared with."""
 _SOURCE = "weft.compat"
 _PACKAGES = (REPLACED, f"{REPLACED}.capi")
 _MODULES = (
@@ -54,7 +56,7 @@ class OnnxruntimeFinder:
 
         from weft.compat.virtual_distribution import StandIn
 
-        real = MetadataPathFinder.find_distributions(type(context)(name=REPLACED) if context else context)
+        real = MetadataPathFinder.find_distributions(type(context)(**{**vars(context), "name": REPLACED}))
         if not any(True for _ in real):
             yield StandIn()
 

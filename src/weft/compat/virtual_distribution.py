@@ -6,10 +6,10 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
-from weft.compat.onnxruntime.naming import API_LEVEL
+from weft.compat.installation import API_LEVEL, REPLACED
 
 _METADATA = f"""Metadata-Version: 2.1
-Name: onnxruntime
+Name: {REPLACED}
 Version: {API_LEVEL}
 Summary: weft, with the interface of onnxruntime
 """

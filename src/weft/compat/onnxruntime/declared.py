@@ -26,6 +26,7 @@ Sizes = tuple[Size, ...]
 
 UNSTATED_VERSION = (1 << 63) - 1  # what onnxruntime says of a model without a version
 _DEEPEST = 64
+_INITIALIZERS_APART = 4  # the version of the format from which initializers need not be inputs
 _ELEMENTS = {DType.float32: "float", DType.float64: "double"}  # the others are called as here
 
 
@@ -63,6 +64,7 @@ class Declarations:
     inputs: Mapping[str, Sizes | None]
     outputs: Mapping[str, Sizes | None]
     metadata: ModelMetadata
+    may_override: bool = True  # initializers, which files of old versions list among the inputs
 
 
 def type_text(type: Type) -> str:
@@ -132,12 +134,15 @@ def _read_model(file: memoryview) -> Declarations:
     graph = (0, 0)
     texts = {2: "", 4: "", 6: ""}
     version = UNSTATED_VERSION
+    format_version = 0
     custom: dict[str, str] = {}
     for number, start, stop in _fields(file, 0, len(file)):
         if number == 7:
             graph = (start, stop)
         elif number in texts:
             texts[number] = _text(file, start, stop)
+        elif number == 1:
+            format_version = _number(file, start, stop)
         elif number == 5:
             version = _signed(_number(file, start, stop))
         elif number == 14:
@@ -152,7 +157,7 @@ def _read_model(file: memoryview) -> Declarations:
             name, shape = _read_value(file, start, stop)
             declared[number][name] = shape
     metadata = ModelMetadata(texts[2], texts[4], texts[6], names[2], names[10], version, custom)
-    return Declarations(declared[11], declared[12], metadata)
+    return Declarations(declared[11], declared[12], metadata, format_version >= _INITIALIZERS_APART)
 
 
 def _read_value(file: memoryview, start: int, stop: int) -> tuple[str, Sizes | None]:

@@ -37,9 +37,7 @@ class OrtEnumeration:
         return hash(self._value)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, OrtEnumeration):
-            return type(other) is type(self) and other._value == self._value
-        return isinstance(other, int) and other == self._value
+        return isinstance(other, (int, OrtEnumeration)) and int(other) == self._value
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}.{self.name}: {self._value}>"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from weft.compat.installation import API_LEVEL as API_LEVEL
+
 STATE = "onnxruntime.capi.onnxruntime_pybind11_state"
 COLLECTION = "onnxruntime.capi.onnxruntime_inference_collection"
-
-API_LEVEL = "1.31.1"
-"""The version of onnxruntime whose Python interface this is: what its results are compared with."""
 
 Named = TypeVar("Named", bound=type)
 

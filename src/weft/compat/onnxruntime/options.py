@@ -38,8 +38,6 @@ def owner_name(options: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    if isinstance(value, float):
-        raise TypeError
     return int(value.__index__() if hasattr(value, "__index__") else _refused())
 
 
@@ -52,7 +50,7 @@ def _path(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
-    return bool(value)
+    return bool(value) if value is None or hasattr(type(value), "__bool__") else _refused()
 
 
 def _refused() -> Any:

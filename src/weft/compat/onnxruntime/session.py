@@ -183,9 +183,9 @@ class InferenceSession:
             raise AttributeError(f"run_with_iobinding takes an IOBinding, not a {type(iobinding).__name__}")
 
         def run(given: Mapping[str, Any], names: list[str], kept: list[str]) -> dict[str, Any]:
-            for name in names:
-                self._check_output(name)
             try:
+                for name in names:
+                    self._check_output(name)
                 return self._results(names, dict(given), run_options, kept)
             except Exception as error:
                 raise RuntimeError(f"Error in execution: {error}") from error
@@ -301,7 +301,8 @@ class InferenceSession:
         return self._arguments(self._model.outputs, self._declarations.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        return self._arguments(self._model.defaults, self._declarations.inputs)
+        declared = self._declarations
+        return self._arguments(self._model.defaults, declared.inputs) if declared.may_override else []
 
     def _arguments(self, specs: Sequence[Any], declared: Mapping[str, Any]) -> list[NodeArg]:
         every = {**self._declarations.inputs, **declared}

@@ -104,7 +104,7 @@ class OrtValue:
         check_device(name)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OUS":
             raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
-        return made(_on_device(np.ascontiguousarray(numpy_obj), name, number))
+        return made(_on_device(np.require(numpy_obj, requirements="C"), name, number))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> Any:
@@ -112,7 +112,7 @@ class OrtValue:
         dtype = from_number(onnx_element_type).numpy
         if dtype.itemsize != data.dtype.itemsize:
             raise RuntimeError(f"elements of {data.dtype} are not as large as those of {dtype}")
-        return made(np.ascontiguousarray(data).view(dtype))
+        return made(np.require(data, requirements="C").view(dtype))
 
     @classmethod
     def ortvalue_from_shape_and_type(

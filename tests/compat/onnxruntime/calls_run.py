@@ -1,0 +1,230 @@
+"""Calls that run models: names, feeds, values of every kind, and all that can be wrong with them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+from calls import call, calls_of, fresh, run, session
+from made_models import ELEMENTS, counted, identity, ones
+
+calls_of(
+    "run",
+    {
+        "all": lambda ort: run(ort, "add", x=counted(), y=ones()),
+        "no_names": lambda ort: run(ort, "add", [], x=counted(), y=ones()),
+        "tuple_of_names": lambda ort: run(ort, "add", ("z",), x=counted(), y=ones()),
+        "one_of_two": lambda ort: run(ort, "two", ["n"], x=counted()),
+        "other_order": lambda ort: run(ort, "two", ["n", "r"], x=counted()),
+        "twice": lambda ort: run(ort, "two", ["n", "n"], x=counted()),
+        "both": lambda ort: run(ort, "two", x=counted()),
+        "keywords": lambda ort: session(ort, "two").run(output_names=None, input_feed={"x": counted()}),
+        "options_none": lambda ort: session(ort, "two").run(None, {"x": counted()}, None),
+        "options": lambda ort: session(ort, "two").run(None, {"x": counted()}, ort.RunOptions()),
+        "options_keyword": lambda ort: session(ort, "two").run(None, {"x": counted()}, run_options=ort.RunOptions()),
+        "no_inputs": lambda ort: run(ort, "constant"),
+        "empty_batch": lambda ort: run(ort, "two", x=np.zeros((0, 3), np.float32)),
+        "scalar_output": lambda ort: run(ort, "sum", x=counted()),
+        "open_output": lambda ort: run(ort, "nonzero", x=counted()),
+        "list": lambda ort: run(ort, "add", x=[[1.5, 2, 3]], y=ones()),
+        "list_of_ints": lambda ort: run(ort, "add", x=[[1, 2, 3]], y=ones()),
+        "list_of_arrays": lambda ort: run(ort, "add", x=[np.ones(3, np.float32), np.ones(3, np.float32)], y=ones()),
+        "transposed": lambda ort: run(ort, "add", x=np.arange(6, dtype=np.float32).reshape(3, 2).T, y=ones()),
+        "strided": lambda ort: run(ort, "add", x=np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2], y=ones()),
+        "negative_strides": lambda ort: run(ort, "add", x=counted()[::-1, ::-1], y=ones()),
+        "fortran": lambda ort: run(ort, "add", x=np.asfortranarray(counted()), y=ones()),
+        "broadcast": lambda ort: run(ort, "add", x=np.broadcast_to(np.float32(2), (2, 3)), y=ones()),
+        "read_only": lambda ort: run(ort, "add", x=_locked(counted()), y=ones()),
+        "ort_values_fed": lambda ort: run(ort, "add", x=ort.OrtValue.ortvalue_from_numpy(counted()), y=ones()),
+        "subclass": lambda ort: run(ort, "add", x=counted().view(np.matrix), y=ones()),
+        "override": lambda ort: run(ort, "overridable", x=ones(), w=np.zeros(3, np.float32)),
+        "default": lambda ort: run(ort, "overridable", x=ones()),
+        "int32_for_int64": lambda ort: run(ort, "gather", x=counted(), i=np.array([1], np.int32)),
+        "list_for_int64": lambda ort: run(ort, "gather", x=counted(), i=[1, 0]),
+        "wrong_output": lambda ort: run(ort, "add", ["q"], x=ones(), y=ones()),
+        "text_as_names": lambda ort: run(ort, "add", "z", x=ones(), y=ones()),
+        "number_as_name": lambda ort: run(ort, "add", [3], x=ones(), y=ones()),
+        "missing": lambda ort: run(ort, "add", x=ones()),
+        "nothing": lambda ort: run(ort, "add"),
+        "extra": lambda ort: run(ort, "add", x=ones(), y=ones(), w=ones()),
+        "wrong_name": lambda ort: run(ort, "add", x=ones(), w=ones()),
+        "rank_below": lambda ort: run(ort, "add", x=ones(3), y=ones()),
+        "rank_above": lambda ort: run(ort, "add", x=ones(1, 2, 3), y=ones()),
+        "size": lambda ort: run(ort, "add", x=ones(2, 4), y=ones()),
+        "sizes_apart": lambda ort: run(ort, "add", x=ones(2, 3), y=ones(5, 3)),
+        "float64": lambda ort: run(ort, "add", x=ones().astype(np.float64), y=ones()),
+        "float16": lambda ort: run(ort, "add", x=ones().astype(np.float16), y=ones()),
+        "int32": lambda ort: run(ort, "add", x=ones().astype(np.int32), y=ones()),
+        "bools": lambda ort: run(ort, "add", x=ones().astype(bool), y=ones()),
+        "objects": lambda ort: run(ort, "add", x=ones().astype(object), y=ones()),
+        "words_for_numbers": lambda ort: run(ort, "add", x=np.array([["a", "b", "c"]]), y=ones()),
+        "python_number": lambda ort: run(ort, "add", x=1.0, y=ones()),
+        "numpy_number": lambda ort: run(ort, "add", x=np.float32(1), y=ones()),
+        "python_text": lambda ort: run(ort, "add", x="abc", y=ones()),
+        "none": lambda ort: run(ort, "add", x=None, y=ones()),
+        "array_like": lambda ort: run(ort, "add", x=ArrayLike(), y=ones()),
+        "big_endian": lambda ort: run(ort, "add", x=ones().astype(">f4"), y=ones()),
+        "feed_list": lambda ort: session(ort, "add").run(None, [ones(), ones()]),
+        "feed_none": lambda ort: session(ort, "add").run(None, None),
+        "feed_first": lambda ort: session(ort, "add").run({"x": ones(), "y": ones()}),
+        "wrong_options": lambda ort: session(ort, "two").run(None, {"x": ones()}, 3),
+        "index_too_large": lambda ort: run(ort, "gather", x=ones(), i=np.array([9])),
+        "reshape_that_cannot_be": lambda ort: run(ort, "reshape", x=ones(), i=np.array([9])),
+        "product_that_cannot_be": lambda ort: run(ort, "product", x=ones(), w=ones(2, 2)),
+        "concat_that_cannot_be": lambda ort: run(ort, "concat", x=ones(), y=ones(3, 2)),
+    },
+)
+calls_of(
+    "value",
+    {
+        "maps_of_numbers": lambda ort: run(ort, "numbers", x=counted()),
+        "maps_of_words": lambda ort: run(ort, "words", x=counted()),
+        "maps_as_json": lambda ort: json.dumps(run(ort, "words", x=counted())),
+        "sequence": lambda ort: run(ort, "pair", x=counted()),
+        "sequence_in": lambda ort: run(ort, "chosen", s=[counted(), ones()], i=np.array(1)),
+        "sequence_index": lambda ort: run(ort, "chosen", s=[counted(), ones()], i=np.array(7)),
+        "sequence_as_array": lambda ort: run(ort, "chosen", s=ones(), i=np.array(0)),
+        "words": lambda ort: run(ort, "text", s=np.array(["a", "bc", ""])),
+        "words_of_objects": lambda ort: run(ort, "text", s=np.array(["a", "bc"], object)),
+        "words_of_list": lambda ort: run(ort, "text", s=["a", "bc"]),
+        "words_and_numbers": lambda ort: run(ort, "text", s=np.array(["a", 3], object)),
+        "words_and_none": lambda ort: run(ort, "text", s=np.array(["a", None], object)),
+        "numbers_for_words": lambda ort: run(ort, "text", s=[1, 2]),
+        "words_beyond_ascii": lambda ort: run(ort, "text", s=np.array(["ä€", "日本"])),
+        "optional": lambda ort: run(ort, "optional", s=np.ones(2, np.float32)),
+        "optional_none": lambda ort: run(ort, "optional", s=None),
+        "optional_left_out": lambda ort: run(ort, "optional"),
+    },
+)
+
+
+class ArrayLike:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return ones()
+
+
+def _locked(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+@call
+def run_elements(ort: Any) -> Any:
+    """Every element type that numpy has, there and back."""
+    told = {}
+    for element in ELEMENTS:
+        if element not in ("BFLOAT16", "STRING"):
+            made = ort.InferenceSession(identity(element), providers=["CPUExecutionProvider"])
+            dtype = {"FLOAT": "float32", "DOUBLE": "float64"}.get(element, element.lower())
+            told[element] = (made.get_inputs()[0].type, made.run(None, {"s": np.array([0, 1], dtype)}))
+    return told
+
+
+@call
+def run_gives_new_arrays(ort: Any) -> Any:
+    first, second = run(ort, "two", x=ones()), run(ort, "two", x=ones())
+    first[0][:] = 7
+    return second, first[0].flags.writeable, first[0].flags.c_contiguous
+
+
+@call
+def run_leaves_its_inputs(ort: Any) -> Any:
+    x = counted()
+    run(ort, "two", x=x)
+    return x
+
+
+@call
+def run_again_after_an_error(ort: Any) -> Any:
+    try:
+        run(ort, "add", x=ones(3), y=ones())
+    except Exception:
+        return run(ort, "add", x=ones(), y=ones())
+    return None
+
+
+@call
+def run_other_sizes(ort: Any) -> Any:
+    return [run(ort, "two", x=ones(size, 3)) for size in (1, 4, 2, 0, 7)]
+
+
+@call
+def run_from_threads(ort: Any) -> Any:
+    results: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        results[number] = run(ort, "two", x=ones(number + 1, 3) * number)
+
+    run(ort, "two", x=ones())
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(sorted(results.items()))
+
+
+@call
+def run_terminated(ort: Any) -> Any:
+    options = ort.RunOptions()
+    options.terminate = True
+    return session(ort, "two").run(None, {"x": ones()}, options)
+
+
+@call
+def run_no_longer_terminated(ort: Any) -> Any:
+    options = ort.RunOptions()
+    options.terminate = True
+    options.terminate = False
+    return session(ort, "two").run(None, {"x": ones()}, options)
+
+
+def _asynchronous(ort: Any, names: Any, feed: Any) -> Any:
+    done, told = threading.Event(), []
+
+    def callback(results: Any, user_data: Any, failure: str) -> None:
+        told.append((results, user_data, bool(failure)))
+        done.set()
+
+    session(ort, "add").run_async(names, feed, callback, "data of the user's")
+    return done.wait(120), told
+
+
+calls_of(
+    "async",
+    {
+        "all": lambda ort: _asynchronous(ort, None, {"x": ones(), "y": ones()}),
+        "named": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones()}),
+        "wrong_rank": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones(3)}),
+        "wrong_output": lambda ort: _asynchronous(ort, ["q"], {"x": ones(), "y": ones()}),
+        "wrong_type": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones().astype(np.float64)}),
+        "missing": lambda ort: _asynchronous(ort, ["z"], {"x": ones()}),
+    },
+)
+
+
+@call
+def run_with_a_fixed_size(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 2)
+    made = fresh(ort, "add", options)
+    return [value.shape for value in (*made.get_inputs(), *made.get_outputs())], made.run(
+        None, {"x": ones(), "y": ones()}
+    )
+
+
+@call
+def run_with_another_than_the_fixed_size(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 2)
+    return fresh(ort, "add", options).run(None, {"x": ones(3, 3), "y": ones()})
+
+
+@call
+def run_with_another_initializer(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    value = ort.OrtValue.ortvalue_from_numpy(np.full(3, 9, np.float32))
+    options.add_initializer("w", value)
+    return fresh(ort, "overridable", options).run(None, {"x": ones()})

@@ -1,0 +1,203 @@
+"""Calls that make sessions, and look at them: sources, providers, what a model takes and gives, profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+from calls import call, calls_of, fresh, session, written
+from made_models import ELEMENTS, MODELS, identity, made, ones
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+def _shown(values: Any) -> Any:
+    return [(value.name, value.type, value.shape, str(value)) for value in values]
+
+
+def _providers(ort: Any, *arguments: Any, **keywords: Any) -> Any:
+    made = fresh(ort, "two", *arguments, **keywords)
+    return made.get_providers(), made.get_provider_options(), made.run(None, {"x": ones()})
+
+
+calls_of(
+    "source",
+    {
+        "bytes": lambda ort: _shown(ort.InferenceSession(made("two")).get_inputs()),
+        "path": lambda ort: _shown(ort.InferenceSession(str(written("a.onnx", made("two")))).get_inputs()),
+        "path_object": lambda ort: _shown(ort.InferenceSession(written("a.onnx", made("two"))).get_inputs()),
+        "keyword": lambda ort: _shown(ort.InferenceSession(path_or_bytes=made("two")).get_inputs()),
+        "missing_file": lambda ort: ort.InferenceSession("there is no such file.onnx"),
+        "folder": lambda ort: ort.InferenceSession("."),
+        "garbage": lambda ort: ort.InferenceSession(b"garbage" * 10),
+        "garbage_in_a_file": lambda ort: ort.InferenceSession(str(written("b.onnx", b"garbage" * 10))),
+        "no_bytes": lambda ort: ort.InferenceSession(b""),
+        "empty_file": lambda ort: ort.InferenceSession(str(written("c.onnx", b""))),
+        "cut_short": lambda ort: ort.InferenceSession(made("add")[:-20]),
+        "number": lambda ort: ort.InferenceSession(3),
+        "none": lambda ort: ort.InferenceSession(None),
+        "proto": lambda ort: ort.InferenceSession(onnx.ModelProto.FromString(made("two"))),
+        "nothing": lambda ort: ort.InferenceSession(),
+        "wrong_options": lambda ort: ort.InferenceSession(made("two"), 3),
+        "options_keyword": lambda ort: fresh(ort, "two", sess_options=ort.SessionOptions()).get_providers(),
+        "more_keywords": lambda ort: fresh(ort, "two", disabled_optimizers=["ConstantFolding"]).get_providers(),
+        **{
+            name.replace(" ", "_"): lambda ort, name=name: fresh(ort, name)
+            for name in MODELS
+            if name.startswith(("unknown", "wrong", "circle", "late"))
+        },
+    },
+)
+calls_of(
+    "providers",
+    {
+        "none": lambda ort: _providers(ort, providers=None),
+        "empty": lambda ort: _providers(ort, providers=[]),
+        "cpu": lambda ort: _providers(ort, providers=[CPU]),
+        "tuple": lambda ort: _providers(ort, providers=(CPU,)),
+        "with_options": lambda ort: _providers(ort, providers=[(CPU, {"arena_extend_strategy": "kSameAsRequested"})]),
+        "options_beside": lambda ort: _providers(ort, providers=[CPU], provider_options=[{}]),
+        "options_of_another_number": lambda ort: _providers(ort, providers=[CPU], provider_options=[{}, {}]),
+        "options_twice": lambda ort: _providers(ort, providers=[(CPU, {})], provider_options=[{}]),
+        "absent": lambda ort: _providers(ort, providers=["CoreMLExecutionProvider"]),
+        "absent_and_cpu": lambda ort: _providers(ort, providers=["QNNExecutionProvider", CPU]),
+        "unknown": lambda ort: _providers(ort, providers=["FooExecutionProvider"]),
+        "text": lambda ort: _providers(ort, providers=CPU),
+        "number": lambda ort: _providers(ort, providers=[3]),
+        "available": lambda ort: ort.get_available_providers()[-1],
+        "all": lambda ort: sorted(
+            {CPU, CUDA, "TensorrtExecutionProvider", "DmlExecutionProvider"} & set(ort.get_all_providers())
+        ),
+        "device": lambda ort: ort.get_device(),
+        "set": lambda ort: fresh(ort, "two").set_providers([CPU]),
+        "set_with_options": lambda ort: fresh(ort, "two").set_providers([CPU], [{}]),
+        "set_unknown": lambda ort: fresh(ort, "two").set_providers(["FooExecutionProvider"]),
+        "fallback": lambda ort: (session(ort, "two").disable_fallback(), session(ort, "two").enable_fallback()),
+    },
+)
+calls_of(
+    "inputs",
+    {
+        name.replace(" ", "_"): lambda ort, name=name: (
+            _shown(session(ort, name).get_inputs()),
+            _shown(session(ort, name).get_outputs()),
+            _shown(session(ort, name).get_overridable_initializers()),
+        )
+        for name in MODELS
+        if not name.startswith(("unknown", "wrong", "circle", "late"))
+    },
+)
+
+
+def _metadata(ort: Any, name: str) -> Any:
+    told = session(ort, name).get_modelmeta()
+    graph = (told.graph_name, told.graph_description)
+    return (
+        told.producer_name,
+        told.domain,
+        told.description,
+        told.version,
+        dict(sorted(told.custom_metadata_map.items())),
+        graph,
+    )
+
+
+calls_of(
+    "metadata",
+    {"none": lambda ort: _metadata(ort, "two"), "all": lambda ort: _metadata(ort, "said")},
+)
+
+
+@call
+def types_of_elements(ort: Any) -> Any:
+    return [
+        ort.InferenceSession(identity(element), providers=[CPU]).get_outputs()[0].type
+        for element in ELEMENTS
+        if element != "BFLOAT16"
+    ]
+
+
+@call
+def session_options_come_back(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    told = fresh(ort, "two", options).get_session_options()
+    entry = told.get_session_config_entry("session.intra_op.allow_spinning")
+    return type(told).__name__, told.intra_op_num_threads, entry
+
+
+@call
+def session_with_every_option(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
+    options.use_deterministic_compute = True
+    options.log_severity_level, options.log_verbosity_level, options.logid = 3, 0, "me"
+    return fresh(ort, "two", options).run(None, {"x": ones()})
+
+
+@call
+def session_is_subclassed(ort: Any) -> Any:
+    class Mine(ort.InferenceSession):  # type: ignore[misc, name-defined]
+        def names(self) -> Any:
+            return [value.name for value in self.get_inputs()]
+
+    made_here = Mine(made("add"), providers=[CPU])
+    return made_here.names(), made_here.run(None, {"x": ones(), "y": ones()})
+
+
+@call
+def session_with_external_data(ort: Any) -> Any:
+    """Bytes, with the folder of their data in the options."""
+    folder = Path("beside")
+    folder.mkdir(exist_ok=True)
+    proto = onnx.ModelProto.FromString(made("overridable"))
+    del proto.graph.input[1]
+    tensor = proto.graph.initializer[0]
+    content = onnx.numpy_helper.to_array(tensor).tobytes()
+    tensor.ClearField("float_data")
+    tensor.ClearField("raw_data")
+    (folder / "w.bin").write_bytes(content)
+    onnx.external_data_helper.set_external_data(tensor, "w.bin")
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
+    return ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU]).run(None, {"x": ones()})
+
+
+@call
+def profile(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = "times"
+    made_here = fresh(ort, "two", options)
+    made_here.run(None, {"x": ones()})
+    made_here.run(["r"], {"x": ones()})
+    started = made_here.get_profiling_start_time_ns() > 0
+    file = made_here.end_profiling()
+    events = json.loads(Path(file).read_text())
+    runs = [event for event in events if event["name"] == "model_run"]
+    fields = sorted(runs[0])
+    complete = {event["ph"] for event in events} >= {"X"}
+    return started, file.startswith("times_"), file.endswith(".json"), len(runs), fields, complete
+
+
+@call
+def profile_that_is_none(ort: Any) -> Any:
+    return session(ort, "two").end_profiling()
+
+
+@call
+def profile_ended_twice(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    made_here = fresh(ort, "two", options)
+    made_here.run(None, {"x": ones()})
+    Path(made_here.end_profiling()).unlink()
+    return made_here.end_profiling(), made_here.run(None, {"x": ones()})

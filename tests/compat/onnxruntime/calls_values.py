@@ -1,0 +1,295 @@
+"""Calls about OrtValue, OrtDevice and IOBinding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from calls import call, calls_of, session
+from made_models import counted, ones
+
+
+def _value(ort: Any, array: Any = None) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(counted() if array is None else array)
+
+
+def _told(value: Any) -> Any:
+    return (
+        value.shape(),
+        value.data_type(),
+        value.element_type(),
+        value.device_name(),
+        value.has_value(),
+        value.is_tensor(),
+        value.is_sparse_tensor(),
+        value.is_tensor_sequence(),
+        value.tensor_size_in_bytes(),
+        value.numpy().copy(),
+    )
+
+
+def _made(ort: Any, *arguments: Any) -> Any:
+    return ort.OrtValue.ortvalue_from_shape_and_type(*arguments)
+
+
+calls_of(
+    "ortvalue",
+    {
+        "of_array": lambda ort: _told(_value(ort)),
+        "of_scalar": lambda ort: _told(_value(ort, np.array(3, np.int64))),
+        "of_nothing": lambda ort: _told(_value(ort, np.zeros((0, 3), np.float32))),
+        "of_transposed": lambda ort: _told(_value(ort, np.arange(6, dtype=np.float32).reshape(3, 2).T)),
+        "of_elements": lambda ort: [
+            (value.data_type(), value.element_type())
+            for name in "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+            for value in [_value(ort, np.zeros(2, name))]
+        ],
+        "of_list": lambda ort: _value(ort, [1, 2]),
+        "of_words": lambda ort: _value(ort, np.array(["a", "b"])),
+        "of_words_as_objects": lambda ort: _value(ort, np.array(["a", "b"], object)),
+        "of_device": lambda ort: ort.OrtValue.ortvalue_from_numpy(ones(), "cpu", 0).device_name(),
+        "of_unknown_device": lambda ort: ort.OrtValue.ortvalue_from_numpy(ones(), "foo", 0),
+        "of_absent_device": lambda ort: ort.OrtValue.ortvalue_from_numpy(ones(), "cuda", 0),
+        "of_value": lambda ort: ort.OrtValue(ones()),
+        "by_shape": lambda ort: _made(ort, [2, 3], np.float32).shape(),
+        "by_shape_and_number": lambda ort: _made(ort, [2, 3], 7).data_type(),
+        "by_shape_and_device": lambda ort: _made(ort, [2, 3], np.int8, "cpu", 0).data_type(),
+        "by_shape_on_absent_device": lambda ort: _made(ort, [2, 3], np.float32, "cuda", 0),
+        "as_array": lambda ort: _as_arrays(_value(ort)),
+        "dlpack": lambda ort: _by_dlpack(_value(ort)),
+        "from_dlpack": lambda ort: _told(ort.OrtValue.from_dlpack(np.arange(4))),
+        "updated_by_other_size": lambda ort: _value(ort).update_inplace(ones(2, 2)),
+        "shared": lambda ort: _shared(ort),
+    },
+)
+
+
+def _as_arrays(value: Any) -> Any:
+    return np.asarray(value).copy(), np.asarray(value, dtype=np.float64)
+
+
+def _by_dlpack(value: Any) -> Any:
+    return np.from_dlpack(value).copy(), value.__dlpack_device__()
+
+
+def _shared(ort: Any) -> Any:
+    array = counted()
+    value = ort.OrtValue.ortvalue_from_numpy(array)
+    return value.data_ptr() == array.ctypes.data, np.shares_memory(value.numpy(), array)
+
+
+@call
+def ortvalue_updated(ort: Any) -> Any:
+    array = counted()
+    value = ort.OrtValue.ortvalue_from_numpy(array)
+    value.update_inplace(ones())
+    return value.numpy(), array
+
+
+def _run_values(ort: Any, name: str, names: Any, **feed: Any) -> Any:
+    results = session(ort, name).run_with_ort_values(names, feed)
+    return [
+        (type(value).__name__, value.data_type(), value.is_tensor_sequence(), value.is_tensor()) for value in results
+    ]
+
+
+calls_of(
+    "with_values",
+    {
+        "named": lambda ort: _run_values(ort, "two", ["n"], x=_value(ort)),
+        "all": lambda ort: _run_values(ort, "two", None, x=_value(ort)),
+        "numpy": lambda ort: [
+            value.numpy() for value in session(ort, "two").run_with_ort_values(None, {"x": _value(ort)})
+        ],
+        "sequence": lambda ort: _run_values(ort, "pair", None, x=_value(ort)),
+        "maps": lambda ort: _run_values(ort, "words", None, x=_value(ort)),
+        "arrays": lambda ort: _run_values(ort, "add", ["z"], x=ones(), y=_value(ort)),
+        "missing": lambda ort: _run_values(ort, "add", ["z"], x=_value(ort)),
+        "wrong_output": lambda ort: _run_values(ort, "two", ["q"], x=_value(ort)),
+        "wrong_type": lambda ort: _run_values(ort, "two", ["n"], x=_value(ort, np.zeros((2, 3)))),
+        "sequence_as_numpy": lambda ort: session(ort, "pair").run_with_ort_values(None, {"x": _value(ort)})[0].numpy(),
+        "sequence_shape": lambda ort: session(ort, "pair").run_with_ort_values(None, {"x": _value(ort)})[0].shape(),
+        "chained": lambda ort: (
+            session(ort, "two")
+            .run_with_ort_values(["n"], {"x": session(ort, "two").run_with_ort_values(["n"], {"x": _value(ort)})[0]})[0]
+            .numpy()
+        ),
+    },
+)
+calls_of(
+    "device",
+    {
+        name: lambda ort, name=name: (
+            ort.OrtDevice.make(name, 0).device_type(),
+            ort.OrtDevice.make(name, 1).device_id(),
+            ort.OrtDevice.make(name, 0).device_mem_type(),
+            int(ort.OrtDevice.make(name, 0).device_vendor_id()),
+        )
+        for name in ("cpu", "cuda", "dml", "foo")
+    },
+)
+
+
+def _bound(ort: Any) -> Any:
+    binding = session(ort, "add").io_binding()
+    binding.bind_cpu_input("x", counted())
+    binding.bind_cpu_input("y", ones())
+    return binding
+
+
+def _run_bound(ort: Any, binding: Any) -> Any:
+    session(ort, "add").run_with_iobinding(binding)
+    return [value.numpy().copy() for value in binding.get_outputs()], binding.copy_outputs_to_cpu()
+
+
+@call
+def binding_output(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_output("z")
+    return _run_bound(ort, binding), type(binding).__name__
+
+
+@call
+def binding_output_on_the_host(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_output("z", "cpu")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_output_in_memory(ort: Any) -> Any:
+    binding, memory = _bound(ort), np.zeros((2, 3), np.float32)
+    binding.bind_output("z", "cpu", 0, np.float32, (2, 3), memory.ctypes.data)
+    return _run_bound(ort, binding), memory, binding.get_outputs()[0].data_ptr() == memory.ctypes.data
+
+
+@call
+def binding_output_in_a_value(ort: Any) -> Any:
+    binding = _bound(ort)
+    target = ort.OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+    binding.bind_ortvalue_output("z", target)
+    return _run_bound(ort, binding), target.numpy()
+
+
+@call
+def binding_output_in_an_array(ort: Any) -> Any:
+    binding, memory = _bound(ort), np.zeros((2, 3), np.float32)
+    binding.bind_ortvalue_output("z", ort.OrtValue.ortvalue_from_numpy(memory))
+    return _run_bound(ort, binding), memory
+
+
+@call
+def binding_output_of_another_shape(ort: Any) -> Any:
+    binding, memory = _bound(ort), np.zeros((4, 3), np.float32)
+    binding.bind_output("z", "cpu", 0, np.float32, (4, 3), memory.ctypes.data)
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_output_of_another_type(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_ortvalue_output("z", ort.OrtValue.ortvalue_from_shape_and_type([2, 3], np.float64))
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_output_that_is_none(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_output("q")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_output_in_half_described_memory(ort: Any) -> Any:
+    return _bound(ort).bind_output("z", "cpu", 0, None, (2, 3), 1234)
+
+
+@call
+def binding_input_in_memory(ort: Any) -> Any:
+    binding, memory = session(ort, "add").io_binding(), counted()
+    binding.bind_input("x", "cpu", 0, np.float32, (2, 3), memory.ctypes.data)
+    binding.bind_input(
+        name="y", device_type="cpu", device_id=0, element_type=np.float32, shape=[2, 3], buffer_ptr=memory.ctypes.data
+    )
+    binding.bind_output("z")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_input_of_a_value(ort: Any) -> Any:
+    binding = session(ort, "add").io_binding()
+    binding.bind_ortvalue_input("x", _value(ort))
+    binding.bind_ortvalue_input("y", _value(ort))
+    binding.bind_output("z")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_again(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_output("z")
+    told = []
+    for factor in (1, 2, 3):
+        binding.bind_cpu_input("x", counted() * factor)
+        told.append(_run_bound(ort, binding))
+    return told
+
+
+@call
+def binding_memory_that_changes(ort: Any) -> Any:
+    binding, memory = _bound(ort), counted()
+    binding.bind_input("x", "cpu", 0, np.float32, (2, 3), memory.ctypes.data)
+    binding.bind_output("z")
+    first = _run_bound(ort, binding)
+    memory[:] = 9
+    return first, _run_bound(ort, binding)
+
+
+@call
+def binding_two_outputs(ort: Any) -> Any:
+    binding = session(ort, "two").io_binding()
+    binding.bind_cpu_input("x", counted())
+    binding.bind_output("n")
+    binding.bind_output("r")
+    session(ort, "two").run_with_iobinding(binding, ort.RunOptions())
+    return binding.copy_outputs_to_cpu()
+
+
+calls_of(
+    "binding",
+    {
+        "nothing": lambda ort: session(ort, "add").run_with_iobinding(session(ort, "add").io_binding()),
+        "no_output": lambda ort: session(ort, "add").run_with_iobinding(_bound(ort)),
+        "unknown_input": lambda ort: _bound(ort).bind_cpu_input("q", ones()),
+        "list": lambda ort: _bound(ort).bind_cpu_input("x", [[1, 2, 3]]),
+        "unknown_device": lambda ort: _bound(ort).bind_output("z", "foo"),
+        "no_binding": lambda ort: session(ort, "add").run_with_iobinding(None),
+        "waits": lambda ort: (_bound(ort).synchronize_inputs(), _bound(ort).synchronize_outputs()),
+        "without_results": lambda ort: (_bound(ort).get_outputs(), _bound(ort).copy_outputs_to_cpu()),
+    },
+)
+
+
+@call
+def binding_wrong_type(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_cpu_input("x", ones().astype(np.float64))
+    binding.bind_output("z")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_missing_input(ort: Any) -> Any:
+    binding = session(ort, "add").io_binding()
+    binding.bind_cpu_input("x", counted())
+    binding.bind_output("z")
+    return _run_bound(ort, binding)
+
+
+@call
+def binding_cleared(ort: Any) -> Any:
+    binding = _bound(ort)
+    binding.bind_output("z")
+    _run_bound(ort, binding)
+    binding.clear_binding_outputs()
+    return binding.get_outputs(), binding.copy_outputs_to_cpu()
