@@ -1,47 +1,30 @@
-"""The functions that make one of a model's kernels, as text of LLVM: what sizes lead to, and the run itself.
+"""A run of a model as one function in LLVM's language: the launches of its kernels in order, loops for scans.
 
-A run has a workspace: the word for errors, then the numbers that follow from sizes (blocks, parameters, offsets; those
-that are known now are in the code), then the arena. `plan` computes the numbers, and refuses sizes that the program is
-not for; `run` is the launches in their order, one call after the other, and loops for scans.
+A run has a workspace: the word for errors, then the memory of the first unit (export/plans.py), which has that of the
+units inside of it somewhere in its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 
-from weft.export.arithmetic import SizeWriter
-from weft.export.interface import (
-    BAD_INDEX,
-    NO_SENSE,
-    NOT_OPEN,
-    NULL_ARGUMENT,
-    SMALL_WORKSPACE,
-    TOO_LARGE,
-    Interface,
-    Port,
-)
-from weft.export.memory import (
-    ALIGNMENT,
-    LARGEST_BYTES,
-    Bindings,
-    MemoryPlanner,
-    ScanLayout,
-    SectionLayout,
-    aligned,
-    bound,
-    shape_of,
-    value_bytes,
-)
+from weft.export.functions import FunctionText
+from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORKSPACE, Interface, Port
+from weft.export.memory import ALIGNMENT, Bindings, ScanLayout, SectionLayout, bound, value_bytes
+from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers
+from weft.export.units import Unit, made_by
 from weft.export.weights import Weights
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr
-from weft.ir.program import Value
+from weft.ir.dims import Dim
+from weft.ir.program import Branch, Loop, Step, Value
 from weft.ir.work import Launch, NativeSection, Reference, ScanTask, Task
 from weft.records import dataclass
 
 WORTH_SHARING = 1 << 18
 """Operations and bytes of a launch from which on its blocks are offered to other threads: some microseconds."""
+
+HEAD = ALIGNMENT  # bytes of a workspace before the first unit's: the word for errors
+GAP = ALIGNMENT  # bytes that a workspace has to spare, so that it may begin anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +42,7 @@ _NOWHERE = Pointer("null")
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _Bound:
     """What the references of a work stand for."""
 
     operands: Sequence[Pointer]
@@ -67,282 +50,80 @@ class _Memory:
     workspaces: Sequence[Pointer]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameters:
-    """Those of a launch; they matter only if it has blocks."""
-
-    blocks: Dim
-    values: tuple[Dim, ...]
-
-
-class FunctionText:
-    """The lines of a function in the making."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._names = count()
-
-    def emit(self, line: str) -> None:
-        self.lines.append(f"  {line}")
-
-    def name(self, hint: str = "v") -> str:
-        return f"%{hint}{next(self._names)}"
-
-    def assign(self, text: str) -> str:
-        name = self.name()
-        self.emit(f"{name} = {text}")
-        return name
-
-    def label(self, hint: str) -> str:
-        return f"{hint}{next(self._names)}"
-
-    def begin(self, label: str) -> None:
-        self.lines.append(f"{label}:")
-
-    def fail_if(self, condition: str | None, error: int) -> None:
-        """Leave with an error where a bit is set."""
-        if condition is None:
-            return
-        leave, stay = self.label("leave"), self.label("stay")
-        self.emit(f"br i1 {condition}, label %{leave}, label %{stay}")
-        self.begin(leave)
-        self.emit(f"ret i32 {error}")
-        self.begin(stay)
+def driver_text(interface: Interface, whole: Unit, weights: Weights) -> str:
+    """All functions and tables of a model but those of its weights."""
+    run = DriverWriter(interface, weights)
+    body = run.write(whole)
+    plans = PlanWriter(interface, HEAD + GAP)
+    tables = [
+        f'@"{interface.name}.table{number}" = internal constant [{len(row)} x i64] '
+        f"[{', '.join(f'i64 {value}' for value in row)}]"
+        for row, number in run.tables.items()
+    ]
+    written = [plans.plan(unit, run.numbers[unit.number]) for unit in whole.everything()]
+    return "\n".join((*tables, *written, plans.queries(), _LAUNCH.format(name=interface.name), body))
 
 
 class DriverWriter:
-    """Writes the functions of one model."""
+    """Writes the function that runs a model, and learns which numbers its units need."""
 
-    def __init__(
-        self,
-        interface: Interface,
-        section: NativeSection | None,
-        constants: Mapping[Value, object],
-        weights: Weights,
-        usual: Mapping[str, int],
-    ) -> None:
-        self.interface, self.section, self.weights = interface, section, weights
-        self.name = interface.name
-        self.planner = MemoryPlanner(usual)
-        self._slots: dict[Expr, int] = {}  # numbers that are computed from sizes, by their place
-        self._rows: dict[_Parameters, int] = {}
-        self._tables: dict[tuple[int, ...], int] = {}  # parameters that are known now
-        self._count = 0
-        self._most_buffers = 1
-        self._checked: dict[Dim, None] = {}  # sizes of tensors
-        outer = {*(port.value for port in interface.inputs), *(port.value for port in interface.outputs)}
-        self.layout = None if section is None else self.planner.lay_out(section, outer | constants.keys())
-        self.total: Dim = 0 if self.layout is None else self.layout.total
-
-    # -- numbers -----------------------------------------------------------------------------------------------------
-
-    def slot(self, dim: Expr) -> int:
-        if dim not in self._slots:
-            self._slots[dim] = self._count
-            self._count += 1
-        return self._slots[dim]
-
-    def row(self, parameters: _Parameters) -> int:
-        if parameters not in self._rows:
-            self._rows[parameters] = self._count
-            self._count += len(parameters.values)
-        return self._rows[parameters]
-
-    @property
-    def head(self) -> int:
-        """Bytes of a workspace before its arena."""
-        return ALIGNMENT + -(-self._count * 8 // ALIGNMENT) * ALIGNMENT
-
-    # -- the run -----------------------------------------------------------------------------------------------------
-
-    def write(self) -> str:
-        """All functions and tables of the model but those of its weights."""
-        run = _RunWriter(self).write()
-        tables = [
-            f'@"{self.name}.table{number}" = internal constant [{len(row)} x i64] '
-            f"[{', '.join(f'i64 {value}' for value in row)}]"
-            for row, number in self._tables.items()
-        ]
-        return "\n".join((*tables, self._plan(), self._queries(), _LAUNCH.format(name=self.name), run))
-
-    def _plan(self) -> str:
-        """Check sizes, and compute the bytes of a workspace and, where `numbers` is not null, the numbers of a run."""
-        text = FunctionText()
-        write = SizeWriter(text.emit, text.name)
-        self._check(text, write)
-        for name, parts in self.planner.definitions:
-            for part in parts:
-                text.fail_if(write.fault(part), TOO_LARGE)
-            value = write.largest([write.value(part) for part in parts])
-            text.fail_if(text.assign(f"icmp ugt i64 {value}, {LARGEST_BYTES}"), TOO_LARGE)
-            write.symbols[name] = value
-        total = aligned(self.total + self.head + ALIGNMENT)
-        text.emit(f"store i64 {write.value(total)}, ptr %total")
-        if self._count:
-            asked, fill, leave = text.assign("icmp ne ptr %numbers, null"), text.label("fill"), text.label("done")
-            text.emit(f"br i1 {asked}, label %{fill}, label %{leave}")
-            text.begin(leave)
-            text.emit("ret i32 0")
-            text.begin(fill)
-            for dim, slot in self._slots.items():
-                text.fail_if(write.fault(dim), TOO_LARGE)
-                self._store(text, write.value(dim), slot)
-            for parameters, first in self._rows.items():
-                self._store_row(text, write, parameters, first)
-        text.emit("ret i32 0")
-        signature = f'define internal i32 @"{self.name}.plan"(ptr %sizes, ptr %total, ptr %numbers) nounwind {{'
-        return "\n".join((signature, "entry:", *text.lines, "}"))
-
-    def _store_row(self, text: FunctionText, write: SizeWriter, parameters: _Parameters, first: int) -> None:
-        values = [write.value(dim) for dim in parameters.values]
-        wrong = write.either(*[write.fault(dim) for dim in parameters.values])
-        if wrong is not None:
-            some = text.assign(f"icmp sgt i64 {write.value(parameters.blocks)}, 0")
-            text.fail_if(text.assign(f"and i1 {wrong}, {some}"), TOO_LARGE)
-        for number, value in enumerate(values):
-            self._store(text, value, first + number)
-
-    def _store(self, text: FunctionText, value: str, slot: int) -> None:
-        place = text.assign(f"getelementptr i64, ptr %numbers, i64 {slot}")
-        text.emit(f"store i64 {value}, ptr {place}, align 8")
-
-    def _check(self, text: FunctionText, write: SizeWriter) -> None:
-        """Sizes within their ranges, guards, and tensors that can be."""
-        self._load_sizes(text, write)
-        for size in self.interface.sizes:
-            value = write.symbols[size.symbol.name]
-            text.fail_if(text.assign(f"icmp slt i64 {value}, {size.low}"), size.error)
-            text.fail_if(text.assign(f"icmp sgt i64 {value}, {size.high}"), size.error)
-        for error, guard in self.interface.guards:
-            left, right = write.value(guard.left), write.value(guard.right)
-            text.fail_if(write.either(write.fault(guard.left), write.fault(guard.right)), error)
-            order = "slt" if guard.at_least else "ne"
-            text.fail_if(text.assign(f"icmp {order} i64 {left}, {right}"), error)
-        for dim in self._checked:
-            low = dims.bounds(dim)[0]
-            if low is None or low < 0:
-                text.fail_if(write.fault(dim), NO_SENSE)
-                text.fail_if(text.assign(f"icmp slt i64 {write.value(dim)}, 0"), NO_SENSE)
-        for port in (*self.interface.inputs, *self.interface.outputs):
-            whole = dims.product(port.shape) * port.dtype.numpy.itemsize
-            if not isinstance(whole, int):
-                text.fail_if(write.fault(whole), TOO_LARGE)
-                text.fail_if(text.assign(f"icmp ugt i64 {write.value(whole)}, {LARGEST_BYTES}"), TOO_LARGE)
-
-    def _load_sizes(self, text: FunctionText, write: SizeWriter) -> None:
-        sizes = self.interface.sizes
-        if sizes:
-            text.fail_if(text.assign("icmp eq ptr %sizes, null"), NULL_ARGUMENT)
-        for number, size in enumerate(sizes):
-            place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
-            write.symbols[size.symbol.name] = text.assign(f"load i64, ptr {place}, align 8")
-
-    def check_shapes(self, values: Sequence[Value], bindings: Bindings) -> None:
-        for value in values:
-            self._checked.update(dict.fromkeys(dim for dim in shape_of(value, bindings) if not isinstance(dim, int)))
-
-    def _queries(self) -> str:
-        """The functions that tell what sizes lead to."""
-        text = FunctionText()
-        write = SizeWriter(text.emit, text.name)
-        text.fail_if(text.assign("icmp eq ptr %shapes, null"), NULL_ARGUMENT)
-        total = text.assign("alloca i64, align 8")
-        error = text.assign(f'call i32 @"{self.name}.plan"(ptr %sizes, ptr {total}, ptr null)')
-        wrong, leave, stay = text.assign(f"icmp ne i32 {error}, 0"), text.label("leave"), text.label("stay")
-        text.emit(f"br i1 {wrong}, label %{leave}, label %{stay}")
-        text.begin(leave)
-        text.emit(f"ret i32 {error}")
-        text.begin(stay)
-        self._load_sizes(text, write)
-        number = 0
-        for port in self.interface.outputs:
-            for dim in (dims.product(port.shape), *port.shape):
-                place = text.assign(f"getelementptr i64, ptr %shapes, i64 {number}")
-                text.emit(f"store i64 {write.value(dim)}, ptr {place}, align 8")
-                number += 1
-        text.emit("ret i32 0")
-        shapes = f'define i32 @"{self.name}_output_shapes"(ptr %sizes, ptr %shapes) nounwind {{'
-        return "\n".join((_QUERIES.format(name=self.name), shapes, "entry:", *text.lines, "}"))
-
-    def table(self, row: tuple[int, ...]) -> str:
-        return f'@"{self.name}.table{self._tables.setdefault(row, len(self._tables))}"'
-
-    def note_buffers(self, number: int) -> None:
-        self._most_buffers = max(self._most_buffers, number)
-
-    @property
-    def most_buffers(self) -> int:
-        return self._most_buffers
-
-
-class _RunWriter:
-    """Writes the function that runs a model."""
-
-    def __init__(self, driver: DriverWriter) -> None:
-        self.driver, self.interface = driver, driver.interface
+    def __init__(self, interface: Interface, weights: Weights) -> None:
+        self.interface, self.weights, self.name = interface, weights, interface.name
         self.text = FunctionText()
+        self.numbers: dict[int, UnitNumbers] = {}
+        self.tables: dict[tuple[int, ...], int] = {}  # parameters that are known now
+        self.most_buffers = 1
+        self.unit: Unit  # that is being written, where its numbers are, and where its memory behind them
+        self.own = UnitNumbers()
+        self.base = self.arena = ""
 
-    def write(self) -> str:
-        text, interface = self.text, self.interface
-        places: dict[Value, Pointer] = {
-            value: Pointer("%weights", offset) for value, offset in self.driver.weights.values.items()
-        }
-        for number, port in enumerate(interface.inputs):
-            places[port.value] = Pointer(f"%input{number}")
-        copies = []
-        made = set() if self.driver.section is None else set(self.driver.section.outputs)
-        for number, port in enumerate(interface.outputs):
-            target = Pointer(f"%output{number}")
-            if port.value in made:
-                made.remove(port.value)
-                places[port.value] = target
-            else:
-                copies.append((port, target, places[port.value]))
-        self.driver.check_shapes([port.value for port in (*interface.inputs, *interface.outputs)], {})
-        if self.driver.section is not None and self.driver.layout is not None:
-            self.section(self.driver.section, self.driver.layout, places, 0, {})
-        for port, target, source in copies:
-            self.move(source, target, value_bytes(port.value, {}))
-        start = self._start()  # which knows how many numbers there are only now
-        failed = self._failed()
-        signature = (
-            f'define i32 @"{self.driver.name}_run_parallel"(ptr %model, ptr %sizes, ptr %inputs, ptr %outputs, '
-            "ptr %workspace, i64 %bytes, ptr %parallel) nounwind {"
-        )
-        return "\n".join((signature, "entry:", *start, *text.lines, *failed, "}", _RUN.format(name=self.driver.name)))
+    def write(self, whole: Unit) -> str:
+        text = self.text
+        targets = [Pointer(f"%output{number}") for number in range(len(self.interface.outputs))]
+        sources = [Pointer(f"%input{number}") for number in range(len(self.interface.inputs))]
+        self.enter(whole, "%first", sources, targets)
+        self.own = self.numbers[whole.number]
+        self.base = "%first"
+        start = self._start(whole)
+        word = text.assign("load i32, ptr %errors, align 4")
+        text.fail_if(text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
+        text.emit("ret i32 0")
+        text.lines[:0] = start
+        for number, numbers in self.numbers.items():
+            mark, size = _mark(number), str(numbers.bytes)
+            text.lines = [line.replace(mark, size) if mark in line else line for line in text.lines]
+        arguments = "ptr %model, ptr %sizes, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes, ptr %parallel"
+        written = text.definition(f'define i32 @"{self.name}_run_parallel"({arguments})')
+        return "\n".join((written, _RUN.format(name=self.name)))
 
-    def _start(self) -> list[str]:
+    def _start(self, whole: Unit) -> list[str]:
         """Check what is given, find the parts of the workspace, and compute the numbers."""
-        text, driver = FunctionText(), self.driver
-        text._names = self.text._names
+        text, body = self.text, self.text.lines
+        text.lines = []
         for given in ("model", "workspace", *(["inputs"] if self.interface.inputs else []), "outputs"):
             text.fail_if(text.assign(f"icmp eq ptr %{given}, null"), NULL_ARGUMENT)
         text.emit("%weights = load ptr, ptr %model, align 8")
         text.fail_if(text.assign("icmp eq ptr %weights, null"), NOT_OPEN)
-        text.emit(f"%buffers = alloca [{driver.most_buffers} x ptr], align 16")
+        text.emit(f"%buffers = alloca [{self.most_buffers} x ptr], align 16")
         text.emit("%total = alloca i64, align 8")
         text.emit("%work = alloca [3 x ptr], align 8")
-        text.fail_if(text.assign(f"icmp ult i64 %bytes, {driver.head + ALIGNMENT}"), SMALL_WORKSPACE)
+        least = HEAD + GAP + self.numbers[whole.number].bytes
+        text.fail_if(text.assign(f"icmp ult i64 %bytes, {least}"), SMALL_WORKSPACE)
         address = text.assign("ptrtoint ptr %workspace to i64")
-        negative = text.assign(f"sub i64 0, {address}")
-        gap = text.assign(f"and i64 {negative}, {ALIGNMENT - 1}")
+        gap = text.assign(f"and i64 {text.assign(f'sub i64 0, {address}')}, {ALIGNMENT - 1}")
         text.emit(f"%errors = getelementptr i8, ptr %workspace, i64 {gap}")
-        text.emit(f"%numbers = getelementptr i8, ptr %errors, i64 {ALIGNMENT}")
-        text.emit(f"%arena = getelementptr i8, ptr %errors, i64 {driver.head}")
+        text.emit(f"%first = getelementptr i8, ptr %errors, i64 {HEAD}")
         text.emit("store i32 0, ptr %errors, align 4")
-        error = text.assign(f'call i32 @"{driver.name}.plan"(ptr %sizes, ptr %total, ptr %numbers)')
-        wrong, leave, stay = text.assign(f"icmp ne i32 {error}, 0"), text.label("leave"), text.label("stay")
-        text.emit(f"br i1 {wrong}, label %{leave}, label %{stay}")
-        text.begin(leave)
-        text.emit(f"ret i32 {error}")
-        text.begin(stay)
+        self._call_plan(whole, "%first")
         needed = text.assign("load i64, ptr %total, align 8")
         text.fail_if(text.assign(f"icmp ult i64 %bytes, {needed}"), SMALL_WORKSPACE)
-        self._load_ports(text, "input", self.interface.inputs)
-        self._load_ports(text, "output", self.interface.outputs)
-        return text.lines
+        self._load_ports("input", self.interface.inputs)
+        self._load_ports("output", self.interface.outputs)
+        lines, text.lines = text.lines, body
+        return lines
 
-    def _load_ports(self, text: FunctionText, kind: str, ports: Sequence[Port]) -> None:
+    def _load_ports(self, kind: str, ports: Sequence[Port]) -> None:
+        text = self.text
         for number, port in enumerate(ports):
             place = text.assign(f"getelementptr ptr, ptr %{kind}s, i64 {number}")
             text.emit(f"%{kind}{number} = load ptr, ptr {place}, align 8")
@@ -351,28 +132,17 @@ class _RunWriter:
             if elements == 0:
                 continue
             if not isinstance(elements, int):
-                some = text.assign(f"icmp ne i64 {self._loaded(text, elements)}, 0")
+                some = text.assign(f"icmp ne i64 {self.number(elements)}, 0")
                 missing = text.assign(f"and i1 {missing}, {some}")
             text.fail_if(missing, NULL_ARGUMENT)
-
-    def _failed(self) -> list[str]:
-        text = FunctionText()
-        text._names = self.text._names
-        word = text.assign("load i32, ptr %errors, align 4")
-        text.fail_if(text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
-        text.emit("ret i32 0")
-        return text.lines
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def number(self, dim: Dim) -> str:
-        return self._loaded(self.text, dim)
-
-    def _loaded(self, text: FunctionText, dim: Dim) -> str:
         if isinstance(dim, int):
             return str(dim)
-        place = text.assign(f"getelementptr i64, ptr %numbers, i64 {self.driver.slot(dim)}")
-        return text.assign(f"load i64, ptr {place}, align 8")
+        place = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.own.slot(dim)}")
+        return self.text.assign(f"load i64, ptr {place}, align 8")
 
     def address(self, pointer: Pointer) -> str:
         if pointer.offset == 0:
@@ -386,39 +156,178 @@ class _RunWriter:
     def _move(self, source: str, target: str, number: str) -> None:
         self.text.emit(f"call ptr @memmove(ptr {target}, ptr {source}, i64 {number})")
 
+    # -- units -------------------------------------------------------------------------------------------------------
+
+    def _call_plan(self, unit: Unit, base: str) -> None:
+        call = f'call i32 @"{self.name}.plan{unit.number}"(ptr %sizes, ptr %total, ptr {base})'
+        self.text.fail_with(self.text.assign(call))
+
+    def enter(self, unit: Unit, base: str, sources: Sequence[Pointer], targets: Sequence[Pointer]) -> None:
+        """A unit whose memory is at an address, once its plan is there; its inputs and outputs are given."""
+        around = (self.unit, self.own, self.base, self.arena) if self.base else None
+        self.unit, self.own, self.base = unit, self.numbers.setdefault(unit.number, UnitNumbers()), base
+        self.arena = self.text.assign(f"getelementptr i8, ptr {base}, i64 {_mark(unit.number)}")
+        places = {owner: Pointer(self.arena, offset) for owner, offset in unit.offsets.items()}
+        places.update(self.constant_places(unit))
+        places.update(zip(unit.inputs, sources))
+        made = {value for item in unit.items for value in made_by(item)}
+        copies = []
+        for value, target in zip(unit.outputs, targets, strict=True):
+            if value in made:
+                made.remove(value)
+                places[value] = target
+            else:
+                copies.append((value, target))
+        self.own.note_shapes([*unit.inputs, *unit.outputs], unit.bindings)
+        for place, item in enumerate(unit.items):
+            if isinstance(item, NativeSection):
+                start = places[place, "section"]
+                self.section(item, unit.layouts[place], places, start.offset, unit.bindings)
+            else:
+                self.own.note_shapes([*item.operands, *item.results], unit.bindings)
+                self.step(item, place, unit.inside[place], places)
+        for value, target in copies:
+            self.move(places[value], target, value_bytes(value, unit.bindings))
+        if around is not None:
+            self.unit, self.own, self.base, self.arena = around
+
+    def constant_places(self, unit: Unit) -> dict[Value, Pointer]:
+        return {value: Pointer("%weights", offset) for value, offset in self.weights.values[unit.number].items()}
+
+    def step(self, step: Step, place: int, inside: Sequence[Unit], places: Mapping[object, Pointer]) -> None:
+        """Control flow."""
+        operands = [Pointer(self.address(places[value])) for value in step.operands]
+        results = [Pointer(self.address(places.get(value, _NOWHERE))) for value in step.results]
+        room = self.address(places[place, "inside"])
+        match step.primitive:
+            case Branch(then, _):
+                split = 1 + len(then.inputs)
+                self.branch(operands[0], inside, (operands[1:split], operands[split:]), results, room)
+            case Loop(_, carries):
+                pairs = [
+                    (self.address(places[place, number, 0]), self.address(places[place, number, 1]))
+                    for number in range(carries)
+                ]
+                words = [self.address(places[place, what]) for what in ("count", "before", "after")]
+                sizes = [
+                    self.number(value_bytes(value, self.unit.bindings)) for value in step.operands[2 : 2 + carries]
+                ]
+                self.loop(inside[0], operands, results, room, pairs, words, sizes)
+
+    def branch(
+        self,
+        condition: Pointer,
+        inside: Sequence[Unit],
+        operands: Sequence[Sequence[Pointer]],
+        results: Sequence[Pointer],
+        room: str,
+    ) -> None:
+        text = self.text
+        labels, after = [text.label("then"), text.label("otherwise")], text.label("after")
+        flag = text.assign(f"load i8, ptr {condition.base}, align 1")
+        text.choose(text.assign(f"icmp ne i8 {flag}, 0"), *labels)
+        for label, unit, given in zip(labels, inside, operands, strict=True):
+            text.begin(label)
+            self._call_plan(unit, room)
+            self.enter(unit, room, given, results)
+            text.go(after)
+        text.begin(after)
+
+    def loop(
+        self,
+        body: Unit,
+        operands: Sequence[Pointer],
+        results: Sequence[Pointer],
+        room: str,
+        pairs: Sequence[tuple[str, str]],
+        words: Sequence[str],
+        sizes: Sequence[str],
+    ) -> None:
+        """While it is told to, and so many times at most. Carries alternate between two places."""
+        text = self.text
+        trips, going, *given = operands
+        carries, captures = given[: len(pairs)], given[len(pairs) :]
+        count, before, going_on = words
+        most = text.assign(f"load i64, ptr {trips.base}, align 8")
+        flag = text.assign(f"load i8, ptr {going.base}, align 1")
+        text.emit(f"store i8 {flag}, ptr {before}, align 1")
+        some = text.assign(f"icmp sgt i64 {most}, 0")
+        wanted = text.assign(f"icmp ne i8 {flag}, 0")
+        first, turn, inside, latch, after = (text.label(hint) for hint in ("first", "turn", "inside", "latch", "after"))
+        nothing = text.label("nothing")
+        text.choose(text.assign(f"and i1 {some}, {wanted}"), first, nothing)
+        text.begin(nothing)
+        text.go(after)
+        text.begin(first)
+        self._call_plan(body, room)
+        ready = text.label("ready")
+        text.go(ready)
+        text.begin(ready)
+        text.go(turn)
+        text.begin(turn)
+        time, next_time = text.name("time"), text.name("time")
+        text.emit(f"{time} = phi i64 [ 0, %{ready} ], [ {next_time}, %{latch} ]")
+        text.go(inside)
+        text.begin(inside)
+        text.emit(f"store i64 {time}, ptr {count}, align 8")
+        begins = text.assign(f"icmp eq i64 {time}, 0")
+        odd = text.assign(f"trunc i64 {time} to i1")
+        taken, made = [], []
+        for carry, (even_place, odd_place) in zip(carries, pairs):
+            earlier = text.assign(f"select i1 {odd}, ptr {even_place}, ptr {odd_place}")
+            taken.append(Pointer(text.assign(f"select i1 {begins}, ptr {carry.base}, ptr {earlier}")))
+            made.append(Pointer(text.assign(f"select i1 {odd}, ptr {odd_place}, ptr {even_place}")))
+        self.enter(body, room, [Pointer(count), Pointer(before), *taken, *captures], [Pointer(going_on), *made])
+        text.go(latch)
+        text.begin(latch)
+        text.emit(f"{next_time} = add i64 {time}, 1")
+        told = text.assign(f"load i8, ptr {going_on}, align 1")
+        text.emit(f"store i8 {told}, ptr {before}, align 1")
+        again = text.assign(f"icmp slt i64 {next_time}, {most}")
+        end = text.label("end")
+        text.choose(text.assign(f"and i1 {again}, {text.assign(f'icmp ne i8 {told}, 0')}"), turn, end)
+        text.begin(end)
+        text.go(after)
+        text.begin(after)
+        turns = text.assign(f"phi i64 [ 0, %{nothing} ], [ {next_time}, %{end} ]")
+        none = text.assign(f"icmp eq i64 {turns}, 0")
+        last_odd = text.assign(f"trunc i64 {turns} to i1")
+        for carry, (even_place, odd_place), result, size in zip(carries, pairs, results, sizes, strict=True):
+            final = text.assign(f"select i1 {last_odd}, ptr {even_place}, ptr {odd_place}")
+            self._move(text.assign(f"select i1 {none}, ptr {carry.base}, ptr {final}"), result.base, size)
+
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def section(
         self,
         section: NativeSection,
         layout: SectionLayout,
-        given: Mapping[Value, Pointer],
+        given: Mapping[object, Pointer],
         base: Dim,
         bindings: Bindings,
     ) -> None:
         """All tasks; `given` are the places of what lies elsewhere, `base` where the section's memory begins."""
-        places = {owner: Pointer("%arena", base + offset) for owner, offset in layout.offsets.items()}
-        places.update(given)
+        places = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
 
         def locate(value: Value) -> Pointer:
             home = layout.storage.home(value)
-            return places.get(home.base, _NOWHERE).moved(home.offset)
+            found = places.get(home.base) or given.get(home.base, _NOWHERE)
+            return found.moved(home.offset)
 
         for number in layout.order:
             task = section.tasks[number]
-            self.driver.check_shapes((*task.operands, *task.results), bindings)
+            self.own.note_shapes((*task.operands, *task.results), bindings)
             operands, results = [locate(value) for value in task.operands], [locate(value) for value in task.results]
             if isinstance(task, ScanTask):
                 start = layout.offsets[number, -1] + base
                 self.scan(task, layout.scans[number], operands, results, start)
                 continue
             spaces = [places[number, index] for index in range(len(task.work.workspaces))]
-            skipped = {
-                launch for launch in range(len(task.work.launches)) if (number, launch) in layout.storage.skipped
-            }
-            self.work(task, _Memory(operands, results, spaces), skipped, bindings)
+            launches = range(len(task.work.launches))
+            skipped = {launch for launch in launches if (number, launch) in layout.storage.skipped}
+            self.work(task, _Bound(operands, results, spaces), skipped, bindings)
 
-    def work(self, task: Task, memory: _Memory, skipped: set[int], bindings: Bindings) -> None:
+    def work(self, task: Task, memory: _Bound, skipped: set[int], bindings: Bindings) -> None:
         effort = bound(task.effort.flops, bindings) + 2 * bound(task.effort.bytes, bindings)
         shares = max(len(task.work.launches) - len(skipped), 1)
         for number, launch in enumerate(task.work.launches):
@@ -432,7 +341,7 @@ class _RunWriter:
             return "true" if effort == 0 or effort >= WORTH_SHARING * shares else "false"
         return self.text.assign(f"icmp sge i64 {self.number(effort)}, {WORTH_SHARING * shares}")
 
-    def locate(self, task: Task, reference: Reference, memory: _Memory) -> Pointer:
+    def locate(self, task: Task, reference: Reference, memory: _Bound) -> Pointer:
         match reference.kind:
             case "operand":
                 return memory.operands[reference.number]
@@ -441,13 +350,13 @@ class _RunWriter:
             case "workspace":
                 return memory.workspaces[reference.number]
             case "constant":
-                return Pointer("%weights", self.driver.weights.packed[id(task.work), reference.number])
+                return Pointer("%weights", self.weights.packed[id(task.work), reference.number])
             case "errors":
                 return Pointer("%errors")
 
     def launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
         text = self.text
-        self.driver.note_buffers(len(buffers))
+        self.most_buffers = max(self.most_buffers, len(buffers))
         for number, pointer in enumerate(buffers):
             address = self.address(pointer)
             place = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
@@ -458,14 +367,17 @@ class _RunWriter:
         if not values:
             parameters = "null"
         elif len(known) == len(values):
-            parameters = self.driver.table(known)
+            parameters = self.table(known)
         else:
-            row = self.driver.row(_Parameters(blocks, values))
-            parameters = text.assign(f"getelementptr i64, ptr %numbers, i64 {row}")
+            row = self.own.row(ParameterRow(blocks, values))
+            parameters = text.assign(f"getelementptr i64, ptr {self.base}, i64 {row}")
         text.emit(
-            f'call void @"{self.driver.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.number(blocks)}, '
+            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.number(blocks)}, '
             f"ptr %buffers, ptr {parameters}, ptr %work, ptr %parallel, i1 {shared})"
         )
+
+    def table(self, row: tuple[int, ...]) -> str:
+        return f'@"{self.name}.table{self.tables.setdefault(row, len(self.tables))}"'
 
     # -- scans -------------------------------------------------------------------------------------------------------
 
@@ -488,7 +400,7 @@ class _RunWriter:
         length = self.number(bound(task.primitive.length, bindings))
         starts = [self.address(pointer) for pointer in operands]
         ends = [self.address(pointer) for pointer in results]
-        pairs = [tuple(self.address(Pointer("%arena", start + half)) for half in pair) for pair in layout.pairs]
+        pairs = [tuple(self.address(Pointer(self.arena, start + half)) for half in pair) for pair in layout.pairs]
         steps = {
             number: self.number(value_bytes(inputs[number], bindings)) for number in range(carries, carries + sequences)
         }
@@ -523,9 +435,7 @@ class _RunWriter:
             even_first, odd_first = pairs[number] if at == time else reversed(pairs[number])
             return text.assign(f"select i1 {odd}, ptr {odd_first}, ptr {even_first}")
 
-        places: dict[Value, Pointer] = {
-            value: Pointer("%weights", offset) for value, offset in self.driver.weights.values.items()
-        }
+        places: dict[object, Pointer] = dict(self.constant_places(self.unit).items())
         places.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
         for number in range(carries):
             found = made(homes[outputs[number]], previous)
@@ -554,6 +464,11 @@ class _RunWriter:
                 reached = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
                 source = text.assign(f"select i1 {none}, ptr {source}, ptr {reached}")
             self._move(source, ends[number], size)
+
+
+def _mark(unit: int) -> str:
+    """Stands for the bytes of a unit's numbers until they are known."""
+    return f"<numbers of {unit}>"
 
 
 _LAUNCH = """
@@ -595,23 +510,6 @@ define internal void @"{name}.blocks"(ptr %work, i64 %first, i64 %last) nounwind
   %parameters = load ptr, ptr %parameters.place, align 8
   call void %kernel(i64 %first, i64 %last, ptr %buffers, ptr %parameters)
   ret void
-}}
-"""
-
-_QUERIES = """
-define i32 @"{name}_check"(ptr %sizes) nounwind {{
-  %total = alloca i64, align 8
-  %error = call i32 @"{name}.plan"(ptr %sizes, ptr %total, ptr null)
-  ret i32 %error
-}}
-
-define i64 @"{name}_workspace_bytes"(ptr %sizes) nounwind {{
-  %total = alloca i64, align 8
-  %error = call i32 @"{name}.plan"(ptr %sizes, ptr %total, ptr null)
-  %fits = icmp eq i32 %error, 0
-  %bytes = load i64, ptr %total, align 8
-  %result = select i1 %fits, i64 %bytes, i64 0
-  ret i64 %result
 }}
 """
 

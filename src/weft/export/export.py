@@ -17,15 +17,15 @@ from weft.backends.naming import named
 from weft.errors import InputError, UnsupportedModelError
 from weft.export.archive import archive
 from weft.export.arithmetic import CHECKED
-from weft.export.driver import DriverWriter
+from weft.export.driver import driver_text
 from weft.export.header import example_text, header_text
 from weft.export.interface import Interface, c_name, make_interface
 from weft.export.library import DECLARATIONS, library_text
+from weft.export.units import Unit, UnitBuilder
 from weft.export.weights import Weights, gather
 from weft.ir.kernel import Kernel
-from weft.ir.program import TensorProgram, step_name
 from weft.ir.types import TensorType
-from weft.ir.work import HostSection, NativeSection, Section, all_works
+from weft.ir.work import all_works
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
 from weft.records import dataclass
@@ -75,17 +75,19 @@ def export_c(
         fixed = _fixed_shapes(pipeline.read().graph.inputs, shapes or {})
         program = pipeline.specialise(fixed, ())
         sections = named(pipeline.build(pipeline.fuse(program, driver), driver))
-        native = _native(sections)
+        usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
+        whole = UnitBuilder(program.inputs, usual).build(program, sections, {})
     except UnsupportedModelError as error:
         raise error.at(file=pipeline.file) from error.__cause__
-    graph = pipeline.read().graph
+    graph, units = pipeline.read().graph, list(whole.everything())
     interface = make_interface(
         called,
         [(value.name, value) for value in program.inputs],
         [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)],
-        program.guards,
+        whole.guards,
+        [guard for unit in units[1:] for guard in unit.guards],
     )
-    weights = gather(native, program.constants, program.outputs)
+    weights = gather(units)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{called}.weights"
     total = weights.write(path)
@@ -93,18 +95,19 @@ def export_c(
         raise UnsupportedModelError(
             f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
         )
-    text = module_text(program, native, interface, weights, total, path.resolve() if embed else None, machine)
+    kernels = _kernels(units)
+    text = module_text(whole, kernels, interface, weights, total, path.resolve() if embed else None, machine)
     code = compile_module(text, machine)
     if embed:
         path.unlink()
     return _write_files(
-        folder, interface, code, machine, pipeline.file, precision, weights, embed, local_bytes_of(sections)
+        folder, interface, code, machine, pipeline.file, precision, weights, embed, _local_bytes(kernels)
     )
 
 
 def module_text(
-    program: TensorProgram,
-    native: NativeSection | None,
+    whole: Unit,
+    kernels: Sequence[Kernel],
     interface: Interface,
     weights: Weights,
     total: int,
@@ -113,10 +116,9 @@ def module_text(
 ) -> str:
     """All code of a model, as one module of LLVM."""
     module = ir.Module(name="weft")
-    for kernel in _kernels(native).values():
+    for kernel in kernels:
         emit(kernel, module, VECTOR_LANES).linkage = "internal"
-    usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
-    driver = DriverWriter(interface, native, program.constants, weights, usual).write()
+    driver = driver_text(interface, whole, weights)
     elf = "linux" in machine.triple
     library = library_text(interface, weights.length, total, embedded, elf)
     known = module.globals.keys()
@@ -124,39 +126,15 @@ def module_text(
     return "\n".join((str(module), *declared, library, driver))
 
 
-def _kernels(native: NativeSection | None) -> dict[str, Kernel]:
-    works = () if native is None else all_works(native)
-    return {launch.kernel.name: launch.kernel for work in works for launch in work.launches}
+def _kernels(units: Sequence[Unit]) -> list[Kernel]:
+    works = [work for unit in units for section in unit.sections for work in all_works(section)]
+    return list({launch.kernel.name: launch.kernel for work in works for launch in work.launches}.values())
 
 
-def local_bytes_of(sections: Sequence[Section]) -> int:
-    """What kernels need on the stack for their local buffers."""
-    kernels = [
-        kernel for section in sections if isinstance(section, NativeSection) for kernel in _kernels(section).values()
-    ]
-    return max(
-        (
-            sum(b.local_size * b.dtype.numpy.itemsize for b in kernel.buffers if b.local_size is not None)
-            for kernel in kernels
-        ),
-        default=0,
-    )
-
-
-def _native(sections: Sequence[Section]) -> NativeSection | None:
-    """The one section that a program must be; None for one that computes nothing."""
-    for section in sections:
-        if isinstance(section, HostSection):
-            step = section.steps[0]
-            raise UnsupportedModelError(
-                f"code without Python cannot do what is left to it: {step_name(step)}",
-                node=step.origin or None,
-                hint="strings, sequences, control flow and sizes that depend on data are run from Python; fixed sizes "
-                "(--shape dim=size) may make it unnecessary",
-            )
-    (native,) = sections or (None,)
-    assert native is None or isinstance(native, NativeSection)
-    return native
+def _local_bytes(kernels: Sequence[Kernel]) -> int:
+    """What kernels need on the stack for their local buffers, at most."""
+    local = [[b for b in kernel.buffers if b.local_size is not None] for kernel in kernels]
+    return max((sum((b.local_size or 0) * b.dtype.numpy.itemsize for b in buffers) for buffers in local), default=0)
 
 
 def _fixed_shapes(inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, list[int | None]] | None:

@@ -106,6 +106,7 @@ class Interface:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     guards: tuple[tuple[int, Guard], ...]  # with the error of each
+    inner_guards: tuple[tuple[int, Guard], ...] = ()  # those that matter only if a branch or a loop is taken
 
     @property
     def errors(self) -> dict[int, str]:
@@ -114,14 +115,22 @@ class Interface:
             size.error: f"{size.symbol.name} is not within {size.low}..{size.high}, for which this code was made"
             for size in self.sizes
         }
-        for error, guard in self.guards:
+        for error, guard in (*self.guards, *self.inner_guards):
             node = f" (node {guard.origin})" if guard.origin else ""
             own[error] = f"this code is for sizes with {guard} only{node}"
         return {**{error: text for error, (_, text) in COMMON_ERRORS.items()}, **own}
 
+    def error_of(self, guard: Guard) -> int:
+        """The error of a guard that is broken."""
+        return next(error for error, known in (*self.guards, *self.inner_guards) if _same_guard(known, guard))
+
 
 def make_interface(
-    name: str, inputs: Sequence[tuple[str, Value]], outputs: Sequence[tuple[str, Value]], guards: Iterable[Guard]
+    name: str,
+    inputs: Sequence[tuple[str, Value]],
+    outputs: Sequence[tuple[str, Value]],
+    guards: Sequence[Guard],
+    inner_guards: Iterable[Guard] = (),
 ) -> Interface:
     """Names for a model's inputs and outputs, which are given with their own."""
     symbols: dict[str, Symbol] = {}
@@ -133,9 +142,16 @@ def make_interface(
         SizeMember(symbol, member, FIRST_SIZE_ERROR + number)
         for number, (symbol, member) in enumerate(zip(symbols.values(), members))
     )
-    distinct = {(guard.left, guard.right, guard.at_least): guard for guard in guards}.values()
+    distinct = {(guard.left, guard.right, guard.at_least): guard for guard in (*inner_guards, *guards)}
+    outer = {(guard.left, guard.right, guard.at_least): None for guard in guards}
     first = FIRST_SIZE_ERROR + len(sizes)
-    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(enumerate(distinct, start=first)))
+    numbered = [(first + number, distinct[key]) for number, key in enumerate(outer)]
+    inner = [(first + number, distinct[key]) for number, key in enumerate({**outer, **distinct}) if key not in outer]
+    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(numbered), tuple(inner))
+
+
+def _same_guard(one: Guard, other: Guard) -> bool:
+    return (one.left, one.right, one.at_least) == (other.left, other.right, other.at_least)
 
 
 def c_name(text: str) -> str:

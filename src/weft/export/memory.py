@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
-from typing import Any, cast
+from typing import Any
 
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
@@ -22,7 +22,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, ScanTask
 from weft.plan.arena import Lifetime, place
 from weft.plan.order import choose_order
-from weft.plan.storage import Piece, Sizes, StoragePlan, arrange
+from weft.plan.storage import Sizes, StoragePlan, arrange
 from weft.records import dataclass
 
 ALIGNMENT = 64
@@ -32,6 +32,25 @@ LARGEST_BYTES = 2**56
 Owner = Any  # of a piece: a value, or a task's number with a workspace's
 Bindings = Mapping[str, Dim]
 """What the sizes that only a scan's body knows are outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Memory that is needed from one step to another, both included."""
+
+    owner: Owner
+    size: Dim
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a symbol stands for: the largest of some dims, or the most bytes that one of some units needs."""
+
+    name: str
+    parts: tuple[Dim, ...]
+    units: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +119,21 @@ class MemoryPlanner:
 
     def __init__(self, usual: Mapping[str, int]) -> None:
         self.usual = Numbers(usual)
-        self.definitions: list[tuple[str, tuple[Dim, ...]]] = []
+        self.definitions: list[Definition] = []
 
-    def lay_out(self, section: NativeSection, given: Collection[Value]) -> SectionLayout:
+    def lay_out(self, section: NativeSection, given: Collection[Value], bindings: Bindings) -> SectionLayout:
         """A section of a program; `given` are values that lie elsewhere."""
         own = tuple(range(len(section.tasks)))
-        sizes = Sizes(self._usual, lambda v: self._usual(value_bytes(v, {})), lambda t: self._scan_bytes(t, {}))
+        sizes = Sizes(
+            lambda dim: self._usual(bound(dim, bindings)),
+            lambda value: self._usual(value_bytes(value, bindings)),
+            lambda task: self._scan_bytes(task, bindings),
+        )
         try:
             order = tuple(choose_order(section, sizes, given.__contains__))
         except ArithmeticError:
             order = own
-        return self._section(section, given, order, {})
+        return self._section(section, given, order, bindings)
 
     def largest(self, of: Sequence[Dim]) -> Dim:
         """The largest of some dims, none of which is negative: a number, or a symbol that is defined from now on."""
@@ -119,10 +142,20 @@ class MemoryPlanner:
         if not others:
             return fixed
         parts = (fixed, *others) if fixed else others
-        name = f"\0{len(self.definitions)}"  # as no dim of a model is called
-        self.definitions.append((name, parts))
-        self.usual.bind(name, max(map(self._usual, parts)))
-        return dims.symbol(name, 0, LARGEST_BYTES)
+        return self._define(Definition(self._name(), parts), max(map(self._usual, parts)))
+
+    def largest_unit(self, units: Sequence[tuple[int, int]]) -> Dim:
+        """The most bytes that one of some units needs, given by their numbers with what they need for usual sizes."""
+        numbers = tuple(number for number, _ in units)
+        return self._define(Definition(self._name(), (), numbers), max((size for _, size in units), default=0))
+
+    def _name(self) -> str:
+        return f"\0{len(self.definitions)}"  # as no dim of a model is called
+
+    def _define(self, definition: Definition, usual: int) -> Dim:
+        self.definitions.append(definition)
+        self.usual.bind(definition.name, usual)
+        return dims.symbol(definition.name, 0, LARGEST_BYTES)
 
     def _usual(self, dim: Dim) -> int:
         try:
@@ -150,7 +183,7 @@ class MemoryPlanner:
         spans = [(position, position) for position in places]
         choices = [arrange(section, Sizes(*symbolic), spans, given, join=join) for join in (True, False)]
         storage = min(choices if len(choices[0].skipped) > 1 else choices[:1], key=self._arena_size)
-        offsets, total = self._offsets(storage)
+        offsets, total = self.place(_stretches(storage))
         return SectionLayout(order, storage, offsets, total, scans)
 
     def _scan(self, task: ScanTask, outer: Bindings) -> ScanLayout:
@@ -171,24 +204,29 @@ class MemoryPlanner:
         results = (value for one in task.body.tasks for value in one.results)
         return sum(self._usual(value_bytes(value, inner)) for value in results)
 
-    def _usual_lifetimes(self, storage: StoragePlan) -> list[Lifetime]:
-        return [Lifetime(self._usual(piece.size), piece.first, piece.last) for piece in storage.pieces]
+    def _usual_lifetimes(self, pieces: Sequence[Stretch]) -> list[Lifetime]:
+        return [Lifetime(self._usual(piece.size), piece.first, piece.last) for piece in pieces]
 
     def _arena_size(self, storage: StoragePlan) -> int:
-        return place(self._usual_lifetimes(storage), ALIGNMENT).size
+        return place(self._usual_lifetimes(_stretches(storage)), ALIGNMENT).size
 
-    def _offsets(self, storage: StoragePlan) -> tuple[dict[Owner, Dim], Dim]:
-        usual = place(self._usual_lifetimes(storage), ALIGNMENT).offsets
-        pieces = [storage.pieces[n] for n in sorted(range(len(usual)), key=lambda n: (usual[n], n))]
+    def place(self, given: Sequence[Stretch]) -> tuple[dict[Owner, Dim], Dim]:
+        """Offsets of pieces by their owners, and what all take together."""
+        usual = place(self._usual_lifetimes(given), ALIGNMENT).offsets
+        pieces = [given[n] for n in sorted(range(len(usual)), key=lambda n: (usual[n], n))]
         offsets: dict[Owner, Dim] = {}
         ends: list[Dim] = []
         for number, piece in enumerate(pieces):
             below = [n for n in range(number) if _meet(pieces[n], piece)]
             highest = [n for n in below if not any(m > n and _meet(pieces[n], pieces[m]) for m in below)]
             offset = offsets[piece.owner] = self.largest([ends[n] for n in highest])
-            ends.append(offset + aligned(cast("Dim", piece.size)))
+            ends.append(offset + aligned(piece.size))
         return offsets, self.largest(ends)
 
 
-def _meet(one: Piece, other: Piece) -> bool:
+def _stretches(storage: StoragePlan) -> list[Stretch]:
+    return [Stretch(piece.owner, piece.size, piece.first, piece.last) for piece in storage.pieces]
+
+
+def _meet(one: Stretch, other: Stretch) -> bool:
     return one.first <= other.last and other.first <= one.last

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.export.units import Unit
 from weft.ir.compiled import section_constants
 from weft.ir.packing import array_of
-from weft.ir.program import Value
-from weft.ir.work import NativeSection, Work, all_works
+from weft.ir.program import Step, Value
+from weft.ir.work import all_works
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -23,10 +24,10 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Arrays with their offsets; those of values, and those that works are packed into (by the work's id, number)."""
+    """Arrays with their offsets: those of the values of each unit, and what works have packed (by their id, number)."""
 
     arrays: tuple[tuple[int, Array], ...]
-    values: Mapping[Value, int]
+    values: Mapping[int, Mapping[Value, int]]
     packed: Mapping[tuple[int, int], int]
     length: int
 
@@ -47,8 +48,8 @@ class Weights:
         return checksum(np.memmap(path, np.uint8, "r")) if self.length else 0
 
 
-def gather(section: NativeSection | None, constants: Mapping[Value, Any], outputs: Sequence[Value]) -> Weights:
-    """All that launches read and nobody writes, and constants that are outputs."""
+def gather(units: Sequence[Unit]) -> Weights:
+    """All that launches read and nobody writes, and constants that others are given."""
     arrays: list[tuple[int, Array]] = []
     known: dict[tuple[int, int], int] = {}
     end = 0
@@ -63,18 +64,24 @@ def gather(section: NativeSection | None, constants: Mapping[Value, Any], output
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         return known[key]
 
-    read = {} if section is None else section_constants(section, constants)
-    read |= {value: np.asarray(constants[value]) for value in outputs if value in constants}
-    values = {value: add(array) for value, array in read.items()}
+    values = {unit.number: {value: add(array) for value, array in _read(unit).items()} for unit in units}
     packed: dict[tuple[int, int], int] = {}
-    for work in () if section is None else _distinct(section):
+    for work in {id(work): work for unit in units for part in unit.sections for work in all_works(part)}.values():
         for number, constant in enumerate(work.constants):
             packed[id(work), number] = add(array_of(constant))
     return Weights(tuple(arrays), values, packed, end)
 
 
-def _distinct(section: NativeSection) -> Iterable[Work]:
-    return {id(work): work for work in all_works(section)}.values()
+def _read(unit: Unit) -> dict[Value, Array]:
+    """The constants of a unit that are read as they are."""
+    found: dict[Value, Array] = {}
+    for section in unit.sections:
+        found |= section_constants(section, unit.constants)
+    given = [value for item in unit.items if isinstance(item, Step) for value in item.operands]
+    for value in (*unit.outputs, *given):
+        if value in unit.constants:
+            found[value] = np.asarray(unit.constants[value])
+    return found
 
 
 def checksum(content: Array) -> int:

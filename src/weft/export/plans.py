@@ -1,0 +1,189 @@
+"""What the sizes of a run lead to, as functions in LLVM's language: one for each unit of a model.
+
+A unit's memory begins with its numbers: blocks, parameters, offsets and whatever else of a run follows from sizes and
+is not known now. Its plan computes them, and the bytes that the unit needs; it refuses sizes that the unit is not for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.export.arithmetic import SizeWriter
+from weft.export.functions import FunctionText
+from weft.export.interface import NO_SENSE, NULL_ARGUMENT, TOO_LARGE, Interface
+from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, Definition, aligned, bound, shape_of
+from weft.export.units import Unit
+from weft.ir import dims
+from weft.ir.dims import Dim, Expr
+from weft.ir.program import Value
+from weft.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """The parameters of a launch; they matter only if it has blocks."""
+
+    blocks: Dim
+    values: tuple[Dim, ...]
+
+
+class UnitNumbers:
+    """The numbers that a unit's run asks for, and where each lies."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Expr, int] = {}
+        self.rows: dict[ParameterRow, int] = {}
+        self.shapes: dict[Dim, None] = {}  # sizes of tensors
+        self.count = 0
+
+    def slot(self, dim: Expr) -> int:
+        if dim not in self.slots:
+            self.slots[dim] = self.count
+            self.count += 1
+        return self.slots[dim]
+
+    def row(self, row: ParameterRow) -> int:
+        if row not in self.rows:
+            self.rows[row] = self.count
+            self.count += len(row.values)
+        return self.rows[row]
+
+    def note_shapes(self, values: Sequence[Value], bindings: Bindings) -> None:
+        for value in values:
+            self.shapes.update(dict.fromkeys(dim for dim in shape_of(value, bindings) if not isinstance(dim, int)))
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.count * 8 // ALIGNMENT) * ALIGNMENT
+
+
+class PlanWriter:
+    """Writes the plans of a model's units, once their numbers are known, and what tells of them outside."""
+
+    def __init__(self, interface: Interface, extra: int) -> None:
+        """`extra` are bytes that a workspace has beside the memory of the first unit."""
+        self.interface, self.extra, self.name = interface, extra, interface.name
+
+    def plan(self, unit: Unit, numbers: UnitNumbers) -> str:
+        """Check sizes, and compute the bytes of a unit and, where `numbers` is not null, its numbers."""
+        text = FunctionText()
+        write = SizeWriter(text.emit, text.name)
+        if any(definition.units for definition in unit.planner.definitions):
+            text.emit("%inner = alloca i64, align 8")
+        self._check(unit, numbers, text, write)
+        for definition in unit.planner.definitions:
+            self._define(definition, text, write)
+        whole = aligned(unit.total + numbers.bytes + (0 if unit.number else self.extra))
+        text.fail_if(write.fault(whole), TOO_LARGE)
+        text.emit(f"store i64 {write.value(whole)}, ptr %total, align 8")
+        if numbers.count:
+            fill, leave = text.label("fill"), text.label("done")
+            text.choose(text.assign("icmp ne ptr %numbers, null"), fill, leave)
+            text.begin(leave)
+            text.emit("ret i32 0")
+            text.begin(fill)
+            for dim, slot in numbers.slots.items():
+                text.fail_if(write.fault(dim), TOO_LARGE)
+                _store(text, write.value(dim), slot)
+            for row, first in numbers.rows.items():
+                _store_row(text, write, row, first)
+        text.emit("ret i32 0")
+        return text.definition(
+            f'define internal i32 @"{self.name}.plan{unit.number}"(ptr %sizes, ptr %total, ptr %numbers)'
+        )
+
+    def _define(self, definition: Definition, text: FunctionText, write: SizeWriter) -> None:
+        parts = [write.value(part) for part in definition.parts]
+        for part in definition.parts:
+            text.fail_if(write.fault(part), TOO_LARGE)
+        for unit in definition.units:
+            error = text.assign(f'call i32 @"{self.name}.plan{unit}"(ptr %sizes, ptr %inner, ptr null)')
+            found = text.assign("load i64, ptr %inner, align 8")
+            runs = text.assign(f"icmp eq i32 {error}, 0")
+            parts.append(text.assign(f"select i1 {runs}, i64 {found}, i64 0"))
+        value = write.largest(parts or ["0"])
+        text.fail_if(text.assign(f"icmp ugt i64 {value}, {LARGEST_BYTES}"), TOO_LARGE)
+        write.symbols[definition.name] = value
+
+    def _check(self, unit: Unit, numbers: UnitNumbers, text: FunctionText, write: SizeWriter) -> None:
+        """Sizes within their ranges, guards, and tensors that can be."""
+        self._load_sizes(text, write)
+        for size in () if unit.number else self.interface.sizes:
+            value = write.symbols[size.symbol.name]
+            text.fail_if(text.assign(f"icmp slt i64 {value}, {size.low}"), size.error)
+            text.fail_if(text.assign(f"icmp sgt i64 {value}, {size.high}"), size.error)
+        for guard in unit.guards:
+            error = self.interface.error_of(guard)
+            left, right = bound(guard.left, unit.bindings), bound(guard.right, unit.bindings)
+            text.fail_if(write.either(write.fault(left), write.fault(right)), error)
+            order = "slt" if guard.at_least else "ne"
+            text.fail_if(text.assign(f"icmp {order} i64 {write.value(left)}, {write.value(right)}"), error)
+        for dim in numbers.shapes:
+            low = dims.bounds(dim)[0]
+            if low is None or low < 0:
+                text.fail_if(write.fault(dim), NO_SENSE)
+                text.fail_if(text.assign(f"icmp slt i64 {write.value(dim)}, 0"), NO_SENSE)
+        for port in () if unit.number else (*self.interface.inputs, *self.interface.outputs):
+            whole = dims.product(port.shape) * port.dtype.numpy.itemsize
+            if not isinstance(whole, int):
+                text.fail_if(write.fault(whole), TOO_LARGE)
+                text.fail_if(text.assign(f"icmp ugt i64 {write.value(whole)}, {LARGEST_BYTES}"), TOO_LARGE)
+
+    def _load_sizes(self, text: FunctionText, write: SizeWriter) -> None:
+        sizes = self.interface.sizes
+        if sizes:
+            text.fail_if(text.assign("icmp eq ptr %sizes, null"), NULL_ARGUMENT)
+        for number, size in enumerate(sizes):
+            place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+            write.symbols[size.symbol.name] = text.assign(f"load i64, ptr {place}, align 8")
+
+    def queries(self) -> str:
+        """The functions that tell what sizes lead to."""
+        text = FunctionText()
+        write = SizeWriter(text.emit, text.name)
+        text.fail_if(text.assign("icmp eq ptr %shapes, null"), NULL_ARGUMENT)
+        total = text.assign("alloca i64, align 8")
+        text.fail_with(text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr {total}, ptr null)'))
+        self._load_sizes(text, write)
+        number = 0
+        for port in self.interface.outputs:
+            for dim in (dims.product(port.shape), *port.shape):
+                place = text.assign(f"getelementptr i64, ptr %shapes, i64 {number}")
+                text.emit(f"store i64 {write.value(dim)}, ptr {place}, align 8")
+                number += 1
+        text.emit("ret i32 0")
+        shapes = text.definition(f'define i32 @"{self.name}_output_shapes"(ptr %sizes, ptr %shapes)')
+        return "\n".join((_QUERIES.format(name=self.name), shapes))
+
+
+def _store_row(text: FunctionText, write: SizeWriter, row: ParameterRow, first: int) -> None:
+    values = [write.value(dim) for dim in row.values]
+    wrong = write.either(*[write.fault(dim) for dim in row.values])
+    if wrong is not None:
+        some = text.assign(f"icmp sgt i64 {write.value(row.blocks)}, 0")
+        text.fail_if(text.assign(f"and i1 {wrong}, {some}"), TOO_LARGE)
+    for number, value in enumerate(values):
+        _store(text, value, first + number)
+
+
+def _store(text: FunctionText, value: str, slot: int) -> None:
+    place = text.assign(f"getelementptr i64, ptr %numbers, i64 {slot}")
+    text.emit(f"store i64 {value}, ptr {place}, align 8")
+
+
+_QUERIES = """
+define i32 @"{name}_check"(ptr %sizes) nounwind {{
+  %total = alloca i64, align 8
+  %error = call i32 @"{name}.plan0"(ptr %sizes, ptr %total, ptr null)
+  ret i32 %error
+}}
+
+define i64 @"{name}_workspace_bytes"(ptr %sizes) nounwind {{
+  %total = alloca i64, align 8
+  %error = call i32 @"{name}.plan0"(ptr %sizes, ptr %total, ptr null)
+  %fits = icmp eq i32 %error, 0
+  %bytes = load i64, ptr %total, align 8
+  %result = select i1 %fits, i64 %bytes, i64 0
+  ret i64 %result
+}}
+"""
