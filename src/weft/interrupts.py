@@ -10,17 +10,23 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from weft.errors import RunCancelledError, RunTimeoutError
-from weft.threads import reentrant_lock
+from weft.threads import lock, reentrant_lock
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 Made = TypeVar("Made")
 Place = Callable[[], str]  # tells where a run is, for people
 
 LARGE = 1 << 20  # bytes of operands with which a step of numpy may take long
+MOST_AWAITED = 8  # runs of event loops at a time; each has memory of its own, and threads to share with others
 _GRACE = 0.03  # seconds in which a helper may give a run up by itself, before whoever asked for it goes
 
 
@@ -64,15 +70,21 @@ class Cancellation:
         return f"<weft.Cancellation: {'cancelled' if self._cancelled else 'not cancelled'}>"
 
 
+class News(Protocol):
+    """Where whoever waits hears of what happens."""
+
+    def put(self, item: str, /) -> None: ...
+
+
 class RunWatch:
     """What a helper and whoever waits for it share."""
 
     __slots__ = ("ended", "news", "place")
 
-    def __init__(self) -> None:
+    def __init__(self, news: News) -> None:
         self.ended = False  # whether nobody waits any more
         self.place: Place | None = None
-        self.news: SimpleQueue[str] = SimpleQueue()
+        self.news = news
 
     def where(self) -> str:
         place = self.place
@@ -113,25 +125,28 @@ def apart(function: Callable[..., Made], *arguments: Any) -> Made:
     """
     if _present.watch is not None or threading.get_ident() != threading.main_thread().ident:
         return function(*arguments)
-    return _await(RunWatch(), function, arguments, None, None)
+    news: SimpleQueue[str] = SimpleQueue()
+    return _await(RunWatch(news), news, function, arguments, None, None)
 
 
 def watched(
     function: Callable[..., Made], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
 ) -> Made:
     """What a function returns, in so many seconds at most, and unless it is cancelled."""
-    watch = RunWatch()
+    news: SimpleQueue[str] = SimpleQueue()
+    watch = RunWatch(news)
     if cancel is None:
-        return _await(watch, function, arguments, timeout, None)
+        return _await(watch, news, function, arguments, timeout, None)
     cancel._join(watch)
     try:
-        return _await(watch, function, arguments, timeout, cancel)
+        return _await(watch, news, function, arguments, timeout, cancel)
     finally:
         cancel._leave(watch)
 
 
 def _await(
     watch: RunWatch,
+    heard: SimpleQueue[str],
     function: Callable[..., Made],
     arguments: tuple[Any, ...],
     timeout: float | None,
@@ -144,24 +159,24 @@ def _await(
     try:
         _hand_over(task)
         try:
-            news = watch.news.get(timeout=timeout)
+            news = heard.get(timeout=timeout)
         except Empty:
             raise _late(watch, timeout or 0.0) from None
         if news is _CANCELLED and not task.done:
             raise _cancelled(watch, time.monotonic() - began)
     except BaseException:
         watch.ended = True
-        _await_end(task)
+        _await_end(task, heard)
         raise
     made: Made = task.result()
     return made
 
 
-def _await_end(task: _HelpersTask) -> None:
+def _await_end(task: _HelpersTask, heard: SimpleQueue[str]) -> None:
     end = time.monotonic() + _GRACE
     while not task.done and (left := end - time.monotonic()) > 0:
         try:
-            task.watch.news.get(timeout=left)
+            heard.get(timeout=left)
         except Empty:
             return
 
@@ -173,6 +188,75 @@ def _late(watch: RunWatch, timeout: float) -> RunTimeoutError:
 
 def _cancelled(watch: RunWatch, taken: float) -> RunCancelledError:
     return RunCancelledError(f"the run was cancelled after {taken:.3g} s; it was {watch.where()}")
+
+
+# -- event loops -----------------------------------------------------------------------------------------------------
+
+
+class _LoopsNews:
+    """Wakes who waits in an event loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self.first: Future[str] = loop.create_future()
+
+    def put(self, item: str, /) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._wake, item)
+
+    def _wake(self, item: str) -> None:
+        if not self.first.done():
+            self.first.set_result(item)
+
+
+async def awaited(
+    function: Callable[..., Made], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
+) -> Made:
+    """What `watched` gives, for who waits in an event loop, which goes on meanwhile: to cancel his task ends it."""
+    import asyncio
+
+    began = time.monotonic()
+    news = _LoopsNews(asyncio.get_running_loop())
+    watch = RunWatch(news)
+    task = _HelpersTask(watch, function, arguments)
+    if cancel is not None:
+        cancel._join(watch)
+    try:
+        if cancel is not None and cancel.cancelled:
+            raise _cancelled(watch, 0.0)
+        _take_turn(task)
+        await asyncio.wait({news.first}, timeout=timeout)
+        if not news.first.done():
+            raise _late(watch, timeout or 0.0)
+        if news.first.result() is _CANCELLED and not task.done:
+            raise _cancelled(watch, time.monotonic() - began)
+    except BaseException:
+        watch.ended = True
+        raise
+    finally:
+        if cancel is not None:
+            cancel._leave(watch)
+    made: Made = task.result()
+    return made
+
+
+async def completed(function: Callable[..., Made], *arguments: Any) -> Made:
+    """What a short function returns, done to its end by a helper even where who waits for it is cancelled."""
+    import asyncio
+
+    news = _LoopsNews(asyncio.get_running_loop())
+    task = _HelpersTask(RunWatch(news), function, arguments)
+    _hand_over(task)
+    left: asyncio.CancelledError | None = None
+    while not news.first.done():
+        try:
+            await asyncio.wait({news.first})
+        except asyncio.CancelledError as error:
+            left = error
+    if left is not None:
+        raise left
+    made: Made = task.result()
+    return made
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
@@ -212,10 +296,12 @@ class _HelpersTask:
             del failed  # which holds this frame by its traceback
 
 
-_idle: list[SimpleQueue[_HelpersTask]] = []  # of helpers that wait for work; a list's pop and append are atomic
+_idle: list[
+    SimpleQueue[_HelpersTask | _Turns]
+] = []  # of helpers that wait for work; a list's pop and append are atomic
 
 
-def _hand_over(task: _HelpersTask) -> None:
+def _hand_over(task: _HelpersTask | _Turns) -> None:
     """Have a helper do it; where the system gives no more threads, it is done here and now."""
     try:
         tasks = _idle.pop()
@@ -230,7 +316,7 @@ def _hand_over(task: _HelpersTask) -> None:
     tasks.put(task)
 
 
-def _help(tasks: SimpleQueue[_HelpersTask]) -> None:
+def _help(tasks: SimpleQueue[_HelpersTask | _Turns]) -> None:
     while True:
         task = tasks.get()
         task.work()
@@ -238,5 +324,47 @@ def _help(tasks: SimpleQueue[_HelpersTask]) -> None:
         _idle.append(tasks)
 
 
+class _Turns:
+    """Tasks of event loops, one after the other, of which a helper does those that somebody waits for."""
+
+    lock = lock()
+    helpers = 0  # at work on them
+    waiting: ClassVar[deque[_HelpersTask]] = deque()
+
+    def __init__(self, first: _HelpersTask) -> None:
+        self._next: _HelpersTask | None = first
+
+    def work(self) -> None:
+        while True:
+            task, self._next = self._next, None
+            if task is None:
+                return
+            if not task.watch.ended:
+                task.work()
+            del task
+            with _Turns.lock:
+                if _Turns.waiting:
+                    self._next = _Turns.waiting.popleft()
+                else:
+                    _Turns.helpers -= 1
+
+
+def _take_turn(task: _HelpersTask) -> None:
+    """Have a helper do it, when few enough others are at work."""
+    with _Turns.lock:
+        if _Turns.helpers >= MOST_AWAITED:
+            _Turns.waiting.append(task)
+            return
+        _Turns.helpers += 1
+    _hand_over(_Turns(task))
+
+
+def _forget_helpers() -> None:
+    """In a forked child, where there are none."""
+    _idle.clear()
+    _Turns.waiting.clear()
+    _Turns.helpers = 0
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)
+    os.register_at_fork(after_in_child=_forget_helpers)

@@ -16,7 +16,7 @@ from weft.errors import (
     WeftError,
     shown,
 )
-from weft.interrupts import Cancellation, watched
+from weft.interrupts import Cancellation, awaited, completed, is_large, watched
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.arguments import not_by_name, seconds_to_run
 from weft.runtime.attempts import is_the_devices
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
+    from weft.runtime.preallocated import Destinations
     from weft.runtime.profile import Profile
     from weft.runtime.weights import Weights
 
@@ -131,6 +132,31 @@ class Model:
                 raise
             return self.run(on_host(request.bound.arrays), outputs, keep)
 
+    async def run_async(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Sequence[str] | None = None,
+        keep: bool | Sequence[str] = False,
+        stream: int | None = None,
+        timeout: float | None = None,
+        cancel: Cancellation | None = None,
+        into: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """What `run` gives, for event loops, which go on meanwhile: `await model.run_async({"x": array})`.
+
+        Where the task is cancelled (by `asyncio.wait_for`, `asyncio.timeout`, a TaskGroup), so is the run. Several may
+        be awaited at once, of which eight run at a time. Inputs must stay as they are until then.
+        """
+        places = None if into is None else await awaited(self._places, outputs, keep, into)
+        seconds = self._checked_patience(timeout, cancel)
+        try:
+            results = await awaited(self.run, inputs, outputs, keep, stream, timeout=seconds, cancel=cancel)
+        except (RunTimeoutError, RunCancelledError) as error:
+            raise error.at(file=self.file) from None
+        if places is None:
+            return results
+        return await completed(places.fill, results) if is_large([*places.arrays.values()]) else places.fill(results)
+
     def _run_into(
         self,
         inputs: Mapping[str, Any] | None,
@@ -142,12 +168,8 @@ class Model:
         into: Mapping[str, Any],
     ) -> dict[str, Any]:
         """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
-        from weft.runtime.preallocated import destinations
-
+        places = self._places(outputs, keep, into)
         session = self._sessions.get(self.device) or self.session()
-        wanted = self._names if outputs is None else session.wanted(outputs)
-        kept = () if keep is False else wanted if keep is True else session.wanted(keep, "keep")
-        places = destinations(into, wanted, kept, self.outputs, self.file)
         if isinstance(inputs, Mapping) and (outputs, keep, stream, timeout, cancel) == (None, False, None, None, None):
             arrays = session.bind.plain(inputs)
             shapes = None if arrays is None else tuple([array.shape for array in arrays])
@@ -161,12 +183,25 @@ class Model:
                     return places.fill(dict(zip(self._names, results)))
         return places.fill(self.run(inputs, outputs, keep, stream, timeout, cancel))
 
+    def _places(
+        self, outputs: Sequence[str] | None, keep: bool | Sequence[str], into: Mapping[str, Any]
+    ) -> Destinations:
+        from weft.runtime.preallocated import destinations
+
+        wanted = self._names if outputs is None else self.session().wanted(outputs)
+        kept = () if keep is False else wanted if keep is True else self.session().wanted(keep, "keep")
+        return destinations(into, wanted, kept, self.outputs, self.file)
+
+    def _checked_patience(self, timeout: float | None, cancel: Cancellation | None) -> float | None:
+        """The seconds that a run may take; None: any number."""
+        if cancel is not None and not isinstance(cancel, Cancellation):
+            raise InputError(f"cancel must be a weft.Cancellation, not {shown(cancel)}", file=self.file)
+        return None if timeout is None else seconds_to_run(timeout, self.file)
+
     def _run_watched(
         self, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None
     ) -> dict[str, Any]:
-        if cancel is not None and not isinstance(cancel, Cancellation):
-            raise InputError(f"cancel must be a weft.Cancellation, not {shown(cancel)}", file=self.file)
-        seconds = None if timeout is None else seconds_to_run(timeout, self.file)
+        seconds = self._checked_patience(timeout, cancel)
         try:
             return watched(self.run, *arguments, timeout=seconds, cancel=cancel)
         except (RunTimeoutError, RunCancelledError) as error:

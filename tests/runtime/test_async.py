@@ -1,0 +1,180 @@
+"""Runs that are awaited: the same results, an event loop that goes on, and tasks whose end is the end of their runs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from runtime.test_calls import layers
+from runtime.test_interrupts import TURNS, endless
+
+import weft
+from weft import interrupts
+
+X = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
+FOREVER = {"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def loaded(request: pytest.FixtureRequest) -> weft.Model:
+    return weft.load(layers(), device=request.param)
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def looping(request: pytest.FixtureRequest) -> weft.Model:
+    return weft.load(endless(), device=request.param)
+
+
+def counted(model: weft.Model, turns: int = 3) -> list[float]:
+    return model.run({"turns": np.int64(turns), "x": np.zeros(4, np.float32)})["y"].tolist()
+
+
+async def until_it_runs() -> None:
+    """Until a helper is at work on what was awaited, seen from a loop that goes on."""
+    while not interrupts._Turns.helpers:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+
+
+def test_it_takes_what_run_takes(loaded: weft.Model) -> None:
+    assert inspect.signature(loaded.run_async).parameters == inspect.signature(loaded.run).parameters
+    expected = loaded.run({"x": X}, ["t", "y"])
+
+    async def runs() -> Any:
+        place = np.empty_like(X)
+        large = np.empty((1 << 15, 16), np.float32)
+        wide = np.tile(X[:1], (1 << 15, 1))
+        one = await loaded.run_async({"x": X})
+        two = await loaded.run_async({"x": X}, ["t", "y"], timeout=1000, cancel=weft.Cancellation())
+        three = await loaded.run_async({"x": X}, into={"y": place})
+        four = await loaded.run_async({"x": X}, keep=True)
+        five = await loaded.run_async({"x": wide}, into={"y": large})
+        assert three["y"] is place
+        assert five["y"] is large
+        np.testing.assert_array_equal(large, loaded.run({"x": wide})["y"])
+        return one["y"], two["y"], three["y"], four["y"].numpy(), two["t"]
+
+    *found, inner = asyncio.run(runs())
+    for result in found:
+        np.testing.assert_array_equal(result, expected["y"])
+    np.testing.assert_array_equal(inner, expected["t"])
+
+
+def test_several_at_once_and_more_than_run_at_a_time(loaded: weft.Model) -> None:
+    inputs = [X * np.float32(number) for number in range(4 * interrupts.MOST_AWAITED)]
+
+    async def runs() -> list[Any]:
+        return await asyncio.gather(*(loaded.run_async({"x": x}) for x in inputs))
+
+    for x, result in zip(inputs, asyncio.run(runs()), strict=True):
+        np.testing.assert_array_equal(result["y"], loaded.run({"x": x})["y"])
+    assert interrupts._Turns.helpers == len(interrupts._Turns.waiting) == 0
+
+
+def test_no_more_run_at_a_time(looping: weft.Model) -> None:
+    """Those that wait for their turn can be cancelled, too, and do not run then."""
+    most = interrupts.MOST_AWAITED
+
+    async def runs() -> None:
+        tasks = [asyncio.create_task(looping.run_async(FOREVER)) for _ in range(most + 3)]
+        while len(interrupts._Turns.waiting) < 3:
+            await asyncio.sleep(0.001)
+        assert interrupts._Turns.helpers == most
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * len(tasks)
+        assert (await looping.run_async({**FOREVER, "turns": np.int64(2)}))["y"].tolist() == [2] * 4
+
+    asyncio.run(runs())
+    assert counted(looping) == [3] * 4
+
+
+def test_errors_come_to_who_awaits(loaded: weft.Model) -> None:
+    async def run(*arguments: Any, **named: Any) -> None:
+        await loaded.run_async(*arguments, **named)
+
+    for given, named, said in [
+        ({"z": X}, {}, "no input 'z'"),
+        ({"x": X}, {"timeout": -1}, "timeout must be"),
+        ({"x": X}, {"cancel": 3}, "cancel must be"),
+        ({"x": X}, {"into": {"y": X[0]}}, "has shape"),
+        (X, {}, "by name"),
+    ]:
+        with pytest.raises(weft.InputError, match=said):
+            asyncio.run(run(given, **named))
+
+
+def test_the_end_of_a_task_is_the_end_of_its_run(looping: weft.Model) -> None:
+    async def runs() -> None:
+        task = asyncio.create_task(looping.run_async(FOREVER))
+        await until_it_runs()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while interrupts._Turns.helpers:  # the helper has given it up
+            await asyncio.sleep(0.001)
+
+    asyncio.run(runs())
+    assert counted(looping) == [3] * 4
+
+
+def test_a_cancellation_ends_it(looping: weft.Model) -> None:
+    token = weft.Cancellation()
+
+    async def runs() -> None:
+        task = asyncio.create_task(looping.run_async(FOREVER, cancel=token))
+        await until_it_runs()
+        threading.Thread(target=token.cancel).start()
+        with pytest.raises(weft.RunCancelledError, match="it was"):
+            await task
+        with pytest.raises(weft.RunCancelledError):
+            await looping.run_async(FOREVER, cancel=token)
+
+    asyncio.run(runs())
+    assert counted(looping) == [3] * 4
+
+
+def test_a_loop_that_ends_takes_its_runs_with_it(looping: weft.Model) -> None:
+    """`asyncio.run` cancels what is left, and what its helpers say afterwards reaches a closed loop."""
+
+    async def leaves() -> None:
+        task = asyncio.create_task(looping.run_async(FOREVER))
+        await until_it_runs()
+        assert not task.done()
+
+    for _ in range(3):
+        asyncio.run(leaves())
+    assert counted(looping) == [3] * 4
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no TaskGroup")
+def test_a_group_in_which_one_fails(looping: weft.Model) -> None:
+    async def runs() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(looping.run_async(FOREVER))
+            await until_it_runs()
+            group.create_task(looping.run_async({"z": 1}))
+
+    with pytest.raises(BaseExceptionGroup) as caught:  # noqa: F821 - since 3.11
+        asyncio.run(runs())
+    assert isinstance(caught.value.exceptions[0], weft.InputError)
+    assert counted(looping) == [3] * 4
+
+
+def test_arrays_of_a_task_that_was_cancelled_are_its_owners(looping: weft.Model) -> None:
+    place = np.full(4, 5, np.float32)
+
+    async def runs() -> None:
+        task = asyncio.create_task(looping.run_async(FOREVER, into={"y": place}))
+        await until_it_runs()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(runs())
+    assert place.tolist() == [5] * 4
