@@ -7,7 +7,7 @@ onnxruntime look for what the file says, so that is read again, field by field: 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -20,6 +20,7 @@ from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.ir.specs import TensorSpec
+    from weft.runtime.model import Model
 
 Size = Union[int, str, None]
 Sizes = tuple[Size, ...]
@@ -90,8 +91,29 @@ def _element(dtype: DType) -> str:
     return _ELEMENTS.get(dtype) or str(dtype)
 
 
-def node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Mapping[str, int]) -> NodeArg:
-    """What is told of an input or output; dims of the names in `fixed` have these sizes."""
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What is told of all that a model takes and gives."""
+
+    inputs: tuple[NodeArg, ...]
+    outputs: tuple[NodeArg, ...]
+    initializers: tuple[NodeArg, ...]  # that may be overridden
+
+
+def described(model: Model, declared: Declarations, fixed: Mapping[str, int]) -> Arguments:
+    """What is told of a model; dims of the names in `fixed` have these sizes."""
+
+    def arguments(specs: Sequence[TensorSpec], shapes: Mapping[str, Sizes | None]) -> tuple[NodeArg, ...]:
+        return tuple(_node_arg(spec, {**declared.inputs, **shapes}, fixed) for spec in specs)
+
+    return Arguments(
+        arguments(model.inputs, declared.inputs),
+        arguments(model.outputs, declared.outputs),
+        arguments(model.defaults, declared.inputs) if declared.may_override else (),
+    )
+
+
+def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Mapping[str, int]) -> NodeArg:
     type = spec.type
     while isinstance(type, OptionalType):
         type = type.element

@@ -13,10 +13,11 @@ import numpy as np
 
 from weft.compat.onnxruntime.binding import IOBinding, run_bound
 from weft.compat.onnxruntime.declared import (
+    Arguments,
     Declarations,
     ModelMetadata,
     NodeArg,
-    node_arg,
+    described,
     python_value,
     read_declarations,
 )
@@ -92,6 +93,7 @@ class InferenceSession:
         self._model = model
         self._run = model.run
         self._declared: Declarations | None = None
+        self._described: Arguments | None = None
         self._types = {spec.name: spec.type for spec in model.outputs}
         self._names = [spec.name for spec in model.outputs]
         self._taken = {spec.name for spec in (*model.inputs, *model.defaults)}
@@ -128,10 +130,14 @@ class InferenceSession:
         run_options: OrtRunOptions | None = None,
     ) -> list[Any]:
         """The outputs, all or those named, in a list."""
-        if not output_names and run_options is None and self._is_direct:
+        if run_options is None and self._is_direct:
             try:
-                return list(self._run(input_feed).values())
-            except InputError:
+                results = self._run(input_feed)
+                if not output_names or output_names == self._names:
+                    return list(results.values())
+                if not isinstance(output_names, str):
+                    return [results[name] for name in output_names]
+            except (InputError, KeyError):
                 pass  # what is wrong, or taken by onnxruntime alone, shows below
             except WeftError as error:
                 raise running_failed(error) from error
@@ -295,18 +301,19 @@ class InferenceSession:
         return self._declared
 
     def get_inputs(self) -> list[NodeArg]:
-        return self._arguments(self._model.inputs, self._declarations.inputs)
+        return list(self._arguments.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        return self._arguments(self._model.outputs, self._declarations.outputs)
+        return list(self._arguments.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        declared = self._declarations
-        return self._arguments(self._model.defaults, declared.inputs) if declared.may_override else []
+        return list(self._arguments.initializers)
 
-    def _arguments(self, specs: Sequence[Any], declared: Mapping[str, Any]) -> list[NodeArg]:
-        every = {**self._declarations.inputs, **declared}
-        return [node_arg(spec, every, self._sess_options.dimensions) for spec in specs]
+    @property
+    def _arguments(self) -> Arguments:
+        if self._described is None:
+            self._described = described(self._model, self._declarations, self._sess_options.dimensions)
+        return self._described
 
     @property
     def _inputs_meta(self) -> list[NodeArg]:
