@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     import dataclasses
+    import sys
+    from types import SimpleNamespace
 
+    _UNKNOWN = (3, 14)  # from which on a class keeps its annotations in other ways
+    _SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")  # annotations that are no types of fields
+    _FLAGS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "slots", "weakref_slot")
+    _PARAMETERS = SimpleNamespace(**dict.fromkeys(_FLAGS, False), match_args=True, kw_only=False)
     _FACTORY = object()  # stands for a default that is made anew for each instance
 
     def dataclass(kind=None, *, frozen=False, slots=False, eq=True, kw_only=False):
@@ -31,7 +37,7 @@ else:
             stated.discard("__hash__")  # which Python put there
         if own.get("__doc__") is None:
             kind.__doc__ = f"{kind.__name__}: see its fields."  # else Python writes the signature out
-        made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(kind)
+        made = _with_fields(kind, slots, kw_only)
         methods = {"__init__": _lazy(made, "__init__", _init_text), "__repr__": _repr}
         if eq:
             methods["__eq__"] = _lazy(made, "__eq__", _eq_text)
@@ -44,6 +50,55 @@ else:
             if name not in stated:
                 setattr(made, name, method)
         return made
+
+    def _with_fields(kind: type, slots: bool, kw_only: bool) -> type:
+        """The class with what `dataclasses` knows it by, as that makes it, where annotations are but texts of types."""
+        stated = kind.__annotations__
+        plain = (
+            type(kind) is type
+            and sys.version_info < _UNKNOWN
+            and all(isinstance(text, str) for text in stated.values())
+        )
+        if not plain or any(word in text for text in stated.values() for word in _SPECIAL):
+            return dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(kind)
+        fields: dict[str, Any] = {}
+        for base in kind.__mro__[-1:0:-1]:
+            fields.update(base.__dict__.get("__dataclass_fields__", {}))
+        for name, text in stated.items():
+            default = kind.__dict__.get(name, dataclasses.MISSING)
+            is_field = isinstance(default, dataclasses.Field)
+            field = default if is_field else dataclasses.field(default=default)
+            if is_field and field.default is dataclasses.MISSING:
+                delattr(kind, name)
+            elif is_field:
+                setattr(kind, name, field.default)
+            if field.default.__class__.__hash__ is None:
+                raise ValueError(f"mutable default {type(field.default)} for field {name}: use default_factory")
+            field.name, field.type, field._field_type = name, text, dataclasses._FIELD
+            if field.kw_only is dataclasses.MISSING:
+                field.kw_only = kw_only
+            fields[name] = field
+        kind.__dataclass_fields__ = fields
+        kind.__dataclass_params__ = _PARAMETERS
+        if "__match_args__" not in kind.__dict__:
+            kind.__match_args__ = tuple([f.name for f in fields.values() if f.init and not f.kw_only])
+        return _with_slots(kind, fields) if slots else kind
+
+    def _with_slots(kind: type, fields: dict[str, Any]) -> type:
+        own = dict(kind.__dict__)
+        if "__slots__" in own:
+            raise TypeError(f"{kind.__name__} already specifies __slots__")
+        taken = {name for base in kind.__mro__[1:-1] for name in _slots_of(base)}
+        own["__slots__"] = tuple([name for name in fields if name not in taken])
+        for name in (*fields, "__dict__", "__weakref__"):
+            own.pop(name, None)
+        made = type(kind)(kind.__name__, kind.__bases__, own)
+        made.__qualname__ = kind.__qualname__
+        return made
+
+    def _slots_of(base: type) -> tuple[str, ...]:
+        found = base.__dict__.get("__slots__", ())
+        return (found,) if isinstance(found, str) else tuple(found)
 
     def _lazy(kind: type, name: str, write: Any) -> Any:
         """A method that is written when it is first called."""

@@ -1,0 +1,124 @@
+"""weft's own `dataclass` against Python's: the same records, whichever made them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, ClassVar
+
+import pytest
+
+from weft import records
+
+
+def _plain(dataclass: Callable[..., Any]) -> type:
+    @dataclass(frozen=True, slots=True)
+    class Plain:
+        """A record."""
+
+        name: str
+        sizes: tuple[int, ...] = ()
+        facts: dict[str, int] = field(default_factory=dict, hash=False)
+        hidden: int = field(default=3, compare=False, repr=False)
+
+        @property
+        def count(self) -> int:
+            return len(self.sizes)
+
+    return Plain
+
+
+def _open(dataclass: Callable[..., Any]) -> type:
+    @dataclass
+    class Open:
+        name: str
+        size: int = 2
+
+        def __post_init__(self) -> None:
+            self.size += 1
+
+    return Open
+
+
+def _by_name(dataclass: Callable[..., Any]) -> type:
+    @dataclass(frozen=True, kw_only=True)
+    class ByName:
+        name: str = "a"
+        size: int
+
+    return ByName
+
+
+def _derived(dataclass: Callable[..., Any]) -> type:
+    @dataclass(frozen=True, slots=True)
+    class Base:
+        name: str
+        size: int = 1
+
+    @dataclass(frozen=True, slots=True)
+    class Derived(Base):
+        size: int = 7
+        more: float = 0.5
+
+    return Derived
+
+
+def _with_class_variable(dataclass: Callable[..., Any]) -> type:
+    @dataclass(frozen=True, slots=True)
+    class Counted:
+        name: str
+        known: ClassVar[int] = 4
+
+    return Counted
+
+
+MAKERS = (_plain, _open, _by_name, _derived, _with_class_variable)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_records_are_as_python_makes_them(make: Callable[..., type]) -> None:
+    own, usual = make(records.dataclass), make(dataclasses.dataclass)
+    for each in (own, usual):
+        assert dataclasses.is_dataclass(each)
+    assert [
+        (f.name, f.type, f.default, f.default_factory, f.init, f.repr, f.compare, f.hash, f.kw_only)
+        for f in dataclasses.fields(own)
+    ] == [
+        (f.name, f.type, f.default, f.default_factory, f.init, f.repr, f.compare, f.hash, f.kw_only)
+        for f in dataclasses.fields(usual)
+    ]
+    assert own.__match_args__ == usual.__match_args__
+    assert getattr(own, "__slots__", None) == getattr(usual, "__slots__", None)
+    given = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
+    one, other = own(**given), usual(**given)
+    assert repr(one) == repr(other).replace("usual", "own")
+    assert dataclasses.asdict(one) == dataclasses.asdict(other)
+    assert one == own(**given) != own(**{**given, "name": "y"})
+    assert copy.copy(one) == one
+    assert dataclasses.asdict(dataclasses.replace(one, name="z")) == dataclasses.asdict(
+        dataclasses.replace(other, name="z")
+    )
+    assert hasattr(one, "__dict__") == hasattr(other, "__dict__")
+    if make is not _open:
+        assert hash(one) == hash(own(**given))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            one.name = "w"  # type: ignore[attr-defined]
+
+
+def test_a_default_that_could_be_changed_is_refused() -> None:
+    for dataclass in (records.dataclass, dataclasses.dataclass):
+        with pytest.raises(ValueError, match="mutable default"):
+
+            @dataclass
+            class Wrong:
+                items: list[int] = []  # noqa: RUF012
+
+
+def test_records_of_modules_are_pickled() -> None:
+    from weft.saved.manifest import Block
+
+    block = Block(1, 2, "a")
+    assert pickle.loads(pickle.dumps(block)) == block
