@@ -172,6 +172,14 @@ def session_with_external_data(ort: Any) -> Any:
 
 
 @call
+def session_writes_its_model(ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = "optimized.onnx"
+    fresh(ort, "two", options)
+    return ort.InferenceSession("optimized.onnx", providers=[CPU]).run(None, {"x": ones()})
+
+
+@call
 def profile(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.enable_profiling = True

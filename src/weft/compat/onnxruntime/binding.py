@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,10 @@ from weft.compat.onnxruntime.values import (
 
 if TYPE_CHECKING:
     from weft.compat.onnxruntime.session import InferenceSession
+
+
+BoundRun = Callable[[Mapping[str, Any], list[str], list[str], Mapping[str, Any]], dict[str, Any]]
+"""Takes inputs, names of outputs, those to keep on the device, and arrays for some; gives outputs by name."""
 
 
 class BorrowedMemory:
@@ -123,29 +127,21 @@ class SessionIOBinding(IOBinding):
     """The same, under the name of onnxruntime's inner class."""
 
 
-def run_bound(binding: IOBinding, run: Any) -> None:
-    """Run with what is bound; `run` takes inputs, the names of outputs, and those to keep on the device."""
+def run_bound(binding: IOBinding, run: BoundRun) -> None:
+    """Run with what is bound."""
     if not binding.outputs:
         raise RuntimeError("Error in execution: At least one output should be requested.")
     kept = [name for name, target in binding.outputs.items() if isinstance(target, str) and target != HOST]
-    results = run(binding.inputs, list(binding.outputs), kept)
-    binding.results = [_delivered(name, results[name], target) for name, target in binding.outputs.items()]
+    into = {name: _memory(target) for name, target in binding.outputs.items() if isinstance(target, OrtValue)}
+    results = run(binding.inputs, list(binding.outputs), kept, into)
+    binding.results = [
+        target if isinstance(target, OrtValue) else made(results[name]) for name, target in binding.outputs.items()
+    ]
 
 
-def _delivered(name: str, result: Any, target: OrtValue | str) -> OrtValue:
-    if isinstance(target, str):
-        return made(result)
+def _memory(target: OrtValue) -> np.ndarray[Any, Any]:
     memory = target.content
     if not isinstance(memory, np.ndarray):
-        raise refusal("IOBinding.bind_ortvalue_output", f"weft writes into no tensor on {target.device_name()!r}")
-    if memory.dtype != result.dtype:
-        raise RuntimeError(
-            f"Error in execution: Unexpected output data type: {name!r} is of {result.dtype}, not {memory.dtype}"
-        )
-    if memory.shape != result.shape:
-        raise RuntimeError(
-            f"Error in execution: output {name!r} has shape {list(result.shape)}, "
-            f"what is bound for it has {list(memory.shape)}"
-        )
-    np.copyto(memory, result)
-    return target
+        hint = "bind the output with bind_output(name, device_type): get_outputs() gives it on the device"
+        raise refusal("IOBinding.bind_ortvalue_output", f"weft writes into no tensor on {target.device_name()!r}", hint)
+    return memory

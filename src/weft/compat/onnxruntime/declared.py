@@ -121,21 +121,35 @@ def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Map
     shape = declared.get(spec.name)
     if traced is None and shape is None:
         return NodeArg(spec.name, type_text(spec.type), [])
-    named = {size for sizes in declared.values() for size in sizes or () if isinstance(size, str)}
     sizes: list[Size] = []
     for at in range(len(shape if traced is None else traced)):  # type: ignore[arg-type]
         found = traced[at] if traced is not None else None
         stated = shape[at] if shape is not None and len(shape) > at else None
         if isinstance(found, int):
             stated = found
-        elif stated is None and found is not None and str(found) in named:
-            stated = str(found)
+        elif stated is None and found is not None:
+            stated = _own_name(str(found), declared)
         sizes.append(fixed.get(stated, stated) if isinstance(stated, str) else stated)
     return NodeArg(spec.name, type_text(spec.type), sizes)
 
 
-def read_declarations(source: str | bytes) -> Declarations:
-    """What the file at a path, or a file's bytes, declares; nothing where that is no plain ONNX file."""
+def _own_name(name: str, declared: Mapping[str, Sizes | None]) -> str | None:
+    """A dim's name, if its file gave it; None for names that weft made up, and for expressions."""
+    if declared:
+        return name if any(name in sizes for sizes in declared.values() if sizes) else None
+    return name if name.isidentifier() else None
+
+
+def undeclared(model: Model) -> Declarations:
+    """What there is to say of a model that is no plain ONNX file."""
+    told = model.metadata
+    version = told.model_version or UNSTATED_VERSION
+    texts = (told.producer_name, told.domain, told.description, told.graph_name, told.graph_description)
+    return Declarations({}, {}, ModelMetadata(*texts, version, dict(told.properties)))
+
+
+def read_declarations(source: str | bytes) -> Declarations | None:
+    """What the file at a path, or a file's bytes, declares; None where that is no plain ONNX file."""
     try:
         if isinstance(source, bytes):
             return _read_model(memoryview(source))
@@ -146,7 +160,7 @@ def read_declarations(source: str | bytes) -> Declarations:
             finally:
                 view.release()
     except (WeftError, OSError, ValueError):
-        return Declarations({}, {}, ModelMetadata())
+        return None
 
 
 # -- protobuf: the numbers of fields are those of onnx.proto ----------------------------------------------------------
@@ -170,6 +184,8 @@ def _read_model(file: memoryview) -> Declarations:
         elif number == 14:
             entry = {part: _text(file, first, last) for part, first, last in _fields(file, start, stop)}
             custom[entry.get(1, "")] = entry.get(2, "")
+    if graph == (0, 0):
+        raise ValueError("no graph")
     names = {2: "", 10: ""}
     declared: dict[int, dict[str, Sizes | None]] = {11: {}, 12: {}}
     for number, start, stop in _fields(file, *graph):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.options import SessionOptions
 
 _log = logging.getLogger("weft.compat")
@@ -33,7 +32,7 @@ def say(text: str) -> None:
 
 
 def say_unused(options: SessionOptions, keywords: Mapping[str, Any]) -> None:
-    """What of a session's options has no meaning; an exception where it would have one and weft cannot do it."""
+    """What of a session's options has no meaning."""
     for name, reason in _WITHOUT_MEANING.items():
         if name in options._fields:
             say(f"SessionOptions.{name} changes nothing: {reason}")
@@ -41,7 +40,3 @@ def say_unused(options: SessionOptions, keywords: Mapping[str, Any]) -> None:
         say(f"the session's entry {key!r} changes nothing, unless it is about external data or fallbacks")
     if keywords.get("disabled_optimizers"):
         say("InferenceSession's disabled_optimizers change nothing: weft has optimisations of its own")
-    if options.optimized_model_filepath:
-        raise refusal(
-            "SessionOptions.optimized_model_filepath", "weft writes no optimised model here", hint="use `weft optimize`"
-        )

@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from weft.compat.onnxruntime.declared import (
     described,
     python_value,
     read_declarations,
+    undeclared,
 )
 from weft.compat.onnxruntime.exceptions import (
     incompatible,
@@ -83,6 +85,10 @@ class InferenceSession:
             from weft.loading import load
 
             devices: Any = choice.devices if len(choice.devices) > 1 else choice.devices[0]
+            if options.optimized_model_filepath:
+                from weft.optimization.optimize import optimize
+
+                optimize(self._source(), options.optimized_model_filepath)
             model = load(self._source(), device=devices, threads=threads if threads > 0 else None, strict=strict)
             if options.initializers:
                 given = {name: getattr(value, "content", value) for name, value in options.initializers.items()}
@@ -188,11 +194,11 @@ class InferenceSession:
         if not isinstance(iobinding, IOBinding):
             raise AttributeError(f"run_with_iobinding takes an IOBinding, not a {type(iobinding).__name__}")
 
-        def run(given: Mapping[str, Any], names: list[str], kept: list[str]) -> dict[str, Any]:
+        def run(given: Mapping[str, Any], names: list[str], kept: list[str], into: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 for name in names:
                     self._check_output(name)
-                return self._results(names, dict(given), run_options, kept)
+                return self._results(names, given, run_options, kept, into)
             except Exception as error:
                 raise RuntimeError(f"Error in execution: {error}") from error
 
@@ -202,17 +208,20 @@ class InferenceSession:
         raise refusal("InferenceSession.run_with_ortvaluevector", "use run_with_ort_values")
 
     def _results(
-        self, names: Sequence[str], given: Mapping[str, Any], options: OrtRunOptions | None, keep: Any = False
+        self,
+        names: Sequence[str],
+        given: Mapping[str, Any],
+        options: OrtRunOptions | None,
+        keep: bool | list[str] = False,
+        into: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         if options is not None and not isinstance(options, OrtRunOptions):
             raise incompatible("run", "RunOptions", options)
         cancel = None if options is None else options.cancellation
         wanted = None if names == self._names else list(dict.fromkeys(names))
         try:
-            if self._profile is not None:
-                with self._profile.run(given):
-                    return self._run(given, wanted, keep or False, cancel=cancel)
-            return self._run(given, wanted, keep or False, cancel=cancel)
+            with nullcontext() if self._profile is None else self._profile.run(given):
+                return self._run(given, wanted, keep or False, cancel=cancel, into=into or None)
         except RunCancelledError as error:
             raise status("Fail", "Exiting due to terminate flag being set to true.") from error
         except WeftError as error:
@@ -297,7 +306,7 @@ class InferenceSession:
     def _declarations(self) -> Declarations:
         if self._declared is None:
             source = self._model_bytes if self._model_bytes is not None else str(self._model_path)
-            self._declared = read_declarations(source)
+            self._declared = read_declarations(source) or undeclared(self._model)
         return self._declared
 
     def get_inputs(self) -> list[NodeArg]:
