@@ -6,6 +6,7 @@ tell are left to onnx's own inference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel, subgrap
 from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
 
 ModelProto = onnx.ModelProto
+LARGEST_SHAPE = 1024  # elements of constants that shapes may depend on
+MOST_CONTRADICTIONS = 16
 
 
 def write_model(model: OnnxModel) -> onnx.ModelProto:
@@ -87,11 +90,48 @@ def write_again(original: OpenedModel, model: OnnxModel, types: Mapping[str, Typ
     proto.graph.node.extend(_write_node(node, names) for node in model.graph.nodes)
     shown = {*declared, *model.graph.initializers}
     inner = (name for node in model.graph.nodes for name in node.outputs if name in types and name not in shown)
-    proto.graph.value_info.extend(_write_value(GraphValue(name, types[name]), names) for name in inner)
+    told = [_write_value(GraphValue(name, types[name]), names) for name in inner]
+    contradicted = _contradicted(proto, model.graph, told)
+    proto.graph.value_info.extend(value for value in told if value.name not in contradicted)
     kept = [note for note in proto.graph.quantization_annotation if note.tensor_name in types]
     proto.graph.ClearField("quantization_annotation")
     proto.graph.quantization_annotation.extend(kept)
     return proto
+
+
+def _contradicted(proto: onnx.ModelProto, graph: Graph, told: Sequence[onnx.ValueInfoProto]) -> set[str]:
+    """The values of which onnx's own inference says something else: its checker would refuse the file."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    for name, array in graph.initializers.items():
+        if array.size <= LARGEST_SHAPE:
+            _write_tensor(bare.graph.initializer.add(), array, name)
+        else:
+            known = GraphValue(name, TensorType(from_numpy(array.dtype), array.shape))
+            bare.graph.input.append(_write_value(known, frozenset()))
+    if _refused(bare):
+        return set()  # with or without the types
+    found: set[str] = set()
+    for _ in range(MOST_CONTRADICTIONS):
+        bare.graph.ClearField("value_info")
+        bare.graph.value_info.extend(value for value in told if value.name not in found)
+        nodes = _refused(bare)
+        if not nodes:
+            return found
+        outputs = {name for node in graph.nodes if node.name in nodes for name in node.outputs} - found
+        if not outputs:
+            break
+        found |= outputs
+    return {value.name for value in told}
+
+
+def _refused(proto: onnx.ModelProto) -> set[str]:
+    """The nodes that onnx's inference finds fault with."""
+    try:
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        return {"", *re.findall(r"node name: (.*?)\)", str(error))}
+    return set()
 
 
 def with_initializers(proto: onnx.ModelProto, model: OnnxModel) -> onnx.ModelProto:

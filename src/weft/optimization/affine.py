@@ -42,7 +42,9 @@ def with_affine_weights(graph: Graph, facts: Facts, work: Work) -> Graph:
     for node in rewriting.nodes("BatchNormalization", "Mul", "Div", "Add", "Sub"):
         for place in (0,) if node.op == "BatchNormalization" else (0, 1):
             layer = rewriting.only(node.inputs[place], "Conv", "ConvTranspose", "Gemm", "MatMul")
-            if layer is not None and _takes(rewriting, layer, node, place):
+            if layer is None:
+                continue
+            if _takes(rewriting, layer, node, place) or _sums(rewriting, layer, node, place):
                 break
     return rewriting.finish()
 
@@ -64,6 +66,22 @@ def _takes(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
     if changed is None:
         return False
     rewriting.put(node, changed, merged=[layer], done=affine.done)
+    return True
+
+
+def _sums(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
+    """A product of matrices and a sum with what is computed, for each column, as one node."""
+    dtype = rewriting.dtype(node.outputs[0])
+    if layer.op != "MatMul" or node.op != "Add" or dtype is None or not dtype.is_float:
+        return False
+    added = node.inputs[1 - place]
+    shapes = [rewriting.shape(name) for name in (*layer.inputs, added)]
+    if any(shape is None for shape in shapes) or rewriting.before(added, "MatMul") is not None:
+        return False
+    left, right, offset = (shape for shape in shapes if shape is not None)
+    if len(left) != 2 or len(right) != 2 or not isinstance(right[1], int) or offset not in ((right[1],), (1, right[1])):
+        return False
+    rewriting.put(node, rewriting.node("Gemm", (*layer.inputs, added), node.outputs), merged=[layer], done=AS_BIAS)
     return True
 
 
@@ -175,18 +193,20 @@ def _as_bias(layer: Node, bias: Array, channels: int) -> Array:
 def _scaled(layer: Node, weights: Array, scale: Array) -> Array:
     wide = weights.astype(np.float64)
     if scale.size == 1:
-        return wide * scale.reshape(())
+        return wide * float(scale.reshape(-1)[0])
+    shape: tuple[int, ...] = (-1,)
     match layer.op:
         case "Conv":
-            return wide * scale.reshape(-1, *[1] * (weights.ndim - 1))
+            shape = (-1, *[1] * (weights.ndim - 1))
         case "ConvTranspose":
             groups = _integer(layer, "group", 1)
-            parts = wide.reshape(groups, -1, *weights.shape[1:])
-            scaled: Array = parts * scale.reshape(groups, 1, -1, *[1] * (weights.ndim - 2))
-            return scaled.reshape(weights.shape)
+            wide = wide.reshape(groups, -1, *weights.shape[1:])
+            shape = (groups, 1, -1, *[1] * (weights.ndim - 2))
         case "Gemm" if _integer(layer, "transB", 0):
-            return wide * scale.reshape(-1, 1)
-    return wide * scale
+            shape = (-1, 1)
+    scaled: Array = wide * scale.reshape(shape)
+    shaped: Array = scaled.reshape(weights.shape)
+    return shaped
 
 
 def _as_gemm(rewriting: Rewriting, layer: Node, node: Node, bias: Array) -> Node | None:

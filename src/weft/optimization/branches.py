@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.graph import Graph, GraphValue, Node
+from weft.ir.graph import Graph, GraphValue, Node, free_names
 from weft.optimization.facts import Facts
 from weft.optimization.rewriting import Rewriting, Work, renamed
 
 Array = np.ndarray[Any, Any]
 
 LARGE = 256  # bytes of a constant that a body shares with others
-TAKEN = "branches that are always taken"
+TAKEN, IDLE = "branches that are always taken", "states of loops that never change"
 
 
 def with_taken_branches(graph: Graph, facts: Facts, work: Work) -> Graph:
@@ -31,6 +31,49 @@ def with_taken_branches(graph: Graph, facts: Facts, work: Work) -> Graph:
         if isinstance(body, Graph) and not body.defaults:
             _take(rewriting, node, body)
     return rewriting.finish()
+
+
+def without_idle_states(graph: Graph, facts: Facts, work: Work) -> Graph:
+    """The graph with loops that do not carry what they never change: their bodies read it from outside."""
+    rewriting = Rewriting(graph, facts, work)
+    for node in rewriting.nodes("Loop"):
+        body = node.attributes.get("body")
+        if isinstance(body, Graph) and len(node.inputs) == len(body.inputs) and not body.defaults:
+            _drop_idle(rewriting, node, body)
+    return rewriting.finish()
+
+
+def _drop_idle(rewriting: Rewriting, node: Node, body: Graph) -> None:
+    sources = {each.outputs[0]: each.inputs[0] for each in body.nodes if each.op == "Identity" and not each.domain}
+
+    def source(name: str) -> str:
+        while name in sources:
+            name = sources[name]
+        return name
+
+    states = range(len(node.inputs) - 2)
+    idle = [
+        at for at in states if node.inputs[at + 2] and source(body.outputs[at + 1].name) == body.inputs[at + 2].name
+    ]
+    if not idle or len(idle) == len(node.outputs):
+        return  # a loop must have outputs
+    names = {body.inputs[at + 2].name: node.inputs[at + 2] for at in idle}
+    smaller = replace(
+        body,
+        nodes=tuple(renamed(each, names) for each in body.nodes),
+        inputs=tuple(each for at, each in enumerate(body.inputs) if at - 2 not in idle),
+        outputs=tuple(each for at, each in enumerate(body.outputs) if at - 1 not in idle),
+    )
+    if free_names(smaller) & names.keys():  # an output of the body that is a state itself
+        return
+    for at in idle:
+        if at < len(node.outputs) and node.outputs[at]:
+            output = node.outputs[at]
+            rewriting.stand_in(output, rewriting.node("Identity", (node.inputs[at + 2],), (output,)))
+    inputs = tuple(name for at, name in enumerate(node.inputs) if at - 2 not in idle)
+    outputs = tuple(name for at, name in enumerate(node.outputs) if at not in idle)
+    changed = replace(node, inputs=inputs, outputs=outputs, attributes={**node.attributes, "body": smaller})
+    rewriting.put(node, changed, done=IDLE)
 
 
 def _take(rewriting: Rewriting, node: Node, body: Graph) -> None:

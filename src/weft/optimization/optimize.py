@@ -14,12 +14,12 @@ from weft.frontend.source import OpenedModel, copy_model, open_model
 from weft.frontend.write import save_again, with_initializers, write_again
 from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
 from weft.ir.specs import signature
-from weft.ir.types import AnyType, TensorType, Type
+from weft.ir.types import TensorType, Type
 from weft.opset import registry
 from weft.opset.lower import untraced
 from weft.optimization.affine import with_affine_weights
 from weft.optimization.algebra import with_less_arithmetic
-from weft.optimization.branches import with_shared_constants, with_taken_branches
+from weft.optimization.branches import with_shared_constants, with_taken_branches, without_idle_states
 from weft.optimization.editing import STANDARD, all_names, tidy, with_shown_outputs
 from weft.optimization.facts import Facts, fixed_sizes, learn
 from weft.optimization.folding import merged, with_constants, without_repetition
@@ -36,6 +36,7 @@ SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
 MOST_ROUNDS = 64
 PASSES: tuple[Pass, ...] = (
     with_taken_branches,
+    without_idle_states,
     with_constants,
     without_repetition,
     merged,
@@ -212,11 +213,15 @@ def _is_told(type: Type) -> bool:
 
 
 def _completed(value: GraphValue, types: Mapping[str, Type], options: OptimizeOptions) -> GraphValue:
-    """An output with the type that is declared, or what is known where that says less."""
-    found = types.get(value.name)
-    known = found is not None and not isinstance(found, AnyType)
-    open_type = value.type is None or (isinstance(value.type, TensorType) and value.type.shape is None)
-    return replace(value, type=found) if known and (open_type or options.sizes) else value
+    """An output with the type that is declared, or what is known where that says less, or something else."""
+    found, told = types.get(value.name), value.type
+    if not isinstance(found, TensorType) or found.shape is None:
+        return value
+    if not isinstance(told, TensorType) or told.shape is None or options.sizes or len(told.shape) != len(found.shape):
+        return replace(value, type=found)
+    pairs = zip(told.shape, found.shape)
+    wrong = any(isinstance(new, int) and isinstance(old, int) and old != new for old, new in pairs)
+    return replace(value, type=found) if wrong or told.dtype is not found.dtype else value
 
 
 def _counted(graph: Graph) -> Counter[str]:

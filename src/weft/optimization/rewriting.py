@@ -130,7 +130,7 @@ class Rewriting:
     def alias(self, name: str, other: str, done: str) -> bool:
         """A value is another one; a value that must keep its node does so, and only its readers change."""
         kept = name in self.shown and not self._can_take(other)
-        if name in self._aliases or name == self._resolved(other) or (kept and self._uses[name] <= 1):
+        if name in self._aliases or name == self._resolved(other) or self._uses[name] <= (1 if kept else 0):
             return False
         self._aliases[name] = other
         self.work.done[done] += 1
@@ -149,6 +149,11 @@ class Rewriting:
     def keep_constant(self, name: str, array: Array) -> None:
         """A constant under this very name, which must be new."""
         self._initializers[name] = array
+
+    def stand_in(self, name: str, node: Node) -> None:
+        """A node that gives a value which the node that gave it no longer does."""
+        assert node.outputs == (name,)
+        self._added.append(node)
 
     def give_constant(self, name: str, array: Array, done: str) -> None:
         """A value that a node gave is a constant of the same name."""
