@@ -49,8 +49,8 @@ class Called:
         for port in self.interface.inputs:
             for dim, size in zip(port.shape, inputs[port.value.name].shape, strict=True):
                 symbol = None if isinstance(dim, int) else as_symbol(dim)
-                if symbol is not None:
-                    found.setdefault(symbol.name, size)
+                if symbol is not None and found.setdefault(symbol.name, size) != size:
+                    raise ValueError(f"{symbol.name} is both {found[symbol.name]} and {size}")
         return found
 
     def packed_sizes(self, sizes: Mapping[str, int]) -> Any:

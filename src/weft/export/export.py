@@ -14,12 +14,12 @@ from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import named
-from weft.errors import InputError, UnsupportedModelError
+from weft.errors import InputError, UnsupportedModelError, WeftError
 from weft.export.archive import archive
 from weft.export.arithmetic import CHECKED
 from weft.export.driver import driver_text
 from weft.export.header import example_text, header_text
-from weft.export.interface import Interface, c_name, make_interface
+from weft.export.interface import Interface, c_name, check_tensors, make_interface
 from weft.export.library import DECLARATIONS, library_text
 from weft.export.units import Unit, UnitBuilder
 from weft.export.weights import Weights, gather
@@ -32,8 +32,8 @@ from weft.records import dataclass
 from weft.runtime.devices import HOST
 from weft.runtime.options import LoadOptions
 
-MOST_EMBEDDED = 1 << 30  # bytes of weights in an object
-"""Code that reaches its data by 32 bits is meant for less than twice that."""
+MOST_EMBEDDED = 1 << 28
+"""Bytes of weights in an object file: LLVM takes fifteen times that to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +72,27 @@ def export_c(
     pipeline = open_pipeline(source, LoadOptions(device=HOST, precision=precision, cache=False))
     driver = driver_for(machine)
     try:
-        fixed = _fixed_shapes(pipeline.read().graph.inputs, shapes or {})
-        program = pipeline.specialise(fixed, ())
+        graph = pipeline.read().graph
+        program = pipeline.specialise(_fixed_shapes(graph.inputs, shapes or {}), ())
+        inputs = [(value.name, value) for value in program.inputs]
+        outputs = [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)]
+        check_tensors((*inputs, *outputs))
         sections = named(pipeline.build(pipeline.fuse(program, driver), driver))
         usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
         whole = UnitBuilder(program.inputs, usual).build(program, sections, {})
-    except UnsupportedModelError as error:
+    except WeftError as error:
         raise error.at(file=pipeline.file) from error.__cause__
-    graph, units = pipeline.read().graph, list(whole.everything())
-    interface = make_interface(
-        called,
-        [(value.name, value) for value in program.inputs],
-        [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)],
-        whole.guards,
-        [guard for unit in units[1:] for guard in unit.guards],
-    )
+    units = list(whole.everything())
+    inner = [guard for unit in units[1:] for guard in unit.guards]
+    interface = make_interface(called, inputs, outputs, whole.guards, inner)
     weights = gather(units)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{called}.weights"
-    total = weights.write(path)
     if embed and weights.length > MOST_EMBEDDED:
         raise UnsupportedModelError(
             f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
         )
     kernels = _kernels(units)
-    text = module_text(whole, kernels, interface, weights, total, path.resolve() if embed else None, machine)
-    code = compile_module(text, machine)
-    if embed:
-        path.unlink()
+    code = compile_module(module_text(whole, kernels, interface, weights, embed=embed), machine)
+    folder.mkdir(parents=True, exist_ok=True)
     return _write_files(
         folder, interface, code, machine, pipeline.file, precision, weights, embed, _local_bytes(kernels)
     )
@@ -110,17 +103,16 @@ def module_text(
     kernels: Sequence[Kernel],
     interface: Interface,
     weights: Weights,
-    total: int,
-    embedded: Path | None,
-    machine: Machine,
+    *,
+    embed: bool,
 ) -> str:
     """All code of a model, as one module of LLVM."""
     module = ir.Module(name="weft")
     for kernel in kernels:
         emit(kernel, module, VECTOR_LANES).linkage = "internal"
     driver = driver_text(interface, whole, weights)
-    elf = "linux" in machine.triple
-    library = library_text(interface, weights.length, total, embedded, elf)
+    content = b"".join(weights.pieces()) if embed else None
+    library = library_text(interface, weights.length, weights.checksum, content)
     known = module.globals.keys()
     declared = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in known]
     return "\n".join((str(module), *declared, library, driver))
@@ -138,22 +130,26 @@ def _local_bytes(kernels: Sequence[Kernel]) -> int:
 
 
 def _fixed_shapes(inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, list[int | None]] | None:
-    """Shapes of inputs in which the named dims have their sizes."""
-    if not sizes:
-        return None
+    """Shapes of inputs in which dims have the sizes given for their names, or for where they stand (input.axis)."""
     found: dict[str, list[int | None]] = {}
-    known: set[str] = set()
+    unused = dict(sizes)
+    known: dict[str, None] = {}
     for value in inputs:
         shape = value.type.shape if isinstance(value.type, TensorType) else None
-        names = [None if isinstance(dim, int) else str(dim) for dim in shape or ()]
-        known.update(name for name in names if name is not None)
-        if shape is not None and any(name in sizes for name in names):
-            found[value.name] = [dim if isinstance(dim, int) else sizes.get(str(dim)) for dim in shape]
-    for name in sizes:
-        if name not in known:
-            hint = f"the dynamic dims are {', '.join(sorted(known))}" if known else "all dims of this model are fixed"
-            raise InputError(f"--shape {name}: the inputs have no dynamic dim of that name", hint=hint)
-    return found
+        fixed: list[int | None] = []
+        for axis, dim in enumerate(shape or ()):
+            names = (f"{value.name}.{axis}", str(dim)) if not isinstance(dim, int) else ()
+            known.update(dict.fromkeys(names[1:]))
+            name = next((name for name in names if name in sizes), None)
+            if name is not None:
+                unused.pop(name, None)
+            fixed.append(dim if isinstance(dim, int) else None if name is None else sizes[name])
+        if fixed:
+            found[value.name] = fixed
+    for name in unused:
+        hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+        raise InputError(f"--shape {name}: the inputs have no dynamic dim of that name", hint=hint)
+    return found if sizes else None
 
 
 def _write_files(
@@ -191,6 +187,8 @@ def _write_files(
     files.header.write_text(header_text(interface, f"{name}: a model as a C library", facts, embed))
     files.example.write_text(example_text(interface, embed))
     files.object.write_bytes(code)
+    if files.weights is not None:
+        weights.write(files.weights)
     if files.library is not None:
         symbols = [f"{name}_{verb}" for verb in FUNCTIONS]
         files.library.write_bytes(archive(f"{name}.o", code, symbols))

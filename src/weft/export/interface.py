@@ -168,6 +168,12 @@ def _ports(named: Sequence[tuple[str, Value]]) -> tuple[Port, ...]:
     )
 
 
+def check_tensors(named: Iterable[tuple[str, Value]]) -> None:
+    """UnsupportedModelError where an input or output is nothing that C has a form for."""
+    for label, value in named:
+        _tensor(label, value)
+
+
 def _tensor(label: str, value: Value) -> TensorType:
     kind = value.type
     if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype is DType.string:

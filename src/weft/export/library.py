@@ -6,7 +6,6 @@ A model is two pointers: its weights, and memory that is its own where it was op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from weft.export.interface import (
     NO_FILE,
@@ -29,10 +28,8 @@ DECLARATIONS = {
 }
 
 
-def library_text(interface: Interface, length: int, checksum: int, embedded: Path | None, wide: bool) -> str:
-    """All of them; `embedded` is the file whose bytes become a part of the object, `wide` whether ELF's directives
-    for data are understood.
-    """
+def library_text(interface: Interface, length: int, checksum: int, embedded: bytes | None) -> str:
+    """All of them; `embedded` are weights that become a part of the object."""
     name = interface.name
     signed = checksum - 2**64 if checksum >= 2**63 else checksum
     parts = [
@@ -45,16 +42,13 @@ def library_text(interface: Interface, length: int, checksum: int, embedded: Pat
         parts.append(_OPEN.format(name=name, length=length, room=length + ALIGNMENT, mask=ALIGNMENT - 1, **_ERRORS))
     else:
         parts.append(_OPEN_EMBEDDED.format(name=name, length=length, **_ERRORS))
-        parts.insert(0, _embedded(name, embedded, wide))
+        parts.insert(0, _embedded(name, embedded))
     return "\n".join(parts)
 
 
-def _embedded(name: str, path: Path, elf: bool) -> str:
-    section = ".section .rodata.weights,\\22a\\22" if elf else ".const" if False else ".section .rdata"
-    quoted = str(path).replace("\\", "\\5C").replace('"', "\\22")
-    lines = [section, ".balign 64", f"{name}.weights:", f".incbin \\22{quoted}\\22", ".byte 0", ".text"]
-    asm = "\n".join(f'module asm "{line}"' for line in lines)
-    return f'{asm}\n@"{name}.weights" = external hidden constant [0 x i8], align 64\n'
+def _embedded(name: str, content: bytes) -> str:
+    text = content.hex("\\")
+    return f'@"{name}.weights" = internal constant [{len(content) + 1} x i8] c"\\{text}\\00", align {ALIGNMENT}\n'
 
 
 def _errors(name: str, errors: Mapping[int, str]) -> str:

@@ -40,12 +40,14 @@ class Weights:
             end = offset + array.nbytes
         yield bytes(self.length - end)
 
-    def write(self, path: Path) -> int:
-        """Write them to a file; their checksum."""
+    def write(self, path: Path) -> None:
         with path.open("wb") as file:
             for piece in self.pieces():
                 file.write(piece)
-        return checksum(np.memmap(path, np.uint8, "r")) if self.length else 0
+
+    @property
+    def checksum(self) -> int:
+        return sum(_sum(array, offset // 8) for offset, array in self.arrays) % 2**64
 
 
 def gather(units: Sequence[Unit]) -> Weights:
@@ -84,17 +86,30 @@ def _read(unit: Unit) -> dict[Value, Array]:
     return found
 
 
-def checksum(content: Array) -> int:
-    """Of bytes whose number is a multiple of 8: words, mixed, each by the odd number of its place."""
-    words = content.view("<u8")
+def _sum(array: Array, start: int) -> int:
+    """What an array adds to the checksum: its words, mixed, each by the odd number of its place (the first: `start`).
+
+    Bytes that fill up the last word are 0, and so add nothing.
+    """
+    content = array.reshape(-1).view(np.uint8)
+    whole = len(content) // 8 * 8
     total = np.uint64(0)
     with np.errstate(over="ignore"):
-        for start in range(0, len(words), _WORDS):
-            part = words[start : start + _WORDS] * np.uint64(_SPREAD)
-            part ^= part >> np.uint64(32)
-            places = np.arange(start, start + len(part), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-            total = total + (part * places).sum(dtype=np.uint64)
+        for first in range(0, whole, 8 * _WORDS):
+            total += _sum_words(content[first : min(first + 8 * _WORDS, whole)].view("<u8"), start + first // 8)
+        if whole < len(content):
+            rest = np.zeros(8, np.uint8)
+            rest[: len(content) - whole] = content[whole:]
+            total += _sum_words(rest.view("<u8"), start + whole // 8)
     return int(total)
+
+
+def _sum_words(words: Array, start: int) -> np.uint64:
+    mixed = words * np.uint64(_SPREAD)
+    mixed ^= mixed >> np.uint64(32)
+    places = np.arange(start, start + len(words), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    total: np.uint64 = (mixed * places).sum(dtype=np.uint64)
+    return total
 
 
 CHECKSUM_CODE = f"""

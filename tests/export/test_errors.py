@@ -1,0 +1,181 @@
+"""What a C program does wrong is an error with a text, and never a crash; what cannot be exported is refused."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from export import networks
+from export.calling import COMPILER, Called
+from onnx import TensorProto
+
+from weft.errors import DeviceError, InputError, UnsupportedModelError
+from weft.export.export import export_c
+from weft.export.interface import (
+    BAD_INDEX,
+    COMMON_ERRORS,
+    FIRST_SIZE_ERROR,
+    NO_FILE,
+    NOT_OPEN,
+    NULL_ARGUMENT,
+    SMALL_WORKSPACE,
+    TOO_LARGE,
+    WRONG_CONTENT,
+    WRONG_LENGTH,
+    c_name,
+)
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc)")
+
+
+@pytest.fixture(scope="module")
+def convolutional(tmp_path_factory: pytest.TempPathFactory) -> Called:
+    return Called(export_c(networks.convolutional(), tmp_path_factory.mktemp("conv"), name="network"))
+
+
+@needs_compiler
+def test_a_workspace_that_is_one_byte_short(convolutional: Called) -> None:
+    inputs = {"x": np.zeros((2, 3, 24, 20), np.float32)}
+    convolutional.run(inputs)
+    for short in (1, 64, 4096):
+        with pytest.raises(RuntimeError, match="workspace has fewer bytes"):
+            convolutional.run(inputs, short=short)
+
+
+@needs_compiler
+def test_sizes_out_of_range(convolutional: Called) -> None:
+    check, needed = convolutional.function("check"), convolutional.function("workspace_bytes")
+    for size in (0, -1, -(2**63), 2**63 - 1, 10**9):
+        sizes = (ctypes.c_int64 * 1)(size)
+        assert check(sizes) == FIRST_SIZE_ERROR, size
+        assert needed(sizes) == 0
+    assert "batch" in convolutional.text(FIRST_SIZE_ERROR)
+    assert check(None) == NULL_ARGUMENT
+    assert convolutional.text(-5) == convolutional.text(99) == "no error that this code gives"
+
+
+@needs_compiler
+def test_sizes_whose_products_do_not_fit_64_bits(tmp_path: Path) -> None:
+    called = Called(export_c(networks.transformer(), tmp_path, name="network"))
+    largest = 10**9 - 1
+    for sizes in ((largest, largest), (1, largest), (largest, 1)):
+        packed = (ctypes.c_int64 * 2)(*sizes)
+        needed = called.function("workspace_bytes")(packed)
+        error = called.function("check")(packed)
+        assert (error == 0) == (needed > 0)
+        assert error or needed > 32 * 4 * sizes[0] * sizes[1]
+    assert called.function("check")((ctypes.c_int64 * 2)(largest, largest)) == TOO_LARGE
+
+
+@needs_compiler
+def test_guards_are_errors_of_their_own(tmp_path: Path) -> None:
+    called = Called(export_c(networks.guarded(), tmp_path, name="network"))
+    good = {"a": np.ones((4, 4), np.float32), "b": np.ones((4, 4), np.float32)}
+    (made,) = called.run(good)
+    assert made.shape == (2, 8)
+    for n, m in ((4, 3), (3, 3), (2, 5)):
+        with pytest.raises(RuntimeError, match="this code is for sizes with"):
+            called.run({"a": np.ones((n, 4), np.float32), "b": np.ones((m, 4), np.float32)})
+
+
+@needs_compiler
+def test_an_index_out_of_range(tmp_path: Path) -> None:
+    called = Called(export_c(networks.gathering(), tmp_path, name="network"))
+    inputs = {"x": np.zeros((2, 6), np.float32), "i": np.array([[0, 5], [-1, 2]]), "u": np.ones((2, 2), np.float32)}
+    (made,) = called.run(inputs)
+    assert made.sum() == 4
+    for wrong in (6, -7, 2**40):
+        inputs["i"][0, 0] = wrong
+        with pytest.raises(RuntimeError, match=COMMON_ERRORS[BAD_INDEX][1]):
+            called.run(inputs)
+
+
+@needs_compiler
+def test_weights_are_checked(convolutional: Called, tmp_path: Path) -> None:
+    path, model = tmp_path / "w", (ctypes.c_void_p * 2)()
+    opening, binding = convolutional.function("open"), convolutional.function("bind")
+    assert convolutional.files.weights is not None
+    content = convolutional.files.weights.read_bytes()
+    assert opening(model, str(path).encode()) == NO_FILE
+    for text, error in ((content[:-1], WRONG_LENGTH), (content + b"\0", WRONG_LENGTH), (b"", WRONG_LENGTH)):
+        path.write_bytes(text)
+        assert opening(model, str(path).encode()) == error
+        assert model[0] is None
+    random = np.random.default_rng(7)
+    for place in (0, 7, len(content) - 100, *map(int, random.integers(0, len(content), 8))):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(random.integers(0, 8))
+        path.write_bytes(damaged)
+        assert opening(model, str(path).encode()) == WRONG_CONTENT, place
+    assert opening(model, None) == opening(None, b"x") == NULL_ARGUMENT
+    room = np.zeros(len(content) + 128, np.uint8)
+    start = -room.ctypes.data % 64
+    room[start : start + len(content)] = np.frombuffer(content, np.uint8)
+    length = ctypes.c_size_t(len(content))
+    assert binding(model, ctypes.c_void_p(room.ctypes.data + start), length) == 0
+    assert binding(model, ctypes.c_void_p(room.ctypes.data + start + 8), length) == NULL_ARGUMENT
+    assert binding(model, None, length) == NULL_ARGUMENT
+    convolutional.function("close")(model)
+    convolutional.function("close")(None)
+
+
+@needs_compiler
+def test_null_pointers(convolutional: Called) -> None:
+    run = convolutional.function("run")
+    sizes = (ctypes.c_int64 * 1)(1)
+    needed = convolutional.function("workspace_bytes")(sizes)
+    workspace, x, y = np.zeros(needed, np.uint8), np.zeros((1, 3, 24, 20), np.float32), np.zeros((1, 7), np.float32)
+    given, taken = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
+    whole: list[Any] = [
+        convolutional.model,
+        sizes,
+        given,
+        taken,
+        ctypes.c_void_p(workspace.ctypes.data),
+        ctypes.c_size_t(needed),
+    ]
+    assert run(*whole) == 0
+    for number in range(5):
+        assert run(*whole[:number], None, *whole[number + 1 :]) == NULL_ARGUMENT, number
+    assert run(*whole[:2], (ctypes.c_void_p * 1)(), *whole[3:]) == NULL_ARGUMENT
+    assert run(*whole[:3], (ctypes.c_void_p * 1)(), *whole[4:]) == NULL_ARGUMENT
+    assert run((ctypes.c_void_p * 2)(), *whole[1:]) == NOT_OPEN
+    assert run(*whole[:5], ctypes.c_size_t(0)) == SMALL_WORKSPACE
+
+
+def test_what_needs_python_is_refused_by_its_node(tmp_path: Path) -> None:
+    counted = networks.model(
+        [networks.node("NonZero", "x", "y")],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.INT64, [1, "k"])],
+    )
+    with pytest.raises(UnsupportedModelError, match="nonzero") as error:
+        export_c(counted, tmp_path)
+    assert error.value.node
+    strings = networks.model(
+        [networks.node("Identity", "x", "y")], [("x", TensorProto.STRING, [2])], [("y", TensorProto.STRING, [2])]
+    )
+    with pytest.raises(UnsupportedModelError, match="string") as error:
+        export_c(strings, tmp_path)
+    assert error.value.value == "x"
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    source = networks.convolutional()
+    with pytest.raises(InputError, match="no dynamic dim"):
+        export_c(source, tmp_path, shapes={"length": 4})
+    with pytest.raises(InputError, match="no name for functions"):
+        export_c(source, tmp_path, name="a-b")
+    with pytest.raises(DeviceError, match="no processor"):
+        export_c(source, tmp_path, target="z80")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("a.b/c", "a_b_c"), ("int", "int_"), ("9x", "_9x"), ("Ünïcode", "n_code"), ("::", "value")]
+)
+def test_names_of_c(text: str, name: str) -> None:
+    assert c_name(text) == name
