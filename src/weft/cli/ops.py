@@ -1,4 +1,4 @@
-"""`weft ops`: the operators weft knows, generated from their definitions, beside those of the installed onnx."""
+"""`weft ops`: the operators weft knows, beside those of the installed onnx, and those that models need beyond these."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from weft.cli import output
 from weft.compat.op_coverage import Coverage, cover
 from weft.errors import InputError
 from weft.opset.registry import definitions
+from weft.report.missing import ModelOps, model_ops
 
 STYLES = {"defined": "green", "extension": "green", "inlined": "cyan", "partial": "yellow", "missing": "red"}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("ops", help="the operators weft knows")
+    parser = subparsers.add_parser("ops", help="the operators weft knows, and those that a model lacks")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="with --missing: models to look through")
     parser.add_argument("--domain", metavar="D", help="only this domain, for instance ai.onnx or ai.onnx.ml")
-    parser.add_argument("--missing", action="store_true", help="only operators of onnx that weft lacks, or has in part")
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="only operators of onnx that weft lacks, or has in part; with models: what they need and weft lacks,"
+        " and who defines it elsewhere",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.models:
+        if not args.missing or args.domain is not None:
+            raise InputError("models are looked through for what is missing", hint="weft ops --missing MODEL...")
+        return _look_through(args)
     every = cover(definitions())
     domains = sorted({_domain(row) for row in every})
     if args.domain is not None and args.domain not in domains:
@@ -76,3 +87,69 @@ def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
         if found:
             parts = [f"{number} {status}" for status, number in sorted(found.items())]
             console.print(f"{domain}: {found.total()} operators, {', '.join(parts)}")
+
+
+def _look_through(args: argparse.Namespace) -> int:
+    looked = [model_ops(model) for model in args.models]
+    if args.json:
+        output.print_json({"models": [_model_record(each) for each in looked]})
+    else:
+        console = output.console()
+        for each in looked:
+            _print_model(console, each)
+    return 1 if any(each.missing or each.error for each in looked) else 0
+
+
+def _model_record(looked: ModelOps) -> dict[str, object]:
+    rows = [
+        {
+            "domain": each.domain or "ai.onnx",
+            "op": each.op,
+            "version": each.version,
+            "kind": each.kind,
+            "problem": each.problem,
+            "nodes": each.count,
+            "first_node": each.node,
+            "defined_by": each.definer,
+            "advice": each.advice,
+        }
+        for each in looked.missing
+    ]
+    return {"model": looked.model, "nodes": looked.nodes, "error": looked.error, "missing": rows}
+
+
+def _print_model(console: Any, looked: ModelOps) -> None:
+    if looked.error:
+        console.print(Text(output.printable(looked.error), "red"))
+        return
+    if not looked.missing:
+        console.print(
+            Text(output.printable(f"{looked.model}: weft has all operators of its {looked.nodes} nodes"), "green")
+        )
+        return
+    rows = [
+        (
+            each.domain or "ai.onnx",
+            Text(output.printable(each.op), "red"),
+            each.version,
+            each.count,
+            each.node,
+            each.definer if each.kind == "operator" else each.problem,
+        )
+        for each in looked.missing
+    ]
+    count = sum(each.count for each in looked.missing)
+    title = f"{looked.model}: {count} of {looked.nodes} nodes"
+    columns = ("domain", "operator", "opset", "nodes", "first node", "defined by")
+    console.print(output.table(output.printable(title), columns, rows, ("opset", "nodes")))
+    for advice, names in _by_advice(looked).items():
+        console.print(Text(output.printable(f"  {', '.join(names)}: {advice}"), "dim"))
+
+
+def _by_advice(looked: ModelOps) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in looked.missing:
+        names = found.setdefault(each.advice, [])
+        if each.qualified_name not in names:
+            names.append(each.qualified_name)
+    return found

@@ -20,7 +20,7 @@ from weft.ir.graph import Graph, GraphValue, Node, free_names
 from weft.ir.program import Guard, Host, Step, TensorProgram, Value
 from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
-from weft.opset.microsoft.domain import BLOCKED_DOMAIN
+from weft.opset.missing import missing_error, with_all_missing
 from weft.opset.tensor import Tensor, current_trace
 from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
@@ -102,8 +102,11 @@ def lower(
         except WeftError as error:
             raise error.at(value=value.name) from error.__cause__
         trace.symbol_names.update(_symbol_names(scope[value.name]))
-    with trace.active():
-        outputs = trace_graph(graph, scope, progress)
+    try:
+        with trace.active():
+            outputs = trace_graph(graph, scope, progress)
+    except UnsupportedModelError as error:
+        raise with_all_missing(error, graph) from error.__cause__
     program = trace.program(outputs)
     trace.end()
     return program
@@ -161,7 +164,7 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     """Run a node's definition in the current trace; what it gives goes into the scope."""
     definition = registry.find(node.domain, node.op, node.version)
     if definition is None:
-        raise _unknown(node)
+        raise missing_error(node)
     attributes = {
         name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in node.attributes.items()
     }
@@ -184,20 +187,6 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     for name, output in zip(node.outputs, outputs):
         if name:
             scope[name] = output
-
-
-def _unknown(node: Node) -> UnsupportedModelError:
-    qualified = f"{node.domain}.{node.op}" if node.domain else node.op
-    versions = [d.since for d in registry.definitions() if d.name == node.op and d.domain == node.domain]
-    if versions:
-        problem = f"operator {qualified} does not exist in opset {node.version}, only from {min(versions)} on"
-        return UnsupportedModelError(problem, node=node.name, hint="convert the model to a newer opset")
-    if node.domain == BLOCKED_DOMAIN:
-        hint = "onnxruntime laid this model out for one CPU; let it save the model at ORT_ENABLE_EXTENDED or below"
-        return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)
-    similar = [d.qualified_name for d in registry.definitions() if d.name.lower() == node.op.lower()]
-    hint = f"did you mean {similar[0]}?" if similar else "`weft ops` lists the operators that weft has"
-    return UnsupportedModelError(f"unknown operator {qualified}", node=node.name, hint=hint)
 
 
 def _find(scope: Scope, name: str, user: str) -> Tensor:

@@ -1,0 +1,36 @@
+"""Which operators of a model weft lacks: its file is read as for a run, functions inlined, and no node is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.compiler import is_defined
+from weft.errors import WeftError
+from weft.frontend import read_model
+from weft.frontend.source import source_name
+from weft.ir.graph import Graph, subgraphs
+from weft.opset.missing import MissingOp, missing_ops
+from weft.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOps:
+    """A model, how many nodes it has, and what of them weft lacks; or why it cannot be read."""
+
+    model: str
+    nodes: int
+    missing: tuple[MissingOp, ...]
+    error: str | None
+
+
+def model_ops(source: Any) -> ModelOps:
+    """Look through a model."""
+    try:
+        graph = read_model(source, is_defined=is_defined).graph
+    except WeftError as error:
+        return ModelOps(source_name(source), 0, (), str(error))
+    return ModelOps(source_name(source), _count(graph), tuple(missing_ops(graph)), None)
+
+
+def _count(graph: Graph) -> int:
+    return len(graph.nodes) + sum(_count(inner) for node in graph.nodes for inner in subgraphs(node))
