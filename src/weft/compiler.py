@@ -464,10 +464,10 @@ class Pipeline:
                 self.dump.file(f"{folder}/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
     def _dump_plan(self, session: Session) -> None:
-        from weft.plan.texts import plan_text
-
         if self.dump.folder is None or not isinstance(self.driver, KeepingDriver):
             return
+        from weft.plan.texts import plan_text
+
         try:
             text = plan_text(*session.plan())
         except WeftError as error:

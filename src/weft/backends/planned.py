@@ -15,9 +15,8 @@ from weft.ir.dims import Expr
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget, check_fits
-from weft.plan.plan import Plan
+from weft.plan.plan import ALIGNMENT, Plan
 from weft.plan.section_dims import SectionDims
-from weft.plan.sections import ALIGNMENT, make_plan
 from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
@@ -89,6 +88,8 @@ class PlannedSection(ABC, Generic[Prepared]):
 
     def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
         """A plan in which tasks run one by one, or in these steps."""
+        from weft.plan.sections import make_plan
+
         return make_plan(self.section, self.constants, sizes, steps, self.alignment, known=self.numbers(sizes))
 
     def numbers(self, sizes: Mapping[str, int]) -> Mapping[Expr, int] | None:

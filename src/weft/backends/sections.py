@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy import ndarray
 
 from weft.backends.device import Shortcut
 from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
-from weft.backends.late import CompileLate, LateSteps
 from weft.backends.reference.sizes import check_guards, in_order
-from weft.backends.written_runs import RunWriter, WrittenRun
 from weft.errors import InternalError
 from weft.interrupts import check
 from weft.ir import dims
@@ -21,6 +19,10 @@ from weft.ir.tensors import DeviceTensor, owned
 from weft.ir.work import HostSection, NativeSection, Section
 from weft.plan.plan import Plan
 from weft.plan.program import ProgramPlan, plan_program
+
+if TYPE_CHECKING:
+    from weft.backends.late import CompileLate, LateSteps
+    from weft.backends.written_runs import WrittenRun
 
 FIRST_WRITTEN = 8  # runs, after which one is written out as a function
 MOST_WRITTEN = 1000  # steps and sections of such a function
@@ -171,6 +173,8 @@ class Sections:
                 made = [slots.setdefault(value, len(slots)) for value in makes]
                 guards = [guard for _ in row for guard in after.pop(0)]
                 if late is not None and step is None and isinstance(row[0].primitive, Late):
+                    from weft.backends.late import LateSteps
+
                     run = _late(LateSteps(row, takes, makes, program.constants, late))
                 else:
                     run = ready_step(row[0], step, self.inside.run, self.inside.enter)
@@ -273,6 +277,8 @@ class Sections:
 
     def _write(self, ordered: Sequence[int], sizes: dict[str, int] | None = None) -> WrittenRun:
         """All of it as one function; native sections are bound to `sizes` where those are all that they depend on."""
+        from weft.backends.written_runs import RunWriter
+
         writer = RunWriter(self._inputs, self._filled, ordered if self.has_host_steps else (), adds=self._adds)
         arrays = set(self._inputs)  # places of what is an array for sure
         for runner, taken, made, released in self._parts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from difflib import get_close_matches
 from typing import Any, Union
 
 import numpy as np
@@ -213,6 +212,8 @@ def _no_such_value(graph: Graph, name: object, known: Mapping[str, GraphValue]) 
             problem = f"{shown(name)} is a value inside of a body of {node.op}, and exists only while that runs"
             outer = ", ".join(filter(None, node.outputs))
             return InputError(problem, node=node.name, hint=f"ask for what the node gives: {outer}")
+    from difflib import get_close_matches
+
     close = get_close_matches(name, known, 3) if isinstance(name, str) else []
     outputs = ", ".join(value.name for value in graph.outputs)
     hint = f"did you mean {' or '.join(close)}?" if close else f"its outputs are {outputs}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from weft.ir.kernel_verify import verify_kernel
 from weft.ir.work import HostSection, Section, all_works
 
 VARIABLE = "WEFT_VERIFY"
@@ -24,6 +23,8 @@ def is_verifying() -> bool:
 def verified(sections: tuple[Section, ...]) -> tuple[Section, ...]:
     """The sections; where verification is switched on, with every kernel checked, inside of scans and bodies too."""
     if is_verifying():
+        from weft.ir.kernel_verify import verify_kernel
+
         for section in sections:
             if isinstance(section, HostSection):
                 for body in section.bodies:

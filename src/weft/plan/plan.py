@@ -10,6 +10,7 @@ from weft.ir.work import Allocation, PlannedLaunch, Repeated
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
+ALIGNMENT = 64  # bytes that pieces of memory start at a multiple of
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
 """Regions of memory that places of launches name: addresses, the arena, the words for errors; inputs and outputs."""
 

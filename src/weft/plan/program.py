@@ -20,7 +20,6 @@ from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, Section, all_works
 from weft.plan.plan import Plan
-from weft.plan.sections import make_plan
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -76,9 +75,13 @@ class ProgramPlan:
 
 
 def plan_program(
-    program: CompiledProgram, sizes: Mapping[str, int], workspace: int = 0, make: Planner = make_plan
+    program: CompiledProgram, sizes: Mapping[str, int], workspace: int = 0, make: Planner | None = None
 ) -> ProgramPlan:
     """Plans for all sections whose sizes are known; ArithmeticError where sizes make no sense."""
+    if make is None:
+        from weft.plan.sections import make_plan
+
+        make = make_plan
     number = Numbers(sizes)
     parts: list[SectionPlan] = []
     unplanned: list[str] = []

@@ -33,16 +33,14 @@ from weft.ir.work import (
 )
 from weft.plan.arena import Lifetime, Placement, place
 from weft.plan.order import choose_order
-from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.plan.plan import ABSOLUTE, ALIGNMENT, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.scans import UNROLLED, ScanPlaces, repeat
 from weft.plan.storage import Sizes, StoragePlan, arrange
-from weft.plan.verify import verify_plan
 from weft.plan.waits import with_waits
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Owners = Collection["Value | tuple[int, int]"]  # of pieces of memory: values, or a task's number and a workspace's
-ALIGNMENT = 64
 MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
 _NOWHERE = Place(ABSOLUTE)
 
@@ -91,6 +89,8 @@ def make_plan(
         tuple(map(tuple, steps)),
     )
     if is_verifying():
+        from weft.plan.verify import verify_plan
+
         verify_plan(section, plan, constants, sizes)
     return plan
 

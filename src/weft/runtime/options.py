@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from weft.errors import (
     InputError,
     shown,
 )
+from weft.records import dataclass
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.memory import parse_bytes
 from weft.runtime.policy import DeviceOption, in_force

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.backends.cpu.processor import processor_names
-from weft.cost.profiles import CORE
 from weft.errors import DeviceError
-from weft.ir.target import VectorTarget
 from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.ir.target import VectorTarget
 
 CACHE_LINE = 64
 WIDEST = 64  # bytes of a vector
@@ -78,6 +80,9 @@ def vector_bytes(features: frozenset[str]) -> int:
 
 
 def _target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
+    from weft.cost.profiles import CORE
+    from weft.ir.target import VectorTarget
+
     wide = vector_bytes(features) == WIDEST
     arm = is_arm(triple)
     return VectorTarget(

@@ -15,6 +15,7 @@ from dataclasses import astuple, fields
 from functools import cache, partial
 from pathlib import Path
 from threading import Barrier
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,8 +26,10 @@ from weft.backends.cpu.processor import are_names_known
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.roofline import Peak
-from weft.ir.target import VectorTarget
 from weft.threads import Team, once, usable_cores
+
+if TYPE_CHECKING:
+    from weft.ir.target import VectorTarget
 
 ROUNDS = 60  # short ones, of which the best counts: nothing makes a machine faster than it is
 ROUND_SECONDS = 0.002

@@ -26,13 +26,12 @@ from weft.ir.program import Value
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
 from weft.plan.plan import FIRST_FREE, Plan
-from weft.plan.schedule import side_by_side
-from weft.plan.sections import Owners, make_plan
 from weft.records import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.cpu.renewals import SectionRenewals
     from weft.backends.cpu.templates import SectionTemplates
+    from weft.plan.sections import Owners
 
 Array = np.ndarray[Any, Any]
 
@@ -222,6 +221,8 @@ class CpuSection(PlannedSection[PreparedSection]):
 
     def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[PreparedSection, Plan]:
         """The section for given sizes, with room for some of its values and workspaces to grow."""
+        from weft.plan.sections import make_plan
+
         plan = make_plan(self.section, self.constants, sizes, None, self.alignment, roomy)
         return self._prepare_plan(plan), plan
 
@@ -234,6 +235,8 @@ class CpuSection(PlannedSection[PreparedSection]):
         if self.threads == 1:
             return plan
         order = [task for step in plan.steps for task in step]
+        from weft.plan.schedule import side_by_side
+
         steps = side_by_side(self.section, order, Numbers(sizes), assumed_peak(), self.threads)
         if len(steps) == len(order):
             return plan
