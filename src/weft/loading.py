@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
@@ -52,7 +52,8 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
         return _load(source, options(*unnamed, **given))
 
     first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
-    keywords = inspect.signature(options).parameters.values()
+    named = inspect.Parameter.KEYWORD_ONLY
+    keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
     what = "source: a path, bytes, a file object or an onnx.ModelProto; or a program that `weft.compile` saved."
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
