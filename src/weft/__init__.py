@@ -6,6 +6,7 @@ outputs = model.run({"x": array})
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ from weft.errors import (
     InternalError,
     InvalidModelError,
     KernelError,
+    MissingAttributeError,
     ModelError,
     OutOfMemoryError,
     RunCancelledError,
     RunTimeoutError,
+    UnknownOptionError,
     UnsupportedModelError,
     UntrustedModelError,
     WeftError,
@@ -78,6 +81,7 @@ __all__ = [
     "KernelError",
     "Memory",
     "Metadata",
+    "MissingAttributeError",
     "Model",
     "ModelError",
     "OptimizationReport",
@@ -88,6 +92,7 @@ __all__ = [
     "RunTimeoutError",
     "Tensor",
     "TensorSpec",
+    "UnknownOptionError",
     "UnsupportedModelError",
     "UntrustedModelError",
     "WeftError",
@@ -131,4 +136,8 @@ def __getattr__(name: str) -> Any:
         return import_module("weft.ops")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    from weft.runtime.habits import missing_name
+
+    raise missing_name(sys.modules[__name__], name)

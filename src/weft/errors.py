@@ -83,6 +83,14 @@ class InputError(WeftError, ValueError):
     """What was passed to `run` does not fit the model's inputs or outputs."""
 
 
+class UnknownOptionError(WeftError, TypeError):
+    """An argument that a function does not take, by a name that it may have elsewhere."""
+
+
+class MissingAttributeError(WeftError, AttributeError):
+    """An attribute that a model lacks; the hint says how the same is done."""
+
+
 class ExecutionError(WeftError):
     """The model failed on this data, for instance an index out of range."""
 

@@ -19,6 +19,7 @@ from weft.errors import (
     DeviceFallbackError,
     InputError,
     OutOfMemoryError,
+    UnknownOptionError,
     WeftError,
     shown,
 )
@@ -49,11 +50,18 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
     """`load`, whose keywords are the options: they are stated there and nowhere else."""
 
     def load(source: Any, *unnamed: Given.args, **given: Given.kwargs) -> Model:
+        if not given.keys() <= known:
+            from weft.runtime.habits import LOADING, unknown_option
+
+            raise unknown_option("weft.load", given, known, LOADING)
+        if unnamed:
+            raise UnknownOptionError("weft.load takes one model, and options by name", hint='for instance device="cpu"')
         return _load(source, options(*unnamed, **given))
 
     first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
     named = inspect.Parameter.KEYWORD_ONLY
     keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
+    known = {keyword.name: None for keyword in keywords}.keys()
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
     what = "source: a path, bytes, a file object or an onnx.ModelProto; or a program that `weft.compile` saved."
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"

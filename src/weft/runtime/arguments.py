@@ -14,12 +14,6 @@ from weft.errors import InputError, shown
 Shapes = dict[str, Union[int, tuple[int, ...]]]
 
 
-def not_by_name(given: Any, file: str) -> InputError:
-    """The error for inputs that are not a mapping."""
-    hint = 'pass them by name, as in run({"x": array}), or call the model with them in order'
-    return InputError(f"inputs must be a dict of arrays by name, not {_kind(given)}", file=file, hint=hint)
-
-
 def whole_number(given: Any, name: str, file: str | None = None) -> int:
     """A positive whole number of any integer type; InputError for anything else."""
     number = _integer(given)
@@ -62,12 +56,17 @@ def whole_shapes(shapes: Any, file: str) -> Shapes:
 
 def listed(given: Any, option: str, file: str | None = None) -> tuple[Any, ...]:
     """The parts of a list of names, whatever they are; InputError where it is no list."""
-    if not isinstance(given, (str, bytes)):
+    hint = None
+    if isinstance(given, str):
+        hint = f"write {option}=[{given!r}]"
+    elif isinstance(given, Mapping):
+        hint = "arrays to write outputs to are passed as into="
+    elif not isinstance(given, bytes) and (not isinstance(given, np.ndarray) or given.dtype.kind in "OUT"):
         try:
             return tuple(name.item() if isinstance(name, np.generic) else name for name in given)
         except Exception:  # whatever comes of going through something that is no list
             pass
-    raise InputError(f"{option} must be a list of names, not {_kind(given)}", file=file)
+    raise InputError(f"{option} must be a list of names, not {_kind(given)}", file=file, hint=hint)
 
 
 def _integers(given: Any) -> tuple[int, ...] | None:

@@ -28,6 +28,7 @@ _BUILT_IN = {  # the module with the DEVICE of each backend, best first
     "cpu": "weft.backends.cpu.device",
     "reference": "weft.backends.reference.device",
 }
+KINDS = tuple(_BUILT_IN)  # names that need no number
 HOST = "cpu"  # the processor that this process runs on
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import (
     DeviceFallbackError,
     InputError,
+    MissingAttributeError,
     OutOfMemoryError,
     RunCancelledError,
     RunTimeoutError,
@@ -18,7 +19,7 @@ from weft.errors import (
 )
 from weft.interrupts import Cancellation, awaited, completed, is_large, watched
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.arguments import not_by_name, seconds_to_run
+from weft.runtime.arguments import seconds_to_run
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.policy import DeviceOption, Route, route
 from weft.runtime.session import Session, on_host
@@ -48,7 +49,7 @@ class Model:
         Where the signature is known the model is compiled with its first use, else now.
         """
         self.file = deployment.opener.file
-        self.device = way.devices[0]
+        self._device = way.devices[0]
         self.deployment = deployment
         self._sessions = deployment.sessions
         self._route = way
@@ -68,6 +69,7 @@ class Model:
         self.metadata = signature.metadata
         self._signature = signature
         self._names = tuple(spec.name for spec in signature.outputs)
+        self._takes = tuple(spec.name for spec in signature.inputs)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -80,6 +82,7 @@ class Model:
         timeout: float | None = None,
         cancel: Cancellation | None = None,
         into: Mapping[str, Any] | None = None,
+        **unknown: Any,
     ) -> dict[str, Any]:
         """Run on inputs by name; gives outputs by name, all or those asked for.
 
@@ -106,14 +109,18 @@ class Model:
             the host's memory. Results are computed there where that is possible, else copied there, and the values that
             `run` gives for these names are what was passed. After an error they may hold anything.
         """
+        if unknown:
+            raise self._unknown_option(unknown)
         if into is not None:
             return self._run_into(inputs, outputs, keep, stream, timeout, cancel, into)
         if timeout is not None or cancel is not None:
             return self._run_watched((inputs, outputs, keep, stream), timeout, cancel)
         given = {} if inputs is None else inputs
         if type(given) is not dict and not isinstance(given, Mapping):
-            raise not_by_name(given, self.file)
-        session = self._sessions.get(self.device) or self.session()
+            from weft.runtime.habits import not_by_name
+
+            raise not_by_name(given, outputs, self._takes, self.file)
+        session = self._sessions.get(self._device) or self.session()
         if stream is not None:
             return self._run_on_stream(session, given, outputs, keep, stream)
         arrays = session.bind.plain(given)
@@ -141,12 +148,15 @@ class Model:
         timeout: float | None = None,
         cancel: Cancellation | None = None,
         into: Mapping[str, Any] | None = None,
+        **unknown: Any,
     ) -> dict[str, Any]:
         """What `run` gives, for event loops, which go on meanwhile: `await model.run_async({"x": array})`.
 
         Where the task is cancelled (by `asyncio.wait_for`, `asyncio.timeout`, a TaskGroup), so is the run. Several may
         be awaited at once, of which eight run at a time. Inputs must stay as they are until then.
         """
+        if unknown:
+            raise self._unknown_option(unknown)
         places = None if into is None else await awaited(self._places, outputs, keep, into)
         seconds = self._checked_patience(timeout, cancel)
         try:
@@ -169,7 +179,7 @@ class Model:
     ) -> dict[str, Any]:
         """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
         places = self._places(outputs, keep, into)
-        session = self._sessions.get(self.device) or self.session()
+        session = self._sessions.get(self._device) or self.session()
         if isinstance(inputs, Mapping) and (outputs, keep, stream, timeout, cancel) == (None, False, None, None, None):
             arrays = session.bind.plain(inputs)
             shapes = None if arrays is None else tuple([array.shape for array in arrays])
@@ -222,11 +232,23 @@ class Model:
         session.driver.lead(stream)
         return results
 
+    def _unknown_option(self, given: Mapping[str, Any]) -> WeftError:
+        from weft.runtime.habits import RUNNING, unknown_option
+
+        known = ("inputs", "outputs", "keep", "stream", "timeout", "cancel", "into")
+        return unknown_option("run", given, known, RUNNING, self._takes).at(file=self.file)
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
         if len(arguments) > len(self.inputs):
-            raise InputError(f"{len(arguments)} inputs for a model that takes {len(self.inputs)}", file=self.file)
-        inputs = dict(zip((spec.name for spec in self.inputs), arguments))
+            takes = ", ".join(map(str, self.inputs)) or "none"
+            problem = f"{len(arguments)} inputs for a model that takes {len(self.inputs)}"
+            raise InputError(problem, file=self.file, hint=f"it takes {takes}")
+        if any(type(given) is dict and spec.element is not None for given, spec in zip(arguments, self.inputs)):
+            from weft.runtime.habits import dict_in_order
+
+            raise dict_in_order(self._takes, self.file)
+        inputs = dict(zip(self._takes, arguments))
         for name, content in keywords.items():
             if name in inputs:
                 raise InputError(f"input {name!r} is given twice", file=self.file)
@@ -270,6 +292,16 @@ class Model:
 
         way = picked(route(device), self.deployment)
         return Model(self.deployment, way, self._strict, self._signature)
+
+    @property
+    def device(self) -> str:
+        """The device that serves now."""
+        return self._device
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        problem = f"the device of a model cannot be set to {shown(device)}"
+        raise MissingAttributeError(problem, hint="`model.on(device)` is the same model on another one")
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -345,7 +377,7 @@ class Model:
 
     def _moves_to(self, device: str, reason: str) -> None:
         self._left |= {self.device}
-        self.device = device
+        self._device = device
         self.deployment.history.serves(device, reason)
 
     # -- weights -----------------------------------------------------------------------------------------------------
@@ -394,12 +426,19 @@ class Model:
     def _copied(self, deployment: Deployment) -> Model:
         other = Model(deployment, self._route, self._strict, self._signature)
         with self._lock:
-            other.device, other._following, other._left = self.device, self._following, self._left
+            other._device, other._following, other._left = self.device, self._following, self._left
         return other
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Source, options and weights that were set; what is compiled comes from the cache where it is loaded."""
         return self.deployment.opener.portable(self._route.settings.option)
+
+    def __getattr__(self, name: str) -> Any:
+        """What to write instead of an attribute that models have elsewhere."""
+        from weft.runtime.devices import KINDS
+        from weft.runtime.habits import missing_attribute
+
+        raise missing_attribute(self, name, self.__dict__.get("_takes", ()), KINDS)
 
     # -- what is told of it ------------------------------------------------------------------------------------------
 

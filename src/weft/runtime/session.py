@@ -26,7 +26,7 @@ from weft.errors import (
 from weft.ir.program import Guard
 from weft.ir.tensors import DeviceTensor, owned
 from weft.records import dataclass
-from weft.runtime.arguments import listed, not_by_name, whole_number, whole_shapes
+from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
 from weft.threads import lock
 
@@ -165,7 +165,13 @@ class Session:
     ) -> RunRequest:
         """What a caller wants, checked; `plain` are the inputs in order if they are plain arrays."""
         if not isinstance(inputs, Mapping):
-            raise not_by_name(inputs, self.file)
+            from weft.runtime.habits import not_by_name
+
+            raise not_by_name(inputs, outputs, self._order, self.file)
+        if isinstance(outputs, Mapping) and not inputs:
+            from weft.runtime.habits import names_first
+
+            raise names_first(None, self._order, self.file)
         wanted = self._names if outputs is None else self.wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self.wanted(keep, "keep")
         return RunRequest(self.bind(inputs, plain), plain, wanted, kept)
