@@ -44,7 +44,7 @@ class OnnxruntimeFinder:
         loader: Any = _WeftLoader(f"{_SOURCE}.{name}")
         spec = ModuleSpec(name, loader, is_package=name in _PACKAGES)
         if name in _PACKAGES:
-            spec.submodule_search_locations = _real_locations(name)
+            spec.submodule_search_locations = real_locations(name)
         return spec
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
@@ -77,7 +77,7 @@ class _WeftLoader:
                 setattr(module, name, content)
 
 
-def _real_locations(name: str) -> list[str]:
+def real_locations(name: str) -> list[str]:
     """The folders of a package of the real onnxruntime's; none where that is not installed."""
     found = PathFinder.find_spec(REPLACED)
     folders = list(found.submodule_search_locations or ()) if found is not None else []

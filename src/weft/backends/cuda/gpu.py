@@ -25,7 +25,7 @@ from weft.backends.cuda.library import (
     is_own_process,
     library,
 )
-from weft.backends.resident.device import Commands, Copy
+from weft.backends.resident.device import BufferSlice, Commands, Copy
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 from weft.threads import lock
 
@@ -373,6 +373,11 @@ class CudaGpu:
             if size:
                 ends = c_uint64(target.address + place), c_uint64(source.address + start)
                 driver("cuMemcpyDtoDAsync_v2", *ends, c_size_t(size), self._stream)
+
+    def copy(self, source: BufferSlice, target: BufferSlice) -> None:
+        """Copy bytes from one place to another, after what was submitted before."""
+        with self.at_work("copying a tensor") as driver:
+            self._copy(driver, [(source.buffer, source.offset, target.buffer, target.offset, source.size)])
 
     def wait(self) -> None:
         """Wait until all that was submitted is done."""

@@ -98,6 +98,16 @@ class CudaTensor(ResidentTensor):
             self.home.before_stream(stream)
         return _exported(self, stream)
 
+    def write_into(self, target: Any) -> None:
+        """Write its elements into memory of another library's on the same GPU; what the usual stream is given next sees
+        them.
+        """
+        taken = adopt(self.home, target)
+        if taken is None or (taken.shape, taken.dtype) != (self.shape, self.dtype):
+            raise InputError(f"{self!r} does not fit into {taken!r}", hint="give memory of the same shape and dtype")
+        self.home.copy(self.place_on(self.home), taken.place_on(self.home))
+        self.home.before_stream(_LEGACY_STREAM)
+
 
 _held: dict[int, Any] = {}  # what exported capsules need, by the address of their structure
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class IOBinding:
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
         self.inputs: dict[str, Any] = {}
-        self.outputs: dict[str, OrtValue | str] = {}  # a value to write into, or the device that the output stays on
+        self.outputs: dict[str, OrtValue | BorrowedMemory | str] = {}  # where to, or the device that it stays on
         self.results: list[OrtValue] = []
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -85,10 +85,14 @@ class IOBinding:
             return
         if element_type is None or shape is None:
             raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
-        if device is not None:
+        dtype = element_dtype(element_type)
+        if device is None:
+            self.outputs[name] = made(array_at(buffer_ptr, dtype, shape))
+        elif device.partition(":")[0] == "cuda":
+            self.outputs[name] = BorrowedMemory(buffer_ptr, dtype, shape)
+        else:
             hint = "bind the output without buffer_ptr: get_outputs() gives it on the device"
-            raise refusal("IOBinding.bind_output", f"weft writes into no memory of others on {device_type!r}", hint)
-        self.outputs[name] = made(array_at(buffer_ptr, element_dtype(element_type), shape))
+            raise refusal("IOBinding.bind_output", f"memory on {device_type!r} cannot be named by its address", hint)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         self.outputs[name] = ortvalue
@@ -102,6 +106,10 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         return [on_host(value.content) for value in self.results]
+
+    @property
+    def _iobinding(self) -> IOBinding:
+        return self
 
     def clear_binding_inputs(self) -> None:
         self.inputs.clear()
@@ -131,17 +139,23 @@ def run_bound(binding: IOBinding, run: BoundRun) -> None:
     """Run with what is bound."""
     if not binding.outputs:
         raise RuntimeError("Error in execution: At least one output should be requested.")
-    kept = [name for name, target in binding.outputs.items() if isinstance(target, str) and target != HOST]
-    into = {name: _memory(target) for name, target in binding.outputs.items() if isinstance(target, OrtValue)}
+    into = {name: target.content for name, target in binding.outputs.items() if _is_array(target)}
+    kept = [name for name, target in binding.outputs.items() if target != HOST and name not in into]
     results = run(binding.inputs, list(binding.outputs), kept, into)
-    binding.results = [
-        target if isinstance(target, OrtValue) else made(results[name]) for name, target in binding.outputs.items()
-    ]
+    binding.results = [_delivered(results[name], target) for name, target in binding.outputs.items()]
 
 
-def _memory(target: OrtValue) -> np.ndarray[Any, Any]:
-    memory = target.content
-    if not isinstance(memory, np.ndarray):
-        hint = "bind the output with bind_output(name, device_type): get_outputs() gives it on the device"
-        raise refusal("IOBinding.bind_ortvalue_output", f"weft writes into no tensor on {target.device_name()!r}", hint)
-    return memory
+def _is_array(target: Any) -> TypeGuard[OrtValue]:
+    return isinstance(target, OrtValue) and isinstance(target.content, np.ndarray)
+
+
+def _delivered(result: Any, target: OrtValue | BorrowedMemory | str) -> OrtValue:
+    match target:
+        case BorrowedMemory():
+            result.write_into(target)
+        case OrtValue() if result is not target.content:
+            target.take(result)
+            return target
+        case OrtValue():
+            return target
+    return made(result)

@@ -345,6 +345,10 @@ class InferenceSession:
         return {name: dict(self._choice.options[name]) for name in self._choice.names}
 
     @property
+    def _sess(self) -> InferenceSession:
+        return self
+
+    @property
     def _providers(self) -> list[str]:
         return self.get_providers()
 

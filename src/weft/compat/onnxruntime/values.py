@@ -56,6 +56,9 @@ class OrtDevice:
     def device_id(self) -> int:
         return self._id
 
+    def _get_c_device(self) -> OrtDevice:
+        return self
+
     def device_type(self) -> int:
         return _TYPES[self._name]
 
@@ -123,8 +126,10 @@ class OrtValue:
         return made(_on_device(np.zeros(tuple(shape), element_dtype(element_type)), name, number))
 
     @classmethod
-    def from_dlpack(cls, data: Any, /) -> Any:
+    def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> Any:
         """A tensor of another library's, in place where it is on the host."""
+        if not hasattr(data, "__dlpack_device__"):
+            raise refusal("OrtValue.from_dlpack", f"of a {type(data).__name__}", hint="pass the tensor itself")
         if tuple(data.__dlpack_device__()) == _DLPACK_HOST:
             return made(np.from_dlpack(data))
         return made(data)
@@ -206,7 +211,24 @@ class OrtValue:
         if isinstance(tensor, np.ndarray):
             np.copyto(tensor, array.reshape(tensor.shape))
         else:
-            self._content = _on_device(array.reshape(tensor.shape), *_parts(tensor.device))
+            self.take(_on_device(array.reshape(tensor.shape), *_parts(tensor.device)))
+
+    def take(self, tensor: Any) -> None:
+        """Have the elements of a tensor on the same device: in the memory that it has, where that can be written to."""
+        if hasattr(tensor, "write_into"):
+            tensor.write_into(self._content)
+        else:
+            self._content = tensor
+
+    def to_dlpack(self) -> Any:
+        return self.__dlpack__()
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
 
     @property
     def content(self) -> Any:

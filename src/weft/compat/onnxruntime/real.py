@@ -1,0 +1,38 @@
+"""Functions of the real onnxruntime's extension module that its own tools need, and that run no model."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from weft.compat.installation import real_locations
+from weft.compat.onnxruntime.naming import STATE
+
+_TAKEN = ("quantize_", "pack_")  # what their names begin with
+
+
+def real_function(name: str) -> Any:
+    """A function of the real module's; None where it has none of this name, or where that is not for us."""
+    if not name.startswith(_TAKEN):
+        return None
+    module = _real_module()
+    return None if module is None else getattr(module, name, None)
+
+
+@cache
+def _real_module() -> ModuleType | None:
+    """The real one, which nobody else gets to see."""
+    package, _, module = STATE.rpartition(".")
+    for folder in real_locations(package):
+        for suffix in EXTENSION_SUFFIXES:
+            path = Path(folder) / f"{module}{suffix}"
+            if path.exists():
+                loader = ExtensionFileLoader(STATE, str(path))
+                made = module_from_spec(ModuleSpec(STATE, loader, origin=str(path)))
+                loader.exec_module(made)
+                return made
+    return None
