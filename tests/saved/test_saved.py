@@ -13,6 +13,11 @@ from saved.saved_models import run_elsewhere, sample, write_model
 
 import weft
 from weft.backends.cpu import portability
+from weft.backends.cpu.elf import AARCH64
+from weft.backends.cpu.image import build_image
+from weft.cache import serialization
+from weft.frontend.source import open_model
+from weft.saved.layout import content_of, read_block, read_head
 
 
 @pytest.fixture
@@ -231,3 +236,18 @@ def test_arrays_that_programs_have_in_common_are_there_once(model: Path, tmp_pat
     assert len({block.name for block in manifest.blocks}) == len(manifest.blocks)
     first, second, third = (set(program.arrays) for program in manifest.programs)
     assert first & second & third  # the bias, which nobody packs
+
+
+def test_code_for_arm_can_be_brought_into_memory_there(model: Path, tmp_path: Path) -> None:
+    weft.compile(model, tmp_path / "m.weft", target="aarch64")
+    opened = open_model(tmp_path / "m.weft")
+    head = read_head(content_of(opened), "m")
+    (program,) = head.manifest.programs
+    assert program.needs["cpu"]["architecture"] == "aarch64"
+    code = read_block(content_of(opened), head.manifest.blocks[program.program], "m")
+    structure, objects = serialization.without_code(code)
+    runner = [read_block(content_of(opened), head.manifest.blocks[number], "m") for number in program.support.values()]
+    assert objects
+    assert structure
+    image = build_image((*objects, *runner), AARCH64, lambda _: 0)
+    assert {"weft_call", "weft_worker"} <= image.places.keys()
