@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from backends.cpu.native import GUARD, guarded
 from backends.llvm.emulated_tiles import TileMachine
+from backends.llvm.turns import Meeting, Turns
 
 from weft.backends.cpu.codegen import compile_modules, link_code
 from weft.backends.cpu.machine import host
@@ -25,7 +26,6 @@ from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.barriers import with_barriers
 
 Array = np.ndarray[Any, Any]
-PATIENCE = 60  # seconds that lanes wait for each other before a barrier counts as missed
 INT, WORD = ctypes.c_int32, ctypes.c_uint32
 
 
@@ -37,12 +37,14 @@ class Block:
         self.lanes = 1
         self.number = 0
         self.words: list[int] = []
+        self.exchanged: list[int] = []
 
     def start(self, number: int, lanes: int) -> None:
         self.number, self.lanes = number, lanes
         self.words = [0] * lanes
-        self.meeting = threading.Barrier(lanes, timeout=PATIENCE)
-        TILES.start(lanes)
+        self.turns = Turns(lanes)
+        self.meeting = Meeting(self.turns, lanes)
+        TILES.start(self.turns, lanes)
 
     def thread(self) -> int:
         number: int = self.own.number
@@ -55,10 +57,9 @@ class Block:
         me = self.thread()
         assert mask == (1 << min(self.lanes, 32)) - 1
         self.words[me] = word
-        self.meeting.wait()
-        other = self.words[me ^ distance]
-        self.meeting.wait()
-        return other
+        if self.meeting.wait():
+            self.exchanged = list(self.words)
+        return self.exchanged[me ^ distance]
 
     def broadcast(self, _: int, word: int, source: int, __: int) -> int:
         warp, lane = divmod(self.thread(), 32)
@@ -72,7 +73,7 @@ def dot4(unsigned: int, signed: int, total: int) -> int:
 
 
 BLOCK = Block()
-TILES = TileMachine(PATIENCE)
+TILES = TileMachine()
 INTRINSICS: dict[str, tuple[str, Any, Callable[..., Any]]] = {
     "read.ptx.sreg.tid.x": ("i32 ()", ctypes.CFUNCTYPE(INT), BLOCK.thread),
     "read.ptx.sreg.ctaid.x": ("i32 ()", ctypes.CFUNCTYPE(INT), lambda: BLOCK.number),
@@ -134,13 +135,9 @@ def run_kernel(
     for block in range(blocks):
         BLOCK.start(block, kernel.lanes)
         if meet:
-            threads = [threading.Thread(target=run_lane, args=(number,)) for number in range(kernel.lanes)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            BLOCK.turns.run(run_lane)
             assert TILES.failed is None, repr(TILES.failed)
-            assert not BLOCK.meeting.broken
+            assert not BLOCK.turns.broken, "a barrier was missed"
         else:
             for number in range(kernel.lanes):
                 run_lane(number)

@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from backends.llvm.turns import Meeting, Turns
 
 Array = np.ndarray[Any, Any]
 SHARED_BYTES = 1 << 18  # descriptors have as many addresses
@@ -33,26 +34,23 @@ ASSEMBLY = re.compile(r'^(?:(%\S+) = )?call (.+?) asm (?:sideeffect )?"(.*?)", "
 class Group:
     """Threads that do something together."""
 
-    def __init__(self, size: int, patience: float) -> None:
-        self.size = size
-        self.meeting = threading.Barrier(size, timeout=patience)
+    def __init__(self, turns: Turns, size: int) -> None:
+        self.meeting = Meeting(turns, size)
         self.given: list[Any] = [None] * size
         self.result: Any = None
 
     def together(self, number: int, given: Any, compute: Any) -> Any:
         """What is computed from what all of them give."""
         self.given[number] = given
-        if self.meeting.wait() == 0:
+        if self.meeting.wait():
             self.result = compute(list(self.given))
-        self.meeting.wait()
         return self.result
 
 
 class TileMachine:
     """Shared memory, copies under way, and tensor cores."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self) -> None:
         self.memory = np.zeros(2 * SHARED_BYTES, np.uint8)
         self.address = -(-self.memory.ctypes.data // SHARED_BYTES) * SHARED_BYTES
         start = self.address - self.memory.ctypes.data
@@ -63,12 +61,13 @@ class TileMachine:
         self.own = threading.local()
         self.failed: BaseException | None = None
 
-    def start(self, lanes: int) -> None:
+    def start(self, turns: Turns, lanes: int) -> None:
         """A block of so many lanes."""
+        self.turns = turns
         self.shared[:] = POISON
         self.failed = None
-        self.warps = [Group(32, self.patience) for _ in range(lanes // 32)]
-        self.groups = [Group(128, self.patience) for _ in range(lanes // 128)]
+        self.warps = [Group(turns, 32) for _ in range(lanes // 32)]
+        self.groups = [Group(turns, 128) for _ in range(lanes // 128)]
 
     def enter(self, number: int) -> None:
         self.own.number = number
@@ -116,8 +115,7 @@ class TileMachine:
                 ctypes.memmove(found, raw, len(raw))
         except BaseException as error:
             self.failed = self.failed or error
-            for group in (*self.warps, *self.groups):
-                group.meeting.abort()
+            self.turns.give_up()
 
     def instruction(self, text: str, values: tuple[Any, ...]) -> Array | None:
         own = self.own
