@@ -31,6 +31,7 @@ _ARM_FLAGS = {
     "fp16fml": "asimdfhm", "fullfp16": "asimdhp", "i8mm": "", "jsconv": "jscvt", "lse": "atomics", "neon": "asimd",
     "rcpc": "lrcpc", "rdm": "asimdrdm", "sha2": "", "sha3": "", "sm4": "", "sve": "", "sve2": "",
 }  # fmt: skip
+_BASE = frozenset(("cmov", "sse", "sse2", "fp-armv8", "neon"))  # what every processor of its architecture has
 _LEVELS = {  # what LLVM takes for granted of processors that are classes of others
     "x86-64": "cmov sse sse2",
     "x86-64-v2": "cmov cx16 popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3",
@@ -98,4 +99,4 @@ def _features() -> frozenset[str]:
     if not flags:
         return frozenset(part[1:] for part in processor_names()[2].split(",") if part.startswith("+"))
     names = _ARM_FLAGS if _architecture() == "aarch64" else _X86_FLAGS
-    return frozenset(name for name, flag in names.items() if (flag or name) in flags)
+    return _BASE | frozenset(name for name, flag in names.items() if (flag or name) in flags)
