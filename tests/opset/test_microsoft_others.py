@@ -62,6 +62,14 @@ def test_inverse_needs_other_pivots() -> None:
     check("Inverse", [x], **MICROSOFT)
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+def test_solve(columns: tuple[int, ...], transposed: int) -> None:
+    a, y = random_array(0, (5, 5), np.float64), random_array(1, (5, *columns), np.float64)
+    expected = np.linalg.solve(a.T if transposed else a, y)
+    check("Solve", [a, y], transposed=transposed, expected=[expected], **CLOSE, **MICROSOFT)
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_distances(metric: str, dtype: Any) -> None:

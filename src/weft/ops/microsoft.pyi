@@ -1156,6 +1156,7 @@ def skip_simplified_layer_normalization(
     outputs: Literal[4],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def solve(a: TensorLike, y: TensorLike, *, lower: int = 0, transposed: int = 0, name: str | None = None) -> Tensor: ...
 def tokenizer(
     x: TensorLike,
     *,

@@ -55,6 +55,7 @@ def string_normalizer(
         case=case_change_action.lower(),
         stopwords=tuple(stopwords),
         case_sensitive=bool(is_case_sensitive),
+        locale=locale,
     )[0]
 
 

@@ -1,4 +1,4 @@
-"""Inverses and distances."""
+"""Inverses, linear equations and distances."""
 
 from __future__ import annotations
 
@@ -24,16 +24,34 @@ from weft.opset.registry import require
 
 @op("Inverse")
 def inverse(x: Tensor) -> Tensor:
-    """Elimination, with pivoting, of each matrix next to the identity, which becomes the inverse."""
     require(x.rank >= 2, f"the inverse of {x.type}")
     *batch, size, columns = x.shape
     assume_equal(size, columns, "only a square matrix has an inverse")
-    count = dims.product(batch)
-    wide = wide_dtype(x.dtype)
-    matrices = reshape(cast(x, wide), (count, size, size))
+    matrices = reshape(cast(x, wide_dtype(x.dtype)), (dims.product(batch), size, size))
+    identity = build(matrices.shape, lambda _, i, j: cast(equal(i, j), matrices.dtype))
+    return reshape(cast(_solved(matrices, identity), x.dtype), x.shape)
 
-    def beside_identity(b: Element, i: Element, j: Element) -> Any:
-        return where(j < size, matrices.at(b, i, j), cast(equal(j, i + size), wide))
+
+@op("Solve")
+def solve(a: Tensor, y: Tensor, *, lower: int = 0, transposed: int = 0) -> Tensor:
+    """x of a x = y, or of the transposed a; `lower` names the half to read where both are the same."""
+    require(a.rank == 2 and y.rank in (1, 2), f"equations {a.type} with right-hand sides {y.type}")
+    size = a.shape[0]
+    assume_equal(size, a.shape[1], "as many equations as unknowns")
+    assume_equal(size, y.shape[0], "a right-hand side for each equation")
+    wide = wide_dtype(a.dtype)
+    matrix = build((1, size, size), lambda _, i, j: cast(a.at(j, i) if transposed else a.at(i, j), wide))
+    right = reshape(cast(y, wide), (1, size, 1 if y.rank == 1 else y.shape[1]))
+    return reshape(cast(_solved(matrix, right), a.dtype), y.shape)
+
+
+def _solved(matrices: Tensor, right: Tensor) -> Tensor:
+    """Elimination, with pivoting, of each matrix [batch, size, size] next to what becomes the solution."""
+    count, size, _ = matrices.shape
+    columns = right.shape[2]
+
+    def beside(b: Element, i: Element, j: Element) -> Any:
+        return where(j < size, matrices.at(b, i, j), right.at(b, i, j - size))
 
     def eliminate(matrix: Tensor, step: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         k = step.at()
@@ -51,8 +69,8 @@ def inverse(x: Tensor) -> Tensor:
 
         return [build(matrix.shape, reduced)], []
 
-    (result,), _ = scan(eliminate, [build((count, size, size * 2), beside_identity)], [build((size,), lambda i: i)])
-    return reshape(cast(slice_axis(result, 2, size, size), x.dtype), x.shape)
+    (result,), _ = scan(eliminate, [build((count, size, size + columns), beside)], [build((size,), lambda i: i)])
+    return slice_axis(result, 2, size, columns)
 
 
 @op("CDist")

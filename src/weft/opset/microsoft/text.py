@@ -43,6 +43,7 @@ def tokenizer(
     require(x.rank in (1, 2), f"strings of shape [C] or [N, C] are split into tokens, not {x.type}")
     require(bool(separators) != bool(tokenexp), "a tokenizer takes separators or an expression for tokens")
     require(mincharnum > 0, f"a token has a character at least, not {mincharnum}")
+    require(mincharnum == 1 or (tokenexp != "." and tuple(separators) != ("",)), "mincharnum is of use for words alone")
     result = TensorType(DType.string, (*x.shape, current_trace.get().fresh_symbol("tokens")))
     ways = {"separators": tuple(separators), "expression": tokenexp}
     return host("tokens", [x], [result], marked=bool(mark), least=mincharnum, pad=pad_value, **ways)[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.backends.reference.host.grams import GRAMS
 from weft.backends.reference.host.hashes import HASHES
 from weft.backends.reference.host.images import IMAGES
 from weft.backends.reference.host.learning import LEARNING
@@ -17,6 +18,7 @@ from weft.backends.reference.host.sequences import SEQUENCES
 from weft.backends.reference.host.text import TEXT
 
 HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    **GRAMS,
     **HASHES,
     **IMAGES,
     **LEARNING,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.backends.reference.host.memory import remembered
 from weft.backends.reference.host.text import text_array
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType
@@ -17,17 +18,12 @@ Array = np.ndarray[Any, Any]
 
 def text_positions(x: Array, keys: Array) -> tuple[Array]:
     """The place of each string among the keys, the last one if a key is repeated; -1 for the others."""
-    known = _places.get(id(keys))
-    if known is None or known[0] is not keys:
-        if len(_places) >= REMEMBERED_KEYS:
-            _places.clear()
-        known = _places[id(keys)] = keys, {str(key): place for place, key in enumerate(keys.ravel().tolist())}
-    found = list(map(known[1].get, map(str, x.ravel().tolist()), repeat(-1)))
-    return (np.array(found, np.int64).reshape(x.shape),)
+    places = remembered(_places, keys)
+    return (np.fromiter(map(places.get, x.ravel().tolist(), repeat(-1)), np.int64, x.size).reshape(x.shape),)
 
 
-REMEMBERED_KEYS = 64  # arrays of them, which are constants of models
-_places: dict[int, tuple[Array, dict[str, int]]] = {}
+def _places(keys: Array) -> dict[str, int]:
+    return {str(key): place for place, key in enumerate(keys.ravel().tolist())}
 
 
 def map_to_row(content: dict[int, Any], *, dtype: str, size: int | None) -> tuple[Array]:

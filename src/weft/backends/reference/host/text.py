@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from weft.errors import ExecutionError
+from weft.backends.reference.host.expressions import compiled
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,7 @@ def string_concat(x: Array, y: Array) -> tuple[Array]:
 
 
 def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
-    expression = _pattern(pattern)
+    expression = compiled(pattern)
     found = [expression.fullmatch(str(text)) is not None for text in x.flat]
     return (np.array(found, bool).reshape(x.shape),)
 
@@ -49,107 +49,99 @@ def tokens(
     """The tokens of each string, padded to the most that one has; `marked` rows begin and end with control characters.
 
     Tokens are what matches the expression, or what separators leave, each dividing what those before it left. A lone
-    empty separator leaves single characters. Tokens of fewer characters than `least` are none.
+    empty separator, or a lone dot as the expression, leaves single characters. Tokens of fewer characters than `least`
+    are none.
     """
-    texts = map(str, x.ravel().tolist())
-    if expression:
-        pattern = _pattern(expression)
-        rows = [[found.group() for found in pattern.finditer(text) if found.group()] for text in texts]
-    elif separators == ("",):
-        rows = [list(text) for text in texts]
+    texts = list(map(str, x.ravel().tolist()))
+    rows: list[list[str]]
+    if expression == "." or separators == ("",):
+        rows = list(map(list, texts))
+    elif expression:
+        rows = _found(texts, compiled(expression))
     else:
-        patterns = [_pattern(separator) for separator in separators]
-        rows = [_divided(text, patterns, least) for text in texts]
+        rows = [[text] for text in texts]
+        for separator in separators:
+            divide = _divider(separator)
+            rows = [[piece for part in row for piece in divide(part) if len(piece) >= least] for row in rows]
     rows = [[token for token in row if len(token) >= least] for row in rows]
     width = max(map(len, rows), default=0)
     if marked and width:
         rows = [["\x02", *row, "\x03"] for row in rows]
         width += 2
-    padded = [token for row in rows for token in (*row, *([pad] * (width - len(row))))]
-    return (text_array(padded, (*x.shape, width)),)
+    result = np.empty((len(rows), width), object)
+    result.fill(pad)
+    for place, row in enumerate(rows):
+        result[place, : len(row)] = row
+    return (result.reshape(*x.shape, width),)
 
 
-def _divided(text: str, patterns: Iterable[re.Pattern[str]], least: int) -> list[str]:
-    parts = [text]
-    for pattern in patterns:
-        parts = [piece for part in parts for piece in _split(part, pattern) if len(piece) >= least]
-    return parts
+def _found(texts: list[str], matching: re.Pattern[str]) -> list[list[str]]:
+    if not matching.groups:
+        rows: list[list[str]] = list(map(matching.findall, texts))
+        if not any("" in row for row in rows):
+            return rows
+    return [[text[slice(*span)] for span in _spans(text, matching)] for text in texts]
 
 
-def _split(text: str, pattern: re.Pattern[str]) -> Iterable[str]:
+def _divider(separator: str) -> Callable[[str], list[str]]:
+    """A function that gives what a separator leaves of a text."""
+    if (separator and re.escape(separator) == separator) or separator == " ":
+        return lambda text: text.split(separator)
+    matching = compiled(separator)
+
+    def divide(text: str) -> list[str]:
+        parts, start = [], 0
+        for first, end in _spans(text, matching):
+            parts.append(text[start:first])
+            start = max(end, first + 1)  # one that matches nothing takes a character along
+        parts.append(text[start:])
+        return parts
+
+    return divide
+
+
+def _spans(text: str, matching: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Where an expression matches; behind a match of nothing, it is looked for from the next character on."""
     start = 0
-    for found in pattern.finditer(text):
-        if found.group():
-            yield text[start : found.start()]
-            start = found.end()
-    yield text[start:]
+    while start <= len(text) and (found := matching.search(text, start)) is not None:
+        yield found.span()
+        start = max(found.end(), found.start() + 1)
 
 
-@lru_cache(maxsize=256)
-def _pattern(expression: str) -> re.Pattern[str]:
-    try:
-        return re.compile(expression, re.ASCII)  # as in RE2, classes are those of ASCII
-    except re.error as error:
-        raise ExecutionError(f"{expression!r} is no regular expression: {error}") from error
-
-
-def string_normalize(x: Array, *, case: str, stopwords: tuple[str, ...], case_sensitive: bool) -> tuple[Array]:
-    fold: Callable[[str], str] = str if case_sensitive else str.casefold
-    unwanted = {fold(word) for word in stopwords}
+def string_normalize(
+    x: Array, *, case: str, stopwords: tuple[str, ...], case_sensitive: bool, locale: str
+) -> tuple[Array]:
     texts = list(map(str, x.ravel().tolist()))
-    kept = [text for text in texts if fold(text) not in unwanted] if unwanted else texts
-    change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
-    kept = list(map(change, kept)) or [""]
+    change: Callable[[str], str] = str if case == "none" else partial(_changed, case=case, locale=locale)
+    if stopwords:
+        fold = str if case_sensitive else partial(_changed, case="lower" if case == "none" else case, locale=locale)
+        unwanted = set(map(fold, stopwords))
+        texts = [text for text in texts if fold(text) not in unwanted]
+    kept = list(map(change, texts)) or [""]
     return (text_array(kept, (*((1,) * (x.ndim - 1)), len(kept))),)
 
 
-def tf_idf(
-    x: Array,
-    *,
-    lengths: tuple[int, int],
-    skips: int,
-    counted: bool,
-    weights: tuple[float, ...] | None,
-    starts: tuple[int, ...],
-    places: tuple[int, ...],
-    pool: tuple[Any, ...],
-) -> tuple[Array]:
-    grams = _grams(starts, pool)
-    rows = x if x.ndim == 2 else x.reshape(1, -1)
-    result = np.zeros((rows.shape[0], max(places) + 1), np.float32)
-    for row, line in zip(rows.tolist(), result):
-        for number in _occurrences(row, grams, lengths, skips):
-            line[places[number]] += 1
-    if not counted:
-        result = np.minimum(result, 1)
-    if weights is not None:
-        scale = np.zeros(result.shape[1], np.float32)
-        scale[list(places)] = weights
-        result = result * scale
-    return (result if x.ndim == 2 else result[0],)
+def _changed(text: str, case: str, locale: str) -> str:
+    """Each character on its own in the other case, of which a locale may have its own view; none becomes several."""
+    language = locale[:2]
+    if text.isascii() and language not in DOTTED:
+        return text.lower() if case == "lower" else text.upper()
+    changes: Callable[[str], str] = _lower if case == "lower" else _upper
+    if locale in ("C", "POSIX"):
+        return "".join(changes(letter) if letter.isascii() else letter for letter in text)
+    own = DOTTED.get(language, {})
+    return "".join(own.get((case, letter)) or changes(letter) for letter in text)
 
 
-def _grams(starts: tuple[int, ...], pool: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
-    """n-gram -> its number in the pool, where n-grams of one element come first, then those of two, ..."""
-    grams: dict[tuple[Any, ...], int] = {}
-    number = 0
-    for length, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool))), start=1):
-        for place in range(start, end, length):
-            grams[tuple(pool[place : place + length])] = number
-            number += 1
-    return grams
+DOTTED = {language: {("lower", "I"): "ı", ("upper", "i"): "İ"} for language in ("tr", "az")}
 
 
-def _occurrences(
-    row: list[Any], grams: dict[tuple[Any, ...], int], lengths: tuple[int, int], skips: int
-) -> Iterable[int]:
-    """The number of each known n-gram at each place, with 0, 1, ... elements skipped between its parts."""
-    for length in range(lengths[0], lengths[1] + 1):
-        for step in range(1, 2 if length == 1 else skips + 2):
-            for start in range(len(row) - (length - 1) * step):
-                number = grams.get(tuple(row[start : start + (length - 1) * step + 1 : step]))
-                if number is not None:
-                    yield number
+def _lower(letter: str) -> str:
+    return letter.lower()[0]
+
+
+def _upper(letter: str) -> str:
+    return next((other for other in (letter.upper(), letter.title()) if len(other) == 1), letter)
 
 
 TEXT: dict[str, Callable[..., tuple[Any, ...]]] = {
@@ -158,5 +150,4 @@ TEXT: dict[str, Callable[..., tuple[Any, ...]]] = {
     "string_split": string_split,
     "tokens": tokens,
     "string_normalize": string_normalize,
-    "tf_idf": tf_idf,
 }
