@@ -43,7 +43,7 @@ class Interned(Generic[Kept]):
             return made
 
     def _forget(self, entry: ref[Kept]) -> None:
-        assert isinstance(entry, _Entry)
+        key = entry.key  # type: ignore[attr-defined]  # it may be the end of the process: names of modules are gone
         with self._lock:
-            if self._entries.get(entry.key) is entry:
-                del self._entries[entry.key]
+            if self._entries.get(key) is entry:
+                del self._entries[key]
