@@ -46,7 +46,33 @@ def with_affine_weights(graph: Graph, facts: Facts, work: Work) -> Graph:
                 continue
             if _takes(rewriting, layer, node, place) or _sums(rewriting, layer, node, place):
                 break
+    for node in rewriting.nodes("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        _scaled_before(rewriting, node)
     return rewriting.finish()
+
+
+def _scaled_before(rewriting: Rewriting, layer: Node) -> None:
+    """A factor of what a layer reads goes into its weights: zeros around the data stay zeros."""
+    weights = rewriting.constant(layer.inputs[WEIGHTS])
+    product = rewriting.only(layer.inputs[INPUT], "Mul", "Div")
+    if product is None or weights is None or weights.dtype == object or not from_numpy(weights.dtype).is_float:
+        return
+    limit = rewriting.work.options.growth
+    if rewriting.is_shared(layer.inputs[WEIGHTS]) and limit is not None and weights.nbytes > limit:
+        return
+    for place in (0,) if product.op == "Div" else (0, 1):
+        factor = rewriting.scalar(product.inputs[1 - place])
+        before, after = rewriting.shape(product.inputs[place]), rewriting.shape(product.outputs[0])
+        if factor is None or before is None or before != after or not bool(factor):
+            continue
+        with np.errstate(all="ignore"):
+            number = float(factor) if product.op == "Mul" else 1.0 / float(factor)
+            scaled = (weights.astype(np.float64) * number).astype(weights.dtype)
+        if np.isfinite(scaled.astype(np.float64)).all():
+            name = rewriting.add_constant(f"{layer.inputs[WEIGHTS]}_scaled", scaled)
+            inputs = (product.inputs[place], name, *layer.inputs[BIAS:])
+            rewriting.put(layer, replace(layer, inputs=inputs), merged=[product], done=SCALED)
+            return
 
 
 def _takes(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:

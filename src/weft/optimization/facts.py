@@ -15,8 +15,10 @@ import numpy as np
 
 from weft.backends.reference.interpret import Interpreter
 from weft.errors import WeftError
+from weft.frontend.schemas import output_dtypes
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Equality, Expr, Symbol
+from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, GraphValue, Node, subgraphs
 from weft.ir.program import Branch, Guard, Late, Loop, Random, Scan, Step
 from weft.ir.types import AnyType, Shape, TensorType, Type
@@ -45,6 +47,11 @@ class Facts:
         tensor = self._scope.get(name)
         found = None if tensor is None else tensor.type
         return found if isinstance(found, TensorType) and found.shape is not None else None
+
+    def dtype(self, name: str) -> DType | None:
+        """The type of a tensor's elements."""
+        tensor = self._scope.get(name)
+        return tensor.type.dtype if tensor is not None and isinstance(tensor.type, TensorType) else None
 
     def shape(self, name: str) -> Shape | None:
         found = self.type(name)
@@ -141,26 +148,64 @@ def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled:
         trace_node(node, scope, graph)
     except (WeftError, NotStaticError, ArithmeticError, RecursionError):
         unsettled.add(node.name)
-        for name in filter(None, node.outputs):
-            scope[name] = trace.input(AnyType(), name)
+        _declare(trace, scope, node, {name: AnyType() for name in node.outputs if name})
         return
     if _has_chance(trace.steps[steps:]) or registry.find(node.domain, node.op, node.version) is None:
         unsettled.add(node.name)
+    open_types = {name: AnyType() for name in node.outputs if name and _is_open(scope, node, name)}
+    if open_types and not nested:
+        _declare(trace, scope, node, open_types)
+        return
     assumed = [guard for guard in trace.guards[guards:] if not guard.at_least]
     if not assumed and node.op not in OPAQUE and not nested:
         return
-    for name in filter(None, node.outputs):
-        tensor = scope.get(name)
+    for at, name in enumerate(node.outputs):
+        tensor = scope.get(name) if name else None
         if tensor is not None:
+            if nested and isinstance(tensor.type, AnyType):
+                scope[name] = trace.input(_body_type(node, at), name)
+                continue
             fixed = None if node.op in OPAQUE else tensor.known
             scope[name] = _unassumed(trace, tensor, assumed, name, fixed, nested=nested)
+
+
+def _body_type(node: Node, at: int) -> Type:
+    """What the bodies of a node declare of one of its outputs: the type of its elements."""
+    for body in subgraphs(node):
+        number = at + len(body.outputs) - len(node.outputs)
+        declared = body.outputs[number].type if 0 <= number < len(body.outputs) else None
+        if isinstance(declared, TensorType):
+            return TensorType(declared.dtype, None)
+    return AnyType()
+
+
+def _is_open(scope: Scope, node: Node, name: str) -> bool:
+    """Whether nothing is known of a value, which is none of those that the node reads."""
+    tensor = scope.get(name)
+    if tensor is None or not isinstance(tensor.type, AnyType) or tensor.elements is not None:
+        return False
+    given = (scope.get(other) for other in node.inputs if other)
+    return not any(other is not None and other.value is tensor.value for other in given)
+
+
+def _declare(trace: Trace, scope: Scope, node: Node, names: Mapping[str, Type]) -> None:
+    """Values of which nothing is known but what the schema of the op tells: the type of their elements."""
+    given = (scope.get(name) for name in node.inputs)
+    types = [None if tensor is None else tensor.type for tensor in given]
+    dtypes = tuple(type.dtype if isinstance(type, TensorType) else None for type in types)
+    said = node.attributes.get("to", node.attributes.get("dtype"))
+    named = next((each for each in DType if each.number == said), None) if isinstance(said, int) else None
+    told = output_dtypes(node.domain, node.op, node.version, dtypes, named)
+    for at, name in enumerate(node.outputs):
+        if name in names:
+            scope[name] = trace.input(TensorType(told[at], None) if at in told else AnyType(), name)
 
 
 def _unassumed(trace: Trace, tensor: Tensor, assumed: list[Guard], name: str, known: Any, *, nested: bool) -> Tensor:
     """A result without what was assumed for it."""
     type = tensor.type
-    if nested and assumed:  # it may be that of one branch of several
-        return trace.input(AnyType(), name)
+    if nested and assumed:  # it may be that of one branch of several, which share a type of elements alone
+        return trace.input(TensorType(type.dtype, None) if isinstance(type, TensorType) else AnyType(), name)
     if not isinstance(type, TensorType) or type.shape is None:
         return trace.input(type, name)
     involved = {symbol for guard in assumed for side in (guard.left, guard.right) for symbol in dims.symbol_names(side)}

@@ -173,6 +173,9 @@ def _ordered(rewriting: Rewriting, node: Node) -> None:
 
 def _converted(rewriting: Rewriting, node: Node) -> None:
     """A conversion to a type that holds all values, and one from there."""
+    if rewriting.dtype(node.inputs[0]) is not None and rewriting.dtype(node.inputs[0]) is _target_type(node):
+        rewriting.alias(node.outputs[0], node.inputs[0], CONVERTED)
+        return
     first = rewriting.before(node.inputs[0], "Cast")
     if first is None:
         return
@@ -184,6 +187,11 @@ def _converted(rewriting: Rewriting, node: Node) -> None:
         rewriting.alias(node.outputs[0], first.inputs[0], CONVERTED)
     else:
         rewriting.put(node, replace(node, inputs=first.inputs), merged=[first], done=CONVERTED)
+
+
+def _target_type(node: Node) -> DType | None:
+    number = node.attributes.get("to")
+    return next((each for each in DType if each.number == number), None)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -248,7 +256,7 @@ def _zero_pads(rewriting: Rewriting, node: Node) -> tuple[int, ...]:
 
 def _sliced(rewriting: Rewriting, node: Node) -> None:
     """Slices along different axes, one after the other."""
-    first = rewriting.only(node.inputs[0], "Slice")
+    first = rewriting.before(node.inputs[0], "Slice")
     if first is None or rewriting.version < INPUT_SLICES:
         return
     shape = rewriting.shape(node.inputs[0])

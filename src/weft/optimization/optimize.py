@@ -27,6 +27,7 @@ from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
 from weft.optimization.options import OptimizeOptions
 from weft.optimization.rewriting import Work
+from weft.optimization.states import without_zero_states
 from weft.records import dataclass
 from weft.runtime.progress import stages
 
@@ -42,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     merged,
     with_less_arithmetic,
     with_less_movement,
+    without_zero_states,
     with_affine_weights,
 )
 

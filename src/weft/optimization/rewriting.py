@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Attribute, Graph, GraphValue, Node, free_names, subgraphs
 from weft.ir.types import Shape
 from weft.optimization.editing import STANDARD, tidy
@@ -82,8 +82,8 @@ class Rewriting:
         return self.facts.shape(name) if found is None else found.shape
 
     def dtype(self, name: str) -> DType | None:
-        found = self.facts.type(name)
-        return None if found is None else found.dtype
+        found = self._initializers.get(name)
+        return self.facts.dtype(name) if found is None else from_numpy(found.dtype)
 
     def scalar(self, name: str) -> Any:
         """The one number that a constant holds, in all of its elements."""
