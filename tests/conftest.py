@@ -1,4 +1,4 @@
-"""What all tests share: `--slow`, hypothesis profiles, and a summary that names everything that was left out.
+"""What all tests share: `--slow`, `--fast`, hypothesis profiles, and a summary that names everything that was left out.
 
 All tests run with WEFT_VERIFY=1: every kernel that is built and every plan that is made is verified, in the processes
 that tests start, too. Those find this tree's sources first.
@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
+from fast import VARIABLE as WRITE_LONG_TESTS
+from fast import LongTests, fast_ones, read_long_tests
 from hypothesis import settings
 
 import weft
@@ -30,9 +32,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--fast", action="store_true", help="run the first case of each test that takes no time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get(WRITE_LONG_TESTS):
+        config.pluginmanager.register(LongTests())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        chosen = fast_ones(items, read_long_tests())
+        config.hook.pytest_deselected(items=[*set(items) - set(chosen)])
+        items[:] = chosen
     if config.getoption("--slow"):
         return
     for item in items:
