@@ -63,7 +63,9 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
     keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
     known = {keyword.name: None for keyword in keywords}.keys()
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
-    what = "source: a path, bytes, a file object or an onnx.ModelProto; or a program that `weft.compile` saved."
+    what = (
+        "source: a path, bytes, a file object, an onnx.ModelProto, an export of torch's, or what `weft.compile` saved."
+    )
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
     load.__qualname__ = "load"
     return load  # type: ignore[return-value]  # which has a name for its source, too
@@ -126,6 +128,16 @@ def whole_sizes(sizes: Any) -> dict[str, int]:
     if not isinstance(sizes, Mapping):
         raise InputError(f"sizes must be numbers by the names of dims, not {shown(sizes)}")
     return {str(name): whole_number(size, f"the size of {name}") for name, size in sizes.items()}
+
+
+def open_graph(source: Any) -> OpenedModel:
+    """The ONNX model that a source holds, or that is inside of a saved program; nothing of it is parsed."""
+    opened = open_model(source)
+    if not holds_program(opened):
+        return opened
+    from weft.saved.files import open_saved
+
+    return open_saved(opened, read_opened, None, None, LoadOptions(recompile=True)).graph
 
 
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Where a model comes from: a path, bytes, an open file or a ModelProto, as one thing that can be read.
+"""Where a model comes from: a path, bytes, an open file, or what a library holds it in, as one thing that can be read.
 
 Opening a file reads nothing of it, so that it costs nothing even for a very large one. What is used of it is a copy
 that no one else can change; so is what was given as bytes that can be.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeGuard, Union
 
 from weft.errors import InvalidModelError, ModelError, OutOfMemoryError, WeftError
+from weft.frontend.exported import converted, is_convertible, way_to_onnx
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.records import dataclass
 
@@ -57,8 +58,10 @@ def source_name(source: Any) -> str:
             return _path_name(source)
         case bytes() | bytearray() | memoryview():
             return "<bytes>"
-    if _is_proto(source):
-        return "<ModelProto>"
+    if _is_proto(source) or is_convertible(source):
+        return f"<{type(source).__name__}>"
+    if not _is_stream(source):
+        return f"<{type(source).__name__}>"
     name = getattr(source, "name", None)
     return name if isinstance(name, str) else "<file object>"
 
@@ -67,6 +70,10 @@ def _is_proto(source: object) -> TypeGuard[onnx.ModelProto]:
     """Whether it is onnx's own form of a model: then somebody has imported onnx."""
     onnx = sys.modules.get("onnx")
     return onnx is not None and isinstance(source, onnx.ModelProto)
+
+
+def _is_stream(source: object) -> TypeGuard[IO[bytes]]:
+    return callable(getattr(source, "read", None)) and not isinstance(source, type)
 
 
 def _path_name(path: os.PathLike[Any]) -> str:
@@ -115,9 +122,12 @@ def open_source(source: ModelSource) -> OpenedModel:
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
             return OpenedModel(_flat(source, name), name)
+    folder: Path | None = None
+    if is_convertible(source):
+        source, folder = converted(source)
     if _is_proto(source):
-        return OpenedModel(memoryview(_serialize(source)), name)
-    if callable(getattr(source, "read", None)) and not isinstance(source, type):
+        return OpenedModel(memoryview(_serialize(source)), name, folder and folder / "model.onnx")
+    if _is_stream(source):
         try:
             return _open_stream(source, name)
         except ModelError:
@@ -125,9 +135,7 @@ def open_source(source: ModelSource) -> OpenedModel:
         except Exception as error:  # closed, not open for reading, or of a class of someone else's
             problem = f"the file object cannot be read: {error}"
             raise ModelError(problem, hint='open it with mode "rb"', file=name) from error
-    raise ModelError(
-        f"a {type(source).__name__} is not a model", hint="pass a path, bytes, an open binary file or a ModelProto"
-    )
+    raise ModelError("this is not a model", hint=way_to_onnx(source))
 
 
 def open_file(path: Path, name: str) -> OpenedModel:
