@@ -18,6 +18,7 @@ from weft.frontend import read_model
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec, spec
+from weft.loading import open_graph
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
 from weft.runtime.model import Model
 
@@ -51,7 +52,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
     try:
         model = weft.load(file, device="reference", dump=dump)
     except weft.UnsupportedModelError as error:
-        source = read_model(file, is_defined=is_defined)
+        source = read_model(open_graph(file), is_defined=is_defined)
         specs = [[spec(value.name, value.type) for value in values if value.type is not None]
                  for values in (source.graph.inputs, source.graph.outputs)]  # fmt: skip
         return {**_file_facts(source, *specs), "problem": str(error)}

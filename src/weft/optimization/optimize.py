@@ -10,11 +10,12 @@ from typing import Any
 
 from weft.errors import InputError, UnsupportedModelError
 from weft.frontend.read import is_standard, read_model
-from weft.frontend.source import OpenedModel, copy_model, open_model
+from weft.frontend.source import OpenedModel, copy_model
 from weft.frontend.write import save_again, with_initializers, write_again
 from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
 from weft.ir.specs import signature
 from weft.ir.types import TensorType, Type
+from weft.loading import open_graph
 from weft.opset import registry
 from weft.opset.lower import untraced
 from weft.optimization.affine import with_affine_weights
@@ -78,7 +79,7 @@ def optimize(source: Any, path: str | Path | None = None, **given: Any) -> Optim
         raise InputError(f"{target}: there is no such folder", hint="check the path of the result")
     with stages("optimizing") as progress:
         progress.stage("reading", 0.0)
-        opened = copy_model(open_model(source))
+        opened = copy_model(open_graph(source))
         original = read_model(opened, is_defined=_is_defined)
         work, graph = prepared(original, options)
         before = _counted(original.graph)

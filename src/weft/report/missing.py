@@ -9,6 +9,7 @@ from weft.errors import WeftError
 from weft.frontend import read_model
 from weft.frontend.source import source_name
 from weft.ir.graph import Graph, subgraphs
+from weft.loading import open_graph
 from weft.opset.missing import MissingOp, missing_ops
 from weft.records import dataclass
 
@@ -26,7 +27,7 @@ class ModelOps:
 def model_ops(source: Any) -> ModelOps:
     """Look through a model."""
     try:
-        graph = read_model(source, is_defined=is_defined).graph
+        graph = read_model(open_graph(source), is_defined=is_defined).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
     return ModelOps(source_name(source), _count(graph), tuple(missing_ops(graph)), None)

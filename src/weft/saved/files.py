@@ -98,10 +98,19 @@ class SavedFiles(ModelFiles):
         self._name = head.manifest.model
 
     def model(self) -> OnnxModel:
+        self._check_graph()
+        return super().model()
+
+    @property
+    def graph(self) -> OpenedModel:
+        """The model itself, as a source; a ModelError where it was left out."""
+        self._check_graph()
+        return self.opened
+
+    def _check_graph(self) -> None:
         if not self.manifest.has_graph:
             hint = "compile it with its graph, or load the ONNX file: other shapes, outputs, weights or devices need it"
             raise ModelError(_NO_GRAPH, file=self.file, hint=hint)
-        return super().model()
 
     def settled_options(self, options: LoadOptions) -> LoadOptions:
         """Options in which what the caller left open is what the file has."""
