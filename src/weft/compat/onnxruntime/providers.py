@@ -118,7 +118,7 @@ def chosen(asked: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
             if name != "AzureExecutionProvider":  # which onnxruntime itself lists everywhere, and packages pass on
                 rest = [other for other, _ in asked if other not in (name, *names)] or [CPU]
                 text = f"{name} was asked for and is not used: {error.problem}; next is {rest[0]}"
-                warnings.warn(text, FallbackWarning, stacklevel=4)
+                warnings.warn(text, FallbackWarning, stacklevel=3)
             continue
         names.append(name)
         options[name] = entries if kind != HOST else {}

@@ -1,0 +1,287 @@
+"""What the stand-in for onnxruntime does where onnxruntime itself is no measure: devices, warnings, refusals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import weft
+import weft.compat.onnxruntime as ort
+from weft.compat.onnxruntime import notes, providers
+from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as state
+from weft.errors import DeviceError, FallbackWarning, InputError, WeftError
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+def _model(nodes: list[Any], outputs: list[Any], *initializers: Any) -> bytes:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializer=list(initializers))
+    imports = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+
+
+Z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 3])
+RELU = _model([helper.make_node("Relu", ["x"], ["z"])], [Z])
+X = np.array([[-1, 0, 2]], np.float32)
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices that sessions are opened on; any name of one is here."""
+    asked: list[str] = []
+
+    def choose(name: str) -> weft.Device:
+        return weft.Device(name, True, "")
+
+    def load(source: Any, device: Any, **options: Any) -> weft.Model:
+        asked.extend([device] if isinstance(device, str) else device)
+        return _load(source, device="cpu", **options)
+
+    _load = weft.load
+    monkeypatch.setattr("weft.runtime.devices.choose", choose)
+    monkeypatch.setattr("weft.loading.load", load)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "served", "names"),
+    [
+        ([CUDA], ["cuda", "cpu"], [CUDA, CPU]),
+        ([(CUDA, {"device_id": 1}), CPU], ["cuda:1", "cpu"], [CUDA, CPU]),
+        ([(CUDA, {"device_id": "0", "arena_extend_strategy": "kNextPowerOfTwo"})], ["cuda:0", "cpu"], [CUDA, CPU]),
+        (["TensorrtExecutionProvider", CUDA, CPU], ["cuda", "cpu"], ["TensorrtExecutionProvider", CUDA, CPU]),
+        (["DmlExecutionProvider"], ["webgpu", "cpu"], ["DmlExecutionProvider", CPU]),
+        (["OpenVINOExecutionProvider"], ["cpu"], ["OpenVINOExecutionProvider", CPU]),
+        ([CPU], ["cpu"], [CPU]),
+        ([(CPU, {"device_id": 3})], ["cpu"], [CPU]),
+        ([CPU, CUDA], ["cpu", "cuda"], [CPU, CUDA]),
+        (["AzureExecutionProvider", CPU], ["cpu"], [CPU]),
+        (None, ["cpu"], [CPU]),
+    ],
+)
+def test_providers_are_devices(devices: list[str], asked: Any, served: list[str], names: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = ort.InferenceSession(RELU, providers=asked)
+    assert devices == served
+    assert session.get_providers() == names
+
+
+def test_options_of_a_provider_come_back_as_texts(devices: list[str]) -> None:
+    session = ort.InferenceSession(RELU, providers=[CUDA], provider_options=[{"device_id": 0}])
+    assert session.get_provider_options() == {CUDA: {"device_id": "0"}, CPU: {}}
+    assert devices == ["cuda:0", "cpu"]
+
+
+def test_the_environment_chooses_where_no_provider_is_named(
+    devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_DEVICE", "cpu")
+    ort.InferenceSession(RELU)
+    ort.InferenceSession(RELU, providers=[CPU])
+    assert devices == ["auto", "cpu"]
+
+
+def test_a_provider_that_cannot_serve_is_said_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(name: str) -> weft.Device:
+        if name == "cpu":
+            return weft.Device(name, True, "")
+        raise DeviceError("there is no driver")
+
+    monkeypatch.setattr("weft.runtime.devices.choose", choose)
+    with pytest.warns(
+        FallbackWarning, match=rf"{CUDA} was asked for and is not used: there is no driver; next is {CPU}"
+    ):
+        session = ort.InferenceSession(RELU, providers=[CUDA, CPU])
+    assert session.get_providers() == [CPU]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.run(None, {"x": X})
+
+
+def test_the_warning_points_at_who_made_the_session() -> None:
+    with pytest.warns(FallbackWarning) as caught:
+        ort.InferenceSession(RELU, providers=["QNNExecutionProvider"])
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+
+
+def test_devices_that_are_here_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [weft.Device(name, True, "") for name in ("cuda:0", "cuda:1", "webgpu:0", "cpu")]
+    monkeypatch.setattr("weft.runtime.devices.automatic", lambda: iter(found))
+    assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", CPU]
+    assert ort.get_device() == "GPU"
+    assert set(ort.get_available_providers()) <= set(ort.get_all_providers())
+    assert set(ort.get_all_providers()) == set(providers._DEVICES)
+
+
+def test_threads_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ort.SessionOptions()
+    for number, threads in ((0, None), (1, 1), (-1, None)):
+        options.intra_op_num_threads = number
+        assert ort.InferenceSession(RELU, options).weft_model.deployment.opener.threads == threads
+
+
+def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "_said", set())
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    with caplog.at_level(logging.INFO, "weft.compat"):
+        for _ in range(3):
+            ort.InferenceSession(RELU, options)
+            ort.set_seed(1)
+    assert [record.message.partition(" changes nothing")[0] for record in caplog.records] == [
+        "SessionOptions.execution_mode",
+        "the session's entry 'session.intra_op.allow_spinning'",
+        "set_seed",
+    ]
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "SessionOptions.register_custom_ops_library": lambda: ort.SessionOptions().register_custom_ops_library("a.so"),
+    "SessionOptions.add_free_dimension_override_by_denotation": lambda: (
+        ort.SessionOptions().add_free_dimension_override_by_denotation("BATCH", 1)
+    ),
+    "SparseTensor": lambda: ort.SparseTensor.sparse_coo_from_numpy([2], X, X, ort.OrtDevice.make("cpu", 0)),
+    "OrtMemoryInfo": lambda: ort.OrtMemoryInfo("Cpu", 0, 0, 0),
+    "LoraAdapter": lambda: ort.LoraAdapter(),
+    "create_and_register_allocator": lambda: ort.create_and_register_allocator(None, None),
+    "InferenceSession.set_ep_dynamic_options": lambda: ort.InferenceSession(RELU).set_ep_dynamic_options({"a": "b"}),
+    "RunOptions.add_active_adapter": lambda: ort.RunOptions().add_active_adapter(None),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(state.NotImplemented, match=f"{name} is not supported: ") as caught:
+        REFUSED[name]()
+    assert isinstance(caught.value.__cause__, WeftError)
+
+
+def test_exceptions_carry_weft_s_own() -> None:
+    session = ort.InferenceSession(RELU)
+    with pytest.raises(state.InvalidArgument, match="input 'x' must be float32, not float64") as caught:
+        session.run(None, {"x": X.astype(np.float64)})
+    assert isinstance(caught.value.__cause__, InputError)
+    assert caught.value.__cause__.hint
+    with pytest.raises(state.InvalidArgument, match="Invalid input name: y") as caught:
+        session.run(None, {"x": X, "y": X})
+    assert "it takes x" in str(caught.value.__cause__)
+    with pytest.raises(state.NoSuchFile) as caught:
+        ort.InferenceSession("no such file.onnx")
+    assert isinstance(caught.value.__cause__, WeftError)
+
+
+def test_a_run_is_terminated_by_another_thread() -> None:
+    """A loop without an end, which ends when it is told to."""
+    session = ort.InferenceSession(_loop_without_end())
+    options = ort.RunOptions()
+    timer = threading.Timer(0.2, lambda: setattr(options, "terminate", True))
+    timer.start()
+    with pytest.raises(state.Fail, match="terminate flag"):
+        session.run(None, {"x": X}, options)
+    timer.join()
+    assert options.terminate
+
+
+def _loop_without_end() -> bytes:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["goes_on"]),
+            helper.make_node("Sin", ["before"], ["after"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", TensorProto.FLOAT, ["N", 3]),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", TensorProto.FLOAT, ["N", 3]),
+        ],
+    )
+    begins = numpy_helper.from_array(np.array(True), "begins")
+    return _model([helper.make_node("Loop", ["", "begins", "x"], ["z"], body=body)], [Z], begins)
+
+
+def test_a_profile_is_a_trace_with_kernels(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "times")
+    session = ort.InferenceSession(RELU, options)
+    session.run(None, {"x": X})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    assert any(event["ph"] == "X" and event.get("args", {}).get("nodes") for event in events)
+
+
+def test_bound_memory_is_written_in_place() -> None:
+    session = ort.InferenceSession(RELU)
+    memory = np.full((1, 3), 9, np.float32)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("z", "cpu", 0, np.float32, memory.shape, memory.ctypes.data)
+    session.run_with_iobinding(binding)
+    assert memory.tolist() == [[0, 0, 2]]
+    assert binding.get_outputs()[0].data_ptr() == memory.ctypes.data
+
+
+def test_a_size_that_weft_knows_is_told() -> None:
+    """A file may call a size by a name that is always the same number."""
+    model = onnx.ModelProto.FromString(RELU)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "features"
+    session = ort.InferenceSession(model.SerializeToString())
+    assert session.get_outputs()[0].shape == ["N", 3]
+
+
+def test_a_session_of_a_saved_program(tmp_path: Path) -> None:
+    """A file that is no ONNX model says less, and what it says is the same."""
+    from weft.compat.onnxruntime.declared import described, undeclared
+
+    model = weft.load(RELU)
+    told = described(model, undeclared(model), {})
+    assert [str(argument) for argument in (*told.inputs, *told.outputs)] == [
+        str(argument)
+        for argument in (*ort.InferenceSession(RELU).get_inputs(), *ort.InferenceSession(RELU).get_outputs())
+    ]
+
+
+def test_damaged_files_are_errors_of_onnxruntime_s() -> None:
+    seed = 15
+    random = np.random.default_rng(seed)
+    expected = (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail, state.NotImplemented)
+    for _ in range(200):
+        damaged = bytearray(RELU)
+        for place in random.integers(0, len(damaged), 3):
+            damaged[place] = random.integers(0, 256)
+        error: Exception | None = None
+        try:
+            session = ort.InferenceSession(bytes(damaged))
+            session.get_inputs(), session.get_outputs(), session.get_modelmeta()
+        except expected as raised:
+            error = raised
+        assert error is None or isinstance(error.__cause__, WeftError), seed
+
+
+def test_values_of_other_libraries_and_back() -> None:
+    array = np.arange(4, dtype=np.int64)
+    value = ort.OrtValue.from_dlpack(array)
+    assert value.data_ptr() == array.ctypes.data
+    assert np.from_dlpack(value).tolist() == [0, 1, 2, 3]
+
+
+def test_a_value_s_bytes_as_another_type() -> None:
+    value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.array([0x3F80], np.uint16), TensorProto.BFLOAT16)
+    assert value.data_type() == "tensor(bfloat16)"
+    assert float(value.numpy()[0]) == 1.0
