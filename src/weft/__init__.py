@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.backends.device import Device
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
+    from weft.export.export import export_c
     from weft.interrupts import Cancellation
     from weft.ir.metadata import Metadata
     from weft.ir.specs import TensorSpec
@@ -99,6 +100,7 @@ __all__ = [
     "__version__",
     "compile",
     "devices",
+    "export_c",
     "load",
     "ops",
     "optimize",
@@ -118,6 +120,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "DeviceTensor": "weft.ir.tensors",
     "Graph": "weft.builder.graph",
     "HostStep": "weft.runtime.explain",
+    "export_c": "weft.export.export",
     "Model": "weft.runtime.model",
     "Memory": "weft.runtime.memory",
     "OptimizationReport": "weft.optimization.optimize",

@@ -71,14 +71,14 @@ class Called:
 
     def run(self, inputs: Mapping[str, Array], *, parallel: Any = None, short: int = 0) -> list[Array]:
         """The outputs; memory around them and the workspace is looked after."""
-        given = [np.ascontiguousarray(inputs[port.value.name], port.dtype.numpy) for port in self.interface.inputs]
+        given = [_uneven(np.asarray(inputs[port.value.name], port.dtype.numpy)) for port in self.interface.inputs]
         sizes = self.packed_sizes(self.sizes(inputs))
         self.check(self.function("check")(sizes))
         shapes = self.shapes(sizes)
         outputs = []
         for port, shape in zip(self.interface.outputs, shapes):
-            room = np.full(int(np.prod(shape, dtype=np.int64)) * port.dtype.numpy.itemsize + CANARY, 0xA5, np.uint8)
-            outputs.append(room)
+            bytes_made = int(np.prod(shape, dtype=np.int64)) * port.dtype.numpy.itemsize
+            outputs.append(_uneven(np.full(bytes_made + CANARY, 0xA5, np.uint8), port.dtype.numpy.itemsize))
         needed = self.function("workspace_bytes")(sizes)
         assert needed > 0
         workspace = np.full(needed + CANARY + 8, 0xA5, np.uint8)[8:]  # at no special address, and full of nonsense
@@ -100,6 +100,16 @@ class Called:
 
     def close(self) -> None:
         self.function("close")(self.model)
+
+
+def _uneven(array: Array, step: int | None = None) -> Array:
+    """A copy at an address that is no more aligned than its elements must be."""
+    step = step or array.itemsize
+    room = np.empty(array.nbytes + 128, np.uint8)
+    start = -room.ctypes.data % 64 + step
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def same_bits(one: Array, other: Array) -> bool:

@@ -107,7 +107,7 @@ def test_threads_of_the_caller_give_the_same_bits(tmp_path: Path) -> None:
 def test_sizes_that_are_fixed_and_zero(tmp_path: Path) -> None:
     source = networks.passing()
     for n in (0, 2):
-        files = export_c(source, tmp_path / str(n), name="network", shapes={"n": n})
+        files = export_c(source, tmp_path / str(n), name="network", sizes={"n": n})
         assert not files.interface.sizes
         inputs = {"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)}
         wanted = weft.load(source, device="cpu", threads=1, cache=False).run(inputs)

@@ -167,7 +167,7 @@ def test_what_needs_python_is_refused_by_its_node(tmp_path: Path) -> None:
 def test_wrong_options(tmp_path: Path) -> None:
     source = networks.convolutional()
     with pytest.raises(InputError, match="no dynamic dim"):
-        export_c(source, tmp_path, shapes={"length": 4})
+        export_c(source, tmp_path, sizes={"length": 4})
     with pytest.raises(InputError, match="no name for functions"):
         export_c(source, tmp_path, name="a-b")
     with pytest.raises(DeviceError, match="no processor"):

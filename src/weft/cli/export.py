@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         target=args.target,
         precision=args.precision,
-        shapes=inputs.parse_sizes(args.shape),
+        sizes=inputs.parse_sizes(args.shape),
         embed=args.embed,
     )
     files = [path for path in (made.header, made.object, made.library, made.weights, made.example) if path is not None]

@@ -14,6 +14,7 @@ from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import named
+from weft.compiler import Pipeline
 from weft.errors import InputError, UnsupportedModelError, WeftError
 from weft.export.archive import archive
 from weft.export.arithmetic import CHECKED
@@ -23,14 +24,19 @@ from weft.export.interface import Interface, c_name, check_tensors, make_interfa
 from weft.export.library import DECLARATIONS, library_text
 from weft.export.units import Unit, UnitBuilder
 from weft.export.weights import Weights, gather
+from weft.garbage import seldom_collected
+from weft.ir.graph import GraphValue
 from weft.ir.kernel import Kernel
 from weft.ir.types import TensorType
 from weft.ir.work import all_works
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
 from weft.records import dataclass
+from weft.runtime.arguments import Shapes, whole_shapes
 from weft.runtime.devices import HOST
-from weft.runtime.options import LoadOptions
+from weft.runtime.model import Model
+from weft.runtime.options import USUAL_PRECISION, LoadOptions
+from weft.runtime.progress import Stages, stages
 
 MOST_EMBEDDED = 1 << 28
 """Bytes of weights in an object file: LLVM takes fifteen times that to write it."""
@@ -55,25 +61,44 @@ def export_c(
     *,
     name: str | None = None,
     target: str = NATIVE,
-    precision: str = "float32",
-    shapes: Mapping[str, int] | None = None,
+    precision: str = USUAL_PRECISION,
+    sizes: Mapping[str, Any] | None = None,
+    outputs: Sequence[str] | None = None,
     embed: bool = False,
 ) -> Exported:
-    """Write a model as a C library into a folder, which is made where there is none.
+    """Write a model as a C library into a folder, which is made where there is none (docs/EXPORT.md).
 
-    name: what files and functions are called (default: as the model's file). target: the processor that the code is
-    for. shapes: sizes of dynamic dims, which are fixed then. embed: put the weights into the object file.
+    source: what `weft.load` takes, or a model that it gave, with the weights that were set.
+    name: what files and functions are called (default: as the model's file).
+    target: the processor that the code is for: "native" is this machine's.
+    sizes: of dynamic dims, by name or by place ("x.2"), or whole shapes of inputs, which are fixed then.
+    outputs: the values to compute (default: the model's outputs).
+    embed: whether the weights go into the object file.
     """
-    folder = Path(folder)
-    machine = cpu_target(target)
     called = c_name(name or (Path(source).stem if isinstance(source, (str, Path)) else "model"))
     if name is not None and called != name:
         raise InputError(f"{name!r} is no name for functions of C", hint=f"for instance {called}")
-    pipeline = open_pipeline(source, LoadOptions(device=HOST, precision=precision, cache=False))
-    driver = driver_for(machine)
+    options = LoadOptions(device=HOST, precision=precision, outputs=outputs, cache=False)
+    with stages("exporting") as progress, seldom_collected():
+        pipeline = _pipeline(source, options, progress)
+        return _export(
+            pipeline, Path(folder), called, cpu_target(target), whole_shapes(sizes, pipeline.file), embed=embed
+        )
+
+
+def _pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
+    if isinstance(source, Model):
+        return Pipeline(source.deployment.opener.files, options, HOST, progress)
+    pipeline = open_pipeline(source, options)
+    pipeline.progress = progress
+    return pipeline
+
+
+def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, sizes: Shapes, *, embed: bool) -> Exported:
+    driver, precision = driver_for(machine), pipeline.precision
     try:
         graph = pipeline.read().graph
-        program = pipeline.specialise(_fixed_shapes(graph.inputs, shapes or {}), ())
+        program = pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ())
         inputs = [(value.name, value) for value in program.inputs]
         outputs = [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)]
         check_tensors((*inputs, *outputs))
@@ -90,6 +115,7 @@ def export_c(
         raise UnsupportedModelError(
             f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
         )
+    pipeline.progress.stage("generating code")
     kernels = _kernels(units)
     code = compile_module(module_text(whole, kernels, interface, weights, embed=embed), machine)
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,27 +155,33 @@ def _local_bytes(kernels: Sequence[Kernel]) -> int:
     return max((sum((b.local_size or 0) * b.dtype.numpy.itemsize for b in buffers) for buffers in local), default=0)
 
 
-def _fixed_shapes(inputs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, list[int | None]] | None:
-    """Shapes of inputs in which dims have the sizes given for their names, or for where they stand (input.axis)."""
-    found: dict[str, list[int | None]] = {}
-    unused = dict(sizes)
+def _fixed_shapes(inputs: Sequence[GraphValue], sizes: Shapes) -> dict[str, Sequence[int | None]] | None:
+    """Shapes of inputs, in which dims have the sizes given for their names, or for where they stand (input.axis)."""
+    found: dict[str, Sequence[int | None]] = {}
+    used: set[str] = set()
     known: dict[str, None] = {}
     for value in inputs:
+        whole = sizes.get(value.name)
         shape = value.type.shape if isinstance(value.type, TensorType) else None
+        if isinstance(whole, tuple):
+            if shape is not None and len(shape) != len(whole):
+                raise InputError(f"{len(whole)} sizes for an input of rank {len(shape)}", value=value.name)
+            found[value.name] = whole
+            used.add(value.name)
+            continue
         fixed: list[int | None] = []
         for axis, dim in enumerate(shape or ()):
-            names = (f"{value.name}.{axis}", str(dim)) if not isinstance(dim, int) else ()
-            known.update(dict.fromkeys(names[1:]))
-            name = next((name for name in names if name in sizes), None)
-            if name is not None:
-                unused.pop(name, None)
-            fixed.append(dim if isinstance(dim, int) else None if name is None else sizes[name])
-        if fixed:
-            found[value.name] = fixed
-    for name in unused:
+            names = () if isinstance(dim, int) else (str(dim), f"{value.name}.{axis}")
+            known.update(dict.fromkeys(names[:1]))
+            name = next((name for name in reversed(names) if isinstance(sizes.get(name), int)), "")
+            size = sizes.get(name)
+            used.add(name)
+            fixed.append(dim if isinstance(dim, int) else size if isinstance(size, int) else None)
+        found[value.name] = fixed
+    for name in sizes.keys() - used:
         hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
-        raise InputError(f"--shape {name}: the inputs have no dynamic dim of that name", hint=hint)
-    return found if sizes else None
+        raise InputError(f"a size is given for {name}: the inputs have no dynamic dim of that name", hint=hint)
+    return {name: shape for name, shape in found.items() if shape} if sizes else None
 
 
 def _write_files(
@@ -184,8 +216,8 @@ def _write_files(
         "",
         f"Written by weft from {Path(file).name if file else 'a model in memory'}.",
     ]
-    files.header.write_text(header_text(interface, f"{name}: a model as a C library", facts, embed))
-    files.example.write_text(example_text(interface, embed))
+    files.header.write_text(header_text(interface, f"{name}: a model as a C library", facts, embed), encoding="utf-8")
+    files.example.write_text(example_text(interface, embed), encoding="utf-8")
     files.object.write_bytes(code)
     if files.weights is not None:
         weights.write(files.weights)

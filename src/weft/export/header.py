@@ -51,7 +51,7 @@ def header_text(interface: Interface, title: str, facts: Sequence[str], embedded
         "",
         *_sizes(interface),
         "",
-        "/* Inputs: row-major, without gaps; they are only read. */",
+        "/* Inputs: row-major, without gaps, aligned as their type; they are only read. */",
         *_pointers(f"{name}_inputs", interface.inputs, "const "),
         "",
         "/* Outputs: memory of the caller's, which overlaps neither the inputs nor the workspace. */",
@@ -270,15 +270,6 @@ def _count(port: Port, interface: Interface) -> str:
     members = {size.symbol.name: f"sizes.{size.member}" for size in interface.sizes}
     factors = []
     for dim in port.shape:
-        symbol = None if isinstance(dim, int) else dims.as_symbol(dim)
-        factors.append(members[symbol.name] if symbol is not None else _expression(dim, members))
+        symbol = dims.as_symbol(dim)
+        factors.append(str(dim) if symbol is None else members[symbol.name])
     return " * ".join(factors) or "1"
-
-
-def _expression(dim: dims.Dim, members: dict[str, str]) -> str:
-    if isinstance(dim, int):
-        return str(dim)
-    text = str(dim).replace("//", "/")
-    for name in sorted(members, key=len, reverse=True):
-        text = text.replace(name, members[name])
-    return f"({text})"
