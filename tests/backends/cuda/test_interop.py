@@ -194,3 +194,20 @@ def test_runs_are_ordered_by_a_stream(driver: RecordingDriver) -> None:
         loaded.run({"x": X}, stream="4711")  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="no streams"):
         weft.load(affine(), device="cpu").run({"x": X}, stream=4711)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4)])
+def test_elements_are_written_into_memory_of_others(driver: RecordingDriver, shape: tuple[int, ...]) -> None:
+    gpu = open_gpu()
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    target = Foreign(gpu, np.zeros(shape, np.float32))
+    tensor_of(gpu, array).write_into(target)
+    assert np.array_equal(target.tensor.numpy(), array)
+
+
+def test_memory_of_another_size_or_type_is_not_written_into(driver: RecordingDriver) -> None:
+    gpu = open_gpu()
+    made = tensor_of(gpu, np.ones((2, 3), np.float32))
+    for other in (Foreign(gpu, np.zeros((2, 2), np.float32)), Foreign(gpu, np.zeros((2, 3), np.float64)), object()):
+        with pytest.raises(InputError, match="does not fit into"):
+            made.write_into(other)

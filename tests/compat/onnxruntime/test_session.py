@@ -20,6 +20,7 @@ import weft.compat.onnxruntime as ort
 from weft.compat.onnxruntime import notes, providers
 from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as state
 from weft.errors import DeviceError, FallbackWarning, InputError, WeftError
+from weft.runtime.devices import choose
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -285,3 +286,37 @@ def test_a_value_s_bytes_as_another_type() -> None:
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.array([0x3F80], np.uint16), TensorProto.BFLOAT16)
     assert value.data_type() == "tensor(bfloat16)"
     assert float(value.numpy()[0]) == 1.0
+
+
+def test_values_stay_on_a_device() -> None:
+    """Outputs that are bound to a device are the next run's inputs there, and a value's memory can be filled anew."""
+    try:
+        choose("webgpu:0")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    session = ort.InferenceSession(RELU, providers=[("WebGpuExecutionProvider", {"device_id": 0})])
+    assert session.get_providers() == ["WebGpuExecutionProvider", CPU]
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("z", "webgpu")
+    session.run_with_iobinding(binding)
+    (value,) = binding.get_outputs()
+    assert (value.device_name(), value.shape(), value.data_type()) == ("webgpu", [1, 3], "tensor(float)")
+    assert session.run_with_ort_values(None, {"x": value})[0].numpy().tolist() == [[0, 0, 2]]
+    value.update_inplace(X)
+    assert value.numpy().tolist() == X.tolist()
+    binding.bind_ortvalue_output("z", value)
+    session.run_with_iobinding(binding)
+    assert value.numpy().tolist() == binding.copy_outputs_to_cpu()[0].tolist() == [[0, 0, 2]]
+    there = ort.OrtValue.ortvalue_from_numpy(X, "webgpu", 0)
+    assert session.run_with_ort_values(["z"], {"x": there})[0].numpy().tolist() == [[0, 0, 2]]
+    with pytest.raises(state.NotImplemented, match=r"OrtValue\.data_ptr"):
+        there.data_ptr()
+
+
+def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:
+    content = b"\x18\0\0\0ORTM" + bytes(40)
+    (tmp_path / "model.ort").write_bytes(content)
+    for source in (content, tmp_path / "model.ort"):
+        with pytest.raises(state.NotImplemented, match="onnxruntime's own format"):
+            ort.InferenceSession(source)

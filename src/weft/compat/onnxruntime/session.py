@@ -42,6 +42,7 @@ from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+_OWN_FORMAT = b"ORTM"  # four bytes from the start of such a file
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 
 
@@ -123,9 +124,21 @@ class InferenceSession:
             return status("InvalidArgument", f"No graph was found in the protobuf: {error}")
         if path is not None and not Path(path).exists():
             return status("NoSuchFile", f"Load model from {path} failed:{error}")
+        if self._is_in_own_format():
+            return refusal("InferenceSession", "this model is in onnxruntime's own format", hint="load the .onnx file")
         if path is not None and Path(path).is_dir():
             return status("InvalidProtobuf", f"Load model from {path} failed:{error}")
         return loading_failed(error)
+
+    def _is_in_own_format(self) -> bool:
+        content = self._model_bytes
+        if content is None:
+            file = Path(str(self._model_path))
+            if not file.is_file():
+                return False
+            with file.open("rb") as opened:
+                content = opened.read(8)
+        return content[4:8] == _OWN_FORMAT
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 

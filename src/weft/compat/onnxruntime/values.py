@@ -12,7 +12,7 @@ import numpy as np
 from weft.compat.onnxruntime.declared import tensor_text, type_text
 from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
-from weft.errors import WeftError
+from weft.errors import DeviceError, WeftError
 from weft.ir.dtypes import DType, from_number, from_numpy
 from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import Type
@@ -81,7 +81,13 @@ def weft_device(name: str, device_id: int) -> str | None:
         return None
     if name not in _DEVICES:
         raise refusal(f"a tensor on {name!r}", "weft has no such device")
-    return f"{_DEVICES[name]}:{device_id}" if device_id else _DEVICES[name]
+    from weft.runtime.devices import choose
+
+    kind, exact = _DEVICES[name], f"{_DEVICES[name]}:{device_id}"
+    try:
+        return choose(exact if device_id else kind).name  # the first that is asked for is the best of its kind
+    except DeviceError:
+        return exact
 
 
 @known_as(COLLECTION)
@@ -211,7 +217,7 @@ class OrtValue:
         if isinstance(tensor, np.ndarray):
             np.copyto(tensor, array.reshape(tensor.shape))
         else:
-            self.take(_on_device(array.reshape(tensor.shape), *_parts(tensor.device)))
+            self.take(_placed(array.reshape(tensor.shape), tensor.device))
 
     def take(self, tensor: Any) -> None:
         """Have the elements of a tensor on the same device: in the memory that it has, where that can be written to."""
@@ -289,15 +295,12 @@ def _place(device_type: Any, device_id: int) -> tuple[str, int]:
     return device_type, device_id
 
 
-def _parts(device: str) -> tuple[str, int]:
-    kind, _, number = device.partition(":")
-    return kind, int(number or 0)
-
-
 def _on_device(array: np.ndarray[Any, Any], name: str, number: int) -> Any:
     device = weft_device(name, number)
-    if device is None:
-        return array
+    return array if device is None else _placed(array, device)
+
+
+def _placed(array: np.ndarray[Any, Any], device: str) -> Any:
     from weft.runtime.tensors import to_device
 
     try:
