@@ -320,6 +320,18 @@ def test_size_is_bounded_and_the_least_used_goes(tmp_path: Path) -> None:
     assert cache.get("large") is None
 
 
+def test_a_cache_with_room_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries it has: each of thousands of small models would pay for all others."""
+    looked: list[Any] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: looked.append(folder) or scandir(folder))
+    cache = ModelCache(tmp_path)
+    for number in range(20):
+        cache.put(f"k{number}", serialization.serialize(np.full(20, number, np.int32)))
+    assert looked.count(tmp_path) == 1
+    assert len(entries(tmp_path)) == 20
+
+
 def test_a_model_too_large_to_keep_is_compiled_from_cached_code(
     tmp_path: Path, made: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

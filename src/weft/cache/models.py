@@ -17,7 +17,6 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from weft.cache.files import (
     read_file,
     write_file,
 )
+from weft.cache.hashing import sha256
 from weft.ir.packing import pieces_of
 from weft.records import dataclass
 
@@ -46,6 +46,7 @@ _HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of key, rest of the hea
 _CHECKED = 8 + 32  # bytes of the head that the first checksum does not cover
 _PAGE = 4096
 _LONG_AGO = 86_400  # seconds
+_UNSEEN: dict[tuple[Path | None, int], int] = {}  # bytes to be written to a cache before it is looked through again
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,6 @@ class ModelCache:
             make_folder(self.folder)
             if shutil.disk_usage(self.folder).free < 2 * size:
                 return None
-            self._make_space(size)
         except OSError:
             return None
         try:
@@ -194,26 +194,37 @@ class ModelCache:
             if time.time() - notes.stat().st_mtime > STALE:
                 os.utime(notes)
 
-    def _make_space(self, size: int) -> None:
-        """Remove what was used least recently, so that `size` more bytes fit in."""
-        assert self.folder is not None
-        entries: list[tuple[float, int, Path]] = []
-        for path in self.folder.iterdir():
+    def note_written(self, size: int) -> None:
+        """See to it that entries do not grow too large together: after as many bytes as others may write meanwhile."""
+        place = (self.folder, self.most_bytes)
+        left = _UNSEEN.get(place, 0) - size
+        if left < 0:
             with suppress(OSError):
-                status = path.stat()
-                if path.suffix == ".model":
-                    notes = path.with_suffix(".used")
-                    used = notes.stat().st_mtime if notes.exists() else status.st_mtime
-                    entries.append((used, status.st_size, path))
-                elif path.suffix == UNFINISHED and time.time() - status.st_mtime > STALE:
-                    path.unlink()
-        total = sum(entry[1] for entry in entries) + size
-        for _, entry_size, path in sorted(entries):
-            if total <= self.most_bytes:
-                break
-            self.remove(path)
-            total -= entry_size
+                left = (self.most_bytes - self._trim()) // 16
+        _UNSEEN[place] = left
+
+    def _trim(self) -> int:
+        """Remove what was used least recently, to a little below what is allowed; how many bytes there are then."""
+        assert self.folder is not None
+        entries: list[tuple[float, int, str]] = []
+        with os.scandir(self.folder) as listing:
+            files = {file.name: file for file in listing}
+        for name, file in files.items():
+            with suppress(OSError):
+                if name.endswith(".model"):
+                    notes = files.get(f"{name.removesuffix('.model')}.used", file)
+                    entries.append((notes.stat().st_mtime, file.stat().st_size, name))
+                elif name.endswith(UNFINISHED) and time.time() - file.stat().st_mtime > STALE:
+                    (self.folder / name).unlink()
+        total = sum(size for _, size, _ in entries)
+        if total > self.most_bytes:
+            for _, size, name in sorted(entries):
+                if total <= self.most_bytes * 15 // 16:
+                    break
+                self.remove(self.folder / name)
+                total -= size
         self._forget_records()
+        return total
 
     def _forget_records(self) -> None:
         assert self.records is not None
@@ -278,7 +289,9 @@ class UnfinishedEntry:
             self._path.chmod(0o400)
         path = self._cache.path(self._key)
         self._path.replace(path)
-        self._cache.note(self._key, path.stat())
+        status = path.stat()
+        self._cache.note(self._key, status)
+        self._cache.note_written(status.st_size)
 
     def drop(self) -> None:
         """Give the file up, unless it has its name by now; what is mapped from it stays."""
@@ -289,7 +302,7 @@ class UnfinishedEntry:
 
 def _checksum(key: str, *parts: bytes | memoryview) -> bytes:
     """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
-    found = sha256(key.encode())
+    found = sha256(key.encode(), sum(map(len, parts)))
     for part in parts:
         found.update(part)
     return found.digest()
