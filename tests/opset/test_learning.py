@@ -106,6 +106,19 @@ def test_one_hot_encoder() -> None:
     learned("OneHotEncoder", [text("b", "q")], cats_strings=["a", "b"], zeros=1)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_number_is_no_category(dtype: Any) -> None:
+    x = np.array([[1, np.nan], [0, 7]], dtype)
+    learned(
+        "OneHotEncoder", [x], cats_int64s=[1, 0, -(2**63)], zeros=1, expected=[np.float32(x[..., None] == [1, 0, -1])]
+    )
+
+
+def test_scores_that_are_no_numbers_stay_so() -> None:
+    x = np.array([[np.nan], [1]], np.float32)
+    learned("LinearRegressor", [x], coefficients=[1.0, 2.0], targets=2, post_transform="SOFTMAX_ZERO")
+
+
 def test_one_hot_encoder_refuses_unknown_categories() -> None:
     with pytest.raises(ExecutionError):
         learned("OneHotEncoder", [np.array([4], np.int64)], cats_int64s=[1, 2], zeros=0, expected=[None])

@@ -11,7 +11,7 @@ from weft.errors import InvalidModelError
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
 from weft.opset.functions import cast, equal, is_nan, where
-from weft.opset.language import Element, Tensor, build, constant, gather, host, index, reduce
+from weft.opset.language import Element, Tensor, build, constant, elementwise, gather, host, index, reduce
 from weft.opset.ml.domain import op
 from weft.opset.registry import require
 
@@ -127,6 +127,8 @@ def one_hot_encoder(
     else:
         require(cats_int64s is not None, "numbers are encoded with cats_int64s")
         place = positions(cast(x, DType.int64), table(cats_int64s or (), DType.int64))
+        if x.dtype.is_float:
+            place = elementwise(lambda v, p: where(is_nan(v), -1, p), x, place)
     count = len(cats_strings or cats_int64s or ())
     if not zeros:  # an unknown category must fail: its place, -1, is outside this table
         known = constant(np.arange(count))

@@ -35,7 +35,7 @@ def _softmax_zero(scores: Tensor) -> Tensor:
     highest = reduce("maximum", scores, [1], keep=True)
     share = elementwise(lambda v, m: where(absolute(v) > NEGLIGIBLE, exp(v - m), v * exp(-m)), scores, highest)
     total = reduce("sum", share, [1], keep=True)
-    return elementwise(lambda v, s: where(s > 0.0, v / where(s > 0.0, s, 1.0), 0.5), share, total)
+    return elementwise(lambda v, s: where(s <= 0.0, 0.5, v / where(s <= 0.0, 1.0, s)), share, total)
 
 
 def probit(p: Element) -> Element:
