@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 
+from weft.cache.hashing import sha256
 from weft.ir.kernel import Kernel, fingerprint
 from weft.ir.work import Launch, NativeSection, Section, all_works, map_launches
 

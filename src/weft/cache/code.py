@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
+from weft.cache.hashing import sha256
 
 MOST_BYTES = 512 * 1024**2
 SUFFIX = ".weft"
@@ -103,7 +103,7 @@ class CodeCache:
             if total <= self.most_bytes * 3 // 4:
                 break
             with suppress(OSError):
-                path.unlink()
+                Path(path).unlink()
             total -= size
 
 
@@ -120,12 +120,13 @@ def _checksum(key: str, data: bytes) -> bytes:
     return sha256(key.encode() + data).digest()
 
 
-def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
+def _entries(folder: Path) -> Iterator[tuple[float, int, str]]:
     """(last use, bytes, path) of every entry; unfinished files that were given up are removed on the way."""
-    for path in folder.iterdir():
-        with suppress(OSError):
-            status = path.stat()
-            if path.suffix == SUFFIX:
-                yield status.st_mtime, status.st_size, path
-            elif path.suffix == UNFINISHED and time.time() - status.st_mtime > STALE:
-                path.unlink()
+    with os.scandir(folder) as listing:
+        for file in listing:
+            with suppress(OSError):
+                if file.name.endswith(SUFFIX):
+                    status = file.stat()
+                    yield status.st_mtime, status.st_size, file.path
+                elif file.name.endswith(UNFINISHED) and time.time() - file.stat().st_mtime > STALE:
+                    Path(file.path).unlink()

@@ -13,11 +13,11 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 from weft.cache.files import read_file, write_file
+from weft.cache.hashing import sha256
 from weft.ir.packing import release_pages
 from weft.threads import Team, usable_cores
 
@@ -69,7 +69,7 @@ def digest(content: memoryview | ContentFile) -> str:
         return _combined(content.size, _file_parts(content))
 
     def part(start: int) -> bytes:
-        found = sha256(content[start : start + CHUNK]).digest()
+        found = sha256(content[start : start + CHUNK], len(content)).digest()
         if start % (RELEASED * CHUNK) == 0:
             release_pages(content)
         return found
@@ -102,7 +102,7 @@ def name_of(size: int, parts: Iterable[bytes]) -> str:
 
 def _file_parts(file: ContentFile) -> Callable[[int], bytes]:
     def part(start: int) -> bytes:
-        found, piece = sha256(), memoryview(bytearray(min(PIECE, file.size)))
+        found, piece = sha256(size=file.size), memoryview(bytearray(min(PIECE, file.size)))
         end = min(start + CHUNK, file.size)
         while start < end:
             count = file.read_into(piece[: end - start], start)

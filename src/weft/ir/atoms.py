@@ -92,8 +92,14 @@ class Compound:
             return found
         made = object.__new__(cls)
         made.operation, made.left, made.right = key
-        made.order = f"Compound:{made}"
         return _COMPOUNDS.keep(key, made)
+
+    def __getattr__(self, name: str) -> str:
+        """`order`, which is written when it is first asked for: those that are only read need none."""
+        if name != "order":
+            raise AttributeError(name)
+        self.order = order = f"Compound:{self}"
+        return order
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Compound, (self.operation, self.left, self.right)

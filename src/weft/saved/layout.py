@@ -8,12 +8,12 @@ outside of a checksum. Nothing is mapped from it, since whoever owns the file ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from struct import Struct
 from typing import Protocol
 
 from weft.cache.digests import CHUNK as _CHUNK
 from weft.cache.digests import PIECE, chunks, name_of
+from weft.cache.hashing import sha256
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
@@ -143,13 +143,17 @@ def read_block(content: SavedContent, block: Block, file: str) -> bytes:
 
 def read_blocks(content: SavedContent, wanted: Sequence[tuple[Block, memoryview | None]], file: str) -> None:
     """Read blocks into memory, or nowhere, and check that each is what its name says."""
+    whole = sum(block.size for block, _ in wanted)
     parts = [(number, start) for number, (block, _) in enumerate(wanted) for start in chunks(block.size)]
 
     def part(place: tuple[int, int]) -> bytes:
         number, start = place
         block, memory = wanted[number]
         end = min(start + _CHUNK, block.size)
-        found, scratch = sha256(), None if memory is not None else memoryview(bytearray(min(PIECE, block.size)))
+        found, scratch = (
+            sha256(size=whole),
+            None if memory is not None else memoryview(bytearray(min(PIECE, block.size))),
+        )
         while start < end:
             if memory is not None:
                 piece = memory[start : min(start + PIECE, end)]

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from weft.cache import serialization
 from weft.cache.digests import CHUNK, name_of, note_written
 from weft.cache.entries import saved_model
 from weft.cache.files import UNFINISHED
+from weft.cache.hashing import MUCH, sha256
 from weft.compiler import Pipeline, read_opened
 from weft.errors import DeviceError, InputError, WeftError
 from weft.frontend.files import OpenFile
@@ -157,7 +157,7 @@ class _ChunkDigest:
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[bytes] = []
-        self._current = sha256()
+        self._current = sha256(size=MUCH)
         self._room = CHUNK
 
     def update(self, content: bytes | memoryview) -> None:
@@ -169,7 +169,7 @@ class _ChunkDigest:
             self._room -= len(piece)
             if not self._room:
                 self._parts.append(self._current.digest())
-                self._current, self._room = sha256(), CHUNK
+                self._current, self._room = sha256(size=MUCH), CHUNK
 
     def name(self) -> str:
         last = [self._current.digest()] if self._room < CHUNK or not self._parts else []

@@ -73,6 +73,7 @@ def _record() -> Path | None:
     return folder / "processors" / key_of(facts, platform.machine(), version, str(sys.maxsize))[:32]
 
 
+@cache
 def _described() -> str:
     """What Linux says of the processors that are described first, without what changes from moment to moment."""
     try:
