@@ -213,7 +213,7 @@ def test_deeply_nested_branches(tmp_path: Path) -> None:
         ({}, "'x' is missing"),
         ({"x": floats(2, 3), "y": ints(1), "z": ints(1)}, "no input 'z'"),
         ({"x": None, "y": ints(1)}, "'x' must be an array, not nothing"),
-        ({"x": "text", "y": ints(1)}, "'x' cannot be read as a float32 array"),
+        ({"x": "text", "y": ints(1)}, "'x' cannot be read as an array of float32"),
     ],
 )
 def test_inputs(tmp_path: Path, feeds: dict[str, Any], said: str) -> None:

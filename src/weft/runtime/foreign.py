@@ -20,20 +20,27 @@ def as_numpy(content: Any) -> Any:
 
     Exceptions are those of its library.
     """
-    if getattr(content, "requires_grad", False) is True and hasattr(content, "detach"):
-        content = content.detach()
+    if is_of_torch(content):
+        content = content.detach().resolve_conj().resolve_neg()
     narrow = _narrow_dtype(content)
     if narrow is not None:
-        library = sys.modules[type(content).__module__.partition(".")[0]]
-        words = content.contiguous().view(getattr(library, _WORDS[narrow.itemsize]))
+        words = content.view(getattr(sys.modules["torch"], _WORDS[narrow.itemsize]))
         return np.asarray(words).view(narrow)
     return np.asarray(content) if hasattr(content, "__array__") else np.from_dlpack(content)
 
 
+def is_of_torch(content: object) -> bool:
+    """Whether it is a tensor of torch, or of a class that extends it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(content, torch.Tensor)
+
+
 def _narrow_dtype(content: Any) -> np.dtype[Any] | None:
-    """The dtype of a tensor whose library says "torch.bfloat16" where numpy knows of no such thing by itself."""
-    library, _, name = str(getattr(content, "dtype", "")).rpartition(".")
-    if library != "torch" or not name.startswith(("bfloat16", "float8_")) or library not in sys.modules:
+    """The dtype of a tensor of torch, which gives numpy none of the types that numpy lacks."""
+    if not is_of_torch(content):
+        return None
+    name = str(content.dtype).rpartition(".")[2]
+    if not name.startswith(("bfloat16", "float8_")):
         return None
     import ml_dtypes
 

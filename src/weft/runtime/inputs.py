@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 from numpy import ndarray
 
-from weft.errors import DeviceError, InputError, UnsupportedModelError, WeftError, shown
-from weft.ir.dtypes import DType, from_numpy
+from weft.errors import DeviceError, InputError, WeftError, shown
+from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import DEEPEST, MapType, OptionalType, SequenceType, TensorType, Type
+from weft.runtime.array_likes import as_array, conversion, fitting_view, onnx_dtype
 
 Array = np.ndarray[Any, Any]
 Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
 REMEMBERED_SHAPES = 256  # sets of them
 _STRINGS, _STRING = np.dtype(object), {str}
-_FILL = "fill them, for instance with array.filled(0)"
 
 
 Adopt = Callable[[Any], Union[DeviceTensor, None]]
@@ -202,107 +202,17 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
 def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
     what = f"input {spec.name!r}"
     array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, what, file)
-    found = _dtype(array, spec.name, file)
+    found = onnx_dtype(array, what, file)
     if found is not type.dtype:
-        raise InputError(
-            f"input {spec.name!r} must be {type.dtype}, not {found}",
-            file=file,
-            hint=f"convert it, for instance with array.astype({_numpy_name(type.dtype)})",
-        )
+        hint = conversion(content, type.dtype)
+        raise InputError(f"{what} must be {type.dtype}, not {found}", file=file, hint=hint)
     if type.shape is None:
         return array
     if array.ndim != len(type.shape):
-        raise InputError(f"input {spec.name!r} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: "
-                         f"shape {array.shape}", file=file)  # fmt: skip
+        problem = f"{what} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: shape {array.shape}"
+        raise InputError(problem, file=file, hint=fitting_view(array, type.shape))
     for axis, (dim, size) in enumerate(zip(type.shape, array.shape)):
         if isinstance(dim, int) and dim != size:
-            raise InputError(
-                f"input {spec.name!r} must have size {dim} in dimension {axis} ({type}), not {size}: "
-                f"shape {array.shape}",
-                file=file,
-            )
+            problem = f"{what} must have size {dim} in dimension {axis} ({type}), not {size}: shape {array.shape}"
+            raise InputError(problem, file=file, hint=fitting_view(array, type.shape))
     return array
-
-
-def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
-    """Anything array-like; Python numbers and lists take the dtype that is asked for. `what` it is, for messages."""
-    try:
-        if isinstance(content, np.ndarray):
-            if type(content) is not np.ndarray and np.ma.is_masked(content):
-                raise InputError(f"{what} has masked elements, which ONNX lacks", file=file, hint=_FILL)
-            array = np.asarray(content)
-        elif isinstance(content, np.generic):
-            array = np.asarray(content)
-        elif isinstance(content, (bool, int, float, complex, str, bytes, list, tuple)):
-            return _from_python(content, dtype)
-        elif hasattr(content, "__array__"):
-            array = np.asarray(content)
-        elif hasattr(content, "__dlpack__"):
-            array = np.from_dlpack(content)
-        else:
-            kind = "nothing" if content is None else f"a {_kind(content)}"
-            raise InputError(f"{what} must be an array, not {kind}", file=file)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{what} cannot be read as a {dtype} array: {error}", file=file) from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{what} cannot be read as a {dtype} array: it gives a {_kind(array)}", file=file)
-    if array.dtype.kind in "OUST":
-        return _strings(array, dtype, what, file)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
-    """An array of `str`, from whatever numpy keeps strings in."""
-    if array.dtype.kind == "O" and dtype is not DType.string:
-        hint = "numpy made Python objects of it; make an array of numbers"
-        raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
-    try:
-        texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
-    odd = [item for item in texts if not isinstance(item, str)]
-    if odd:
-        raise InputError(f"{what} must hold strings, not {shown(odd[0])}", file=file)
-    result = np.empty(array.shape, object)
-    result.reshape(-1)[:] = texts
-    return result
-
-
-def _from_python(content: Any, dtype: DType) -> Array:
-    if dtype is DType.string:
-        array = np.array(content)
-        if array.size and array.dtype.kind not in "US":
-            raise ValueError("not all of it is strings")
-        return np.array(content, dtype=object).reshape(array.shape)
-    array = np.array(content)
-    if array.dtype == object:
-        raise ValueError("the nested lists have different lengths")
-    if array.size and array.dtype.kind not in "biufcV":
-        raise ValueError(f"{array.dtype} is not a number")
-    if array.dtype.kind in "fc" and not (dtype.is_float or dtype.is_complex):
-        raise ValueError(f"fractional numbers do not fit {dtype}")
-    if dtype.is_integer and array.size:
-        low, high = dtype.limits
-        if not low <= int(array.min()) <= int(array.max()) <= high:
-            raise ValueError(f"some numbers lie outside the range of {dtype}")
-    return array.astype(dtype.numpy)
-
-
-def _kind(content: Any) -> str:
-    return type(content).__name__
-
-
-def _dtype(array: Tensor, name: str, file: str) -> DType:
-    try:
-        return from_numpy(array.dtype)
-    except UnsupportedModelError as error:
-        raise InputError(f"input {name!r} has numpy dtype {array.dtype}, which ONNX lacks", file=file) from error
-
-
-def _numpy_name(dtype: DType) -> str:
-    if dtype is DType.string:
-        return "object"
-    module = "np" if dtype.numpy.kind != "V" and dtype.numpy.isbuiltin == 1 else "ml_dtypes"
-    return f"{module}.{dtype.numpy.name}"

@@ -17,7 +17,7 @@ from weft.errors import InputError, UnsupportedModelError, shown
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.inputs import as_array
+from weft.runtime.array_likes import as_array
 from weft.runtime.model_files import ModelFiles
 
 Array = np.ndarray[Any, Any]

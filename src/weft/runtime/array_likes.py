@@ -1,0 +1,166 @@
+"""Anything that a caller may take for an array, as one: numpy's own, numbers and lists, tensors of other libraries."""
+
+from __future__ import annotations
+
+import array as buffers
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError, UnsupportedModelError, shown
+from weft.ir.dtypes import DType, from_numpy
+from weft.ir.tensors import DeviceTensor
+from weft.runtime.foreign import as_numpy, is_of_torch
+
+Array = np.ndarray[Any, Any]
+
+_BUFFERS = (memoryview, buffers.array, ctypes.Array)
+_FILL = "fill them, for instance with array.filled(0)"
+_BYTES = "make numbers of it, for instance with np.frombuffer(content, np.uint8)"
+
+
+def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
+    """Anything array-like; Python numbers and lists take the dtype that is asked for. `what` it is, for messages."""
+    try:
+        array = _read(content, dtype, what, file)
+    except InputError:
+        raise
+    except Exception as error:
+        hint = "pass tensor.dequantize()" if getattr(content, "is_quantized", False) is True else None
+        raise InputError(f"{what} cannot be read as an array of {dtype}: {error}", file=file, hint=hint) from error
+    if not isinstance(array, np.ndarray):
+        problem = f"{what} cannot be read as an array of {dtype}: it gives a {type(array).__name__}"
+        raise InputError(problem, file=file)
+    if array.dtype.kind in "OUST":
+        return _strings(array, dtype, what, file)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _read(content: Any, dtype: DType, what: str, file: str) -> Any:
+    match content:
+        case np.ndarray():
+            if type(content) is not np.ndarray and np.ma.is_masked(content):
+                raise InputError(f"{what} has masked elements, which ONNX lacks", file=file, hint=_FILL)
+            return np.asarray(content)
+        case np.generic():
+            return np.asarray(content)
+        case bytes() | bytearray() if dtype is not DType.string:
+            raise InputError(f"{what} must be an array, not {type(content).__name__}", file=file, hint=_BYTES)
+        case bool() | int() | float() | complex() | str() | bytes() | list() | tuple() | Number():
+            return _from_python(content, dtype)
+    if isinstance(content, type):
+        raise InputError(f"{what} must be an array, not the class {content.__name__}", file=file)
+    if hasattr(content, "__array__") or hasattr(content, "__dlpack__"):
+        return as_numpy(content)
+    if isinstance(content, _BUFFERS) or hasattr(content, "__array_interface__"):
+        return np.asarray(content)
+    if isinstance(content, Sequence):
+        return _from_python(list(content), dtype)
+    kind = "nothing" if content is None else f"a {type(content).__name__}"
+    hint = "pass its toarray()" if hasattr(content, "toarray") else None
+    raise InputError(f"{what} must be an array, not {kind}", file=file, hint=hint)
+
+
+def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
+    """An array of `str`, from whatever numpy keeps strings in."""
+    if array.dtype.kind == "O" and dtype is not DType.string:
+        hint = "numpy made Python objects of it; make an array of numbers"
+        raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
+    try:
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
+    odd = [item for item in texts if not isinstance(item, str)]
+    if odd:
+        raise InputError(f"{what} must hold strings, not {shown(odd[0])}", file=file)
+    result = np.empty(array.shape, object)
+    result.reshape(-1)[:] = [str(text) for text in texts]
+    return result
+
+
+def _from_python(content: Any, dtype: DType) -> Array:
+    """Numbers or strings, and lists of them; ValueError says what does not fit."""
+    try:
+        array = np.array(content)
+    except ValueError:
+        raise ValueError("the nested lists have different lengths") from None
+    if dtype is DType.string:
+        if array.size and array.dtype.kind not in "US":
+            raise ValueError("not all of it is strings")
+        return np.array(content, dtype=object).reshape(array.shape)
+    if array.dtype == object:
+        array = _exact_numbers(array, dtype)
+    if array.size and array.dtype.kind not in "biufcV":
+        raise ValueError(f"{shown(next(_leaves(content)))} is not a number")
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        raise ValueError(f"complex numbers do not fit {dtype}")
+    if array.dtype.kind == "f" and not (dtype.is_float or dtype.is_complex):
+        raise ValueError(f"fractional numbers do not fit {dtype}")
+    if dtype.is_integer and array.size:
+        low, high = dtype.limits
+        if not low <= int(array.min()) <= int(array.max()) <= high:
+            raise ValueError(f"some numbers lie outside the range of {dtype}")
+    return array.astype(dtype.numpy)
+
+
+def _exact_numbers(array: Array, dtype: DType) -> Array:
+    """Numbers that numpy has no type for: whole ones of any length, decimals and fractions."""
+    for item in array.flat:
+        if isinstance(item, (list, tuple)):
+            raise ValueError("the nested lists have different lengths")
+        if not isinstance(item, Number):
+            raise ValueError(f"{shown(item)} is not a number")
+        if dtype.is_integer or dtype is DType.bool:
+            reason = "lie outside the range of" if isinstance(item, int) else "are not of a type that fits"
+            raise ValueError(f"some numbers {reason} {dtype}")
+    return array.astype(np.float64)
+
+
+def _leaves(content: Any) -> Iterator[Any]:
+    if isinstance(content, (list, tuple)):
+        for item in content:
+            yield from _leaves(item)
+    else:
+        yield content
+
+
+def onnx_dtype(array: Array | DeviceTensor, what: str, file: str) -> DType:
+    """The type of an array's elements; InputError where ONNX has none like it."""
+    try:
+        return from_numpy(array.dtype)
+    except UnsupportedModelError as error:
+        names = array.dtype.names
+        hint = "convert it with array.astype(...)" if not names else f"pass one of its fields: array[{names[0]!r}]"
+        raise InputError(f"{what} has numpy dtype {array.dtype}, which ONNX lacks", file=file, hint=hint) from error
+
+
+def conversion(content: object, dtype: DType) -> str:
+    """How to give something another dtype."""
+    if dtype is DType.string:
+        return "convert it, for instance with array.astype(object)"
+    if is_of_torch(content):
+        return f"convert it, for instance with tensor.to(torch.{dtype.numpy.name})"
+    module = "np" if dtype.numpy.kind != "V" and dtype.numpy.isbuiltin == 1 else "ml_dtypes"
+    return f"convert it, for instance with array.astype({module}.{dtype.numpy.name})"
+
+
+def fitting_view(array: Array | DeviceTensor, wanted: Iterable[int | object]) -> str | None:
+    """How an array would come to have a shape (sizes, or what is none where any will do), if a usual step does it."""
+    sizes = tuple(wanted)
+    shape = array.shape
+    if len(shape) == len(sizes) - 1 and _fits((1, *shape), sizes):
+        return "array[np.newaxis] has one dimension more, for a batch of one"
+    if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits(shape[1:], sizes):
+        return "array[0] has one dimension less"
+    if len(shape) == len(sizes) == 4 and not _fits(shape, sizes):
+        for order, how in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
+            if _fits([shape[axis] for axis in order], sizes):
+                return f"array.transpose{order} puts {how}"
+    return None
+
+
+def _fits(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
+    return all(not isinstance(size, int) or size == found for found, size in zip(shape, sizes, strict=True))
