@@ -73,8 +73,13 @@ class _WeftLoader:
     def exec_module(self, module: ModuleType) -> None:
         source = import_module(self._source)
         for name, content in vars(source).items():
-            if name not in _OWN:
+            if name not in _OWN and not _is_inner(content):
                 setattr(module, name, content)
+
+
+def _is_inner(content: Any) -> bool:
+    """Whether it is a module that onnxruntime does not have."""
+    return isinstance(content, ModuleType) and content.__name__.removeprefix(f"{_SOURCE}.") not in _MODULES
 
 
 def real_locations(name: str) -> list[str]:

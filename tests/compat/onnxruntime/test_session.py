@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import pickle
 import threading
 import warnings
 from collections.abc import Callable
@@ -320,3 +322,36 @@ def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:
     for source in (content, tmp_path / "model.ort"):
         with pytest.raises(state.NotImplemented, match="onnxruntime's own format"):
             ort.InferenceSession(source)
+
+
+def test_sessions_and_options_are_pickled_without_an_installed_name() -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    again = pickle.loads(pickle.dumps(ort.InferenceSession(RELU, options, [CPU])))
+    assert type(again) is ort.InferenceSession
+    assert again.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
+    told = again.get_session_options()
+    assert (told.intra_op_num_threads, told.graph_optimization_level) == (1, ort.GraphOptimizationLevel(1))
+    assert type(copy.deepcopy(options.graph_optimization_level)) is ort.GraphOptimizationLevel
+
+
+def test_tensors_are_copied_into_others() -> None:
+    source, target = (ort.OrtValue.ortvalue_from_numpy(array) for array in (X, np.zeros_like(X)))
+    ort.copy_tensors([source], [target])
+    assert target.numpy().tolist() == X.tolist()
+
+
+NOT_OFFERED = {"contextlib"}  # a module that onnxruntime happens to import
+CLASSES = "InferenceSession IOBinding ModelMetadata NodeArg OrtDevice OrtValue RunOptions SessionOptions".split()
+
+
+def test_no_public_name_is_missing() -> None:
+    real = pytest.importorskip("onnxruntime")
+    assert _public(real) - _public(ort) == NOT_OFFERED
+    for name in CLASSES:
+        assert _public(getattr(real, name)) - _public(getattr(ort, name)) == set(), name
+
+
+def _public(owner: Any) -> set[str]:
+    return {name for name in dir(owner) if not name.startswith("_")}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from weft.compat.onnxruntime import capi as capi
 from weft.compat.onnxruntime.binding import IOBinding as IOBinding
 from weft.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
+from weft.compat.onnxruntime.capi import onnxruntime_validation as onnxruntime_validation
 from weft.compat.onnxruntime.declared import ModelMetadata as ModelMetadata
 from weft.compat.onnxruntime.declared import NodeArg as NodeArg
 from weft.compat.onnxruntime.enumerations import ExecutionMode as ExecutionMode
@@ -52,6 +53,10 @@ from weft.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
 from weft.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
 from weft.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
 from weft.compat.onnxruntime.unsupported import OrtArenaCfg as OrtArenaCfg
+from weft.compat.onnxruntime.unsupported import OrtEpAssignedNode as OrtEpAssignedNode
+from weft.compat.onnxruntime.unsupported import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
+from weft.compat.onnxruntime.unsupported import OrtEpContextData as OrtEpContextData
+from weft.compat.onnxruntime.unsupported import OrtEpContextDataBuffer as OrtEpContextDataBuffer
 from weft.compat.onnxruntime.unsupported import OrtEpDevice as OrtEpDevice
 from weft.compat.onnxruntime.unsupported import OrtExternalInitializerInfo as OrtExternalInitializerInfo
 from weft.compat.onnxruntime.unsupported import OrtHardwareDevice as OrtHardwareDevice
@@ -66,3 +71,4 @@ __version__ = version = API_LEVEL
 __author__ = "weft"
 package_name = "onnxruntime"
 cuda_version = ""
+import_capi_exception = None

@@ -46,7 +46,7 @@ class OrtEnumeration:
         return f"{type(self).__name__}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._value,)
+        return _member, (type(self).__name__, self._value)
 
 
 def _enumeration(title: str, **members: int) -> Any:
@@ -55,6 +55,12 @@ def _enumeration(title: str, **members: int) -> Any:
         kind.__members__[name] = kind(number)
         setattr(kind, name, kind.__members__[name])
     return kind
+
+
+def _member(title: str, value: int) -> OrtEnumeration:
+    """What was pickled."""
+    member: OrtEnumeration = globals()[title](value)
+    return member
 
 
 GraphOptimizationLevel = _enumeration(

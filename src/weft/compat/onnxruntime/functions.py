@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.naming import API_LEVEL
 from weft.compat.onnxruntime.notes import say
 from weft.compat.onnxruntime.options import SessionOptions
+from weft.compat.onnxruntime.values import OrtValue
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
@@ -95,4 +96,13 @@ register_execution_provider_library = refused(
 unregister_execution_provider_library = refused(
     "unregister_execution_provider_library", "weft's devices are Python packages, see docs/DEVICES.md"
 )
-copy_tensors = refused("copy_tensors", "make new OrtValues")
+get_all_operator_schema = refused("get_all_operator_schema", "weft's operators are listed by `weft ops`")
+get_all_opkernel_def = refused("get_all_opkernel_def", "weft's operators are listed by `weft ops`")
+get_registered_ep_kernel_defs = refused("get_registered_ep_kernel_defs", "weft's operators are listed by `weft ops`")
+get_hardware_devices = refused("get_hardware_devices", "weft's devices are in weft.devices()")
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
+    """Copy elements of tensors into others, which are of the same shapes and types."""
+    for source, target in zip(src, dst, strict=True):
+        target.update_inplace(source.numpy())

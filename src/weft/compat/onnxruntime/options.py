@@ -118,6 +118,9 @@ class SessionOptions(OrtOptions):
         self.dimensions: dict[str, int] = {}
         self.initializers: dict[str, Any] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _session_options, (self._fields, self._entries, self.dimensions, self.initializers)
+
     def add_session_config_entry(self, key: str, value: str) -> None:
         self._add(key, value)
 
@@ -170,6 +173,12 @@ class SessionOptions(OrtOptions):
             "SessionOptions.set_provider_selection_policy_delegate", "name providers when the session is made"
         )
 
+    def set_ep_context_data_read_func(self, read_func: Any) -> None:
+        raise refusal("SessionOptions.set_ep_context_data_read_func", "weft has no contexts of providers")
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """There is none."""
+
     def has_providers(self) -> bool:
         return False
 
@@ -177,6 +186,12 @@ class SessionOptions(OrtOptions):
         """Taken, since a load that nobody cancels is as ever."""
         if flag:
             raise refusal("SessionOptions.set_load_cancellation_flag", "loading a model cannot be cancelled")
+
+
+def _session_options(*state: Any) -> SessionOptions:
+    made = SessionOptions()
+    made._fields, made._entries, made.dimensions, made.initializers = state
+    return made
 
 
 @known_as(STATE, "RunOptions")

@@ -199,6 +199,12 @@ class InferenceSession:
 
         threading.Thread(target=work, name="weft-run-async", daemon=True).start()
 
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        value: OrtValue = OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
+        return value
+
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
 
@@ -405,12 +411,35 @@ class InferenceSession:
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         raise refusal("InferenceSession.set_ep_dynamic_options", "weft has no such options")
 
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        raise refusal("InferenceSession.release_captured_graph", "weft captures and releases graphs by itself")
+
+    def get_input_memory_infos(self) -> list[Any]:
+        raise refusal("InferenceSession.get_input_memory_infos", "weft plans memory, and has no allocators")
+
+    def get_output_memory_infos(self) -> list[Any]:
+        raise refusal("InferenceSession.get_output_memory_infos", "weft plans memory, and has no allocators")
+
+    def get_input_epdevices(self) -> list[Any]:
+        raise refusal("InferenceSession.get_input_epdevices", "weft's devices are in weft.devices()")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        asked = [(name, self._choice.options[name]) for name in self._choice.names]
+        source = self._model_path if self._model_bytes is None else self._model_bytes
+        kind = None if type(self) is InferenceSession else type(self)
+        return _opened_again, (kind, source, self._sess_options, asked)
+
     def get_provider_graph_assignment_info(self) -> list[Any]:
         raise refusal(
             "InferenceSession.get_provider_graph_assignment_info",
             "weft's own report is another",
             hint="session.weft_model.report() says where a model runs",
         )
+
+
+def _opened_again(kind: type[InferenceSession] | None, *arguments: Any) -> InferenceSession:
+    """What was pickled; the class itself goes by its name here, wherever onnxruntime's means another one."""
+    return (kind or InferenceSession)(*arguments)
 
 
 def _is_empty(path: str) -> bool:

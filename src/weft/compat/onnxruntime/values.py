@@ -107,7 +107,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy(
-        cls, numpy_obj: Any, device_type: Any = HOST, device_id: int = 0, vendor_id: int = -1
+        cls, numpy_obj: Any, /, device_type: Any = HOST, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
         name, number = _place(device_type, device_id)
         check_device(name)
@@ -125,8 +125,16 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_shape_and_type(
-        cls, shape: Sequence[int], element_type: Any, device_type: Any = HOST, device_id: int = 0, vendor_id: int = -1
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: Any = HOST,
+        device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: Any = None,
     ) -> Any:
+        if memory_info is not None:
+            raise refusal("OrtValue.ortvalue_from_shape_and_type", "memory_info has no meaning here")
         name, number = _place(device_type, device_id)
         check_device(name)
         return made(_on_device(np.zeros(tuple(shape), element_dtype(element_type)), name, number))
@@ -206,10 +214,10 @@ class OrtValue:
         kind, number = self._tensor("__dlpack_device__").__dlpack_device__()
         return int(kind), int(number)
 
-    def update_inplace(self, np_arr: Any) -> None:
+    def update_inplace(self, data: Any) -> None:
         """Give it other elements, as many as it has."""
         tensor = self._tensor("update_inplace")
-        array = np.asarray(np_arr)
+        array = np.asarray(data)
         if array.size != int(np.prod(tensor.shape, dtype=np.int64)):
             raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
         if array.dtype != self._dtype().numpy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.compat.onnxruntime.binding import IOBinding as IOBinding
+from weft.compat.onnxruntime.functions import copy_tensors as copy_tensors
 from weft.compat.onnxruntime.providers import stated
 from weft.compat.onnxruntime.session import InferenceSession as InferenceSession
 from weft.compat.onnxruntime.session import InferenceSession as Session  # noqa: F401
@@ -12,6 +13,11 @@ from weft.compat.onnxruntime.unsupported import SparseTensor as SparseTensor
 from weft.compat.onnxruntime.values import OrtDevice as OrtDevice
 from weft.compat.onnxruntime.values import OrtDeviceVendorId as OrtDeviceVendorId
 from weft.compat.onnxruntime.values import OrtValue as OrtValue
+
+
+def get_ort_device_type(device_type: str) -> int:
+    """The number of a kind of device."""
+    return OrtDevice.make(device_type, 0).device_type()
 
 
 def check_and_normalize_provider_args(
