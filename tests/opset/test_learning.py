@@ -392,6 +392,16 @@ def test_a_lone_constant_string_is_kept_by_the_cache() -> None:
         )
 
 
+@pytest.mark.parametrize("shape", [None, [1], []])
+def test_a_map_holds_plain_numbers(shape: list[int] | None) -> None:
+    node = helper.make_node("DictVectorizer", ["x"], ["y"], domain=DOMAIN, string_vocabulary=["a", "b"])
+    map_type = helper.make_map_type_proto(8, helper.make_tensor_type_proto(1, shape))
+    output = helper.make_tensor_value_info("y", 1, [1, 2])
+    graph = helper.make_graph([node], "g", [helper.make_value_info("x", map_type)], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)])
+    assert weft.load(model).run({"x": {"b": 2.5, "z": 1.0}})["y"].tolist() == [[0.0, 2.5]]
+
+
 def test_maps() -> None:
     from onnx import helper
 

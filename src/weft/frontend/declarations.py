@@ -68,6 +68,8 @@ def _read_map_type(symbols: Symbols, proto: onnx.TypeProto.Map, name: str) -> Ty
     if not (key.is_integer or key is DType.string):
         raise InvalidModelError(f"a map cannot have keys of type {key}", value=name)
     value = read_type(symbols, proto.value_type, name)
+    if isinstance(value, TensorType) and value.shape and all(dim == 1 for dim in value.shape):
+        value = TensorType(value.dtype, None)  # converters say so of plain numbers and texts
     return None if value is None else MapType(key, value)
 
 
