@@ -279,3 +279,64 @@ def guarded() -> bytes:
         [("y", FLOAT, ["p", 8])],
         {"rows": np.array([-1, 8])},
     )
+
+
+def nested() -> bytes:
+    """A loop around a branch and another loop: carries that stay, swap and are handed on twice; constants inside."""
+
+    def info(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inner = helper.make_graph(
+        [
+            node("Mul", "v half", "w0"),
+            node("Add", "w0 one", "v_next"),
+            node("Identity", "inner_going", "inner_next"),
+        ],
+        "inner",
+        [info("j", INT64), info("inner_going", BOOL), info("v", FLOAT, "n", 3)],
+        [info("inner_next", BOOL), info("v_next", FLOAT, "n", 3)],
+        [numpy_helper.from_array(np.float32(0.5), "half"), numpy_helper.from_array(np.float32(1.0), "one")],
+    )
+    then = helper.make_graph(
+        [node("Loop", "times on left", "looped", body=inner), node("Relu", "looped", "t")],
+        "then",
+        [],
+        [info("t", FLOAT, "n", 3)],
+        [numpy_helper.from_array(np.array(3), "times"), numpy_helper.from_array(np.array(True), "on")],
+    )
+    otherwise = helper.make_graph([node("Identity", "right", "o")], "otherwise", [], [info("o", FLOAT, "n", 3)])
+    body = helper.make_graph(
+        [
+            node("ReduceSum", "left", "total", keepdims=0),
+            node("Less", "total limit", "low"),
+            node("If", "low", "made", then_branch=then, else_branch=otherwise),
+            node("Add", "made x", "fresh"),
+            node("Identity", "left", "swapped"),
+            node("Identity", "kept", "kept_next"),
+            node("Identity", "going", "going_next"),
+        ],
+        "body",
+        [
+            info("i", INT64),
+            info("going", BOOL),
+            info("left", FLOAT, "n", 3),
+            info("right", FLOAT, "n", 3),
+            info("kept", FLOAT, "n"),
+        ],
+        [
+            info("going_next", BOOL),
+            info("fresh", FLOAT, "n", 3),
+            info("swapped", FLOAT, "n", 3),
+            info("kept_next", FLOAT, "n"),
+        ],
+    )
+    return model(
+        [
+            node("Neg", "x", "minus"),
+            node("Loop", "most going0 x minus k", "a b c", body=body),
+            node("Add", "a b", "sum"),
+        ],
+        [("x", FLOAT, ["n", 3]), ("k", FLOAT, ["n"]), ("most", INT64, []), ("limit", FLOAT, []), ("going0", BOOL, [])],
+        [("sum", FLOAT, ["n", 3]), ("c", FLOAT, ["n"]), ("a", FLOAT, ["n", 3])],
+    )

@@ -56,6 +56,25 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
     "int8": (networks.quantized, [{"x": _numbers(n, n, 4, 9, 9)} for n in (1, 3)]),
     "passing": (networks.passing, [{"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)} for n in (1, 4)]),
     "branching": (networks.branching, [_rows(n, scale) for n in (1, 3) for scale in (-1.0, 0.1, 5.0)]),
+    "nested": (
+        networks.nested,
+        [
+            {
+                "x": _numbers(n, n, 3),
+                "k": _numbers(9, n),
+                "most": np.array(most),
+                "limit": np.float32(limit),
+                "going0": np.array(going),
+            }
+            for n, most, limit, going in (
+                (2, 0, 0, True),
+                (2, 1, 9, True),
+                (3, 4, 5, True),
+                (1, 9, -1, True),
+                (2, 5, 5, False),
+            )
+        ],
+    ),
     "looping": (
         networks.looping,
         [

@@ -12,8 +12,8 @@ from weft.export.functions import FunctionText
 from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORKSPACE, Interface, Port
 from weft.export.memory import ALIGNMENT, Bindings, ScanLayout, SectionLayout, bound, value_bytes
 from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers
-from weft.export.units import Unit, made_by
-from weft.export.weights import Weights
+from weft.export.units import CodeUnit, made_by
+from weft.export.weights import WeightLayout
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.program import Branch, Loop, Step, Value
@@ -50,7 +50,7 @@ class _Bound:
     workspaces: Sequence[Pointer]
 
 
-def driver_text(interface: Interface, whole: Unit, weights: Weights) -> str:
+def driver_text(interface: Interface, whole: CodeUnit, weights: WeightLayout) -> str:
     """All functions and tables of a model but those of its weights."""
     run = DriverWriter(interface, weights)
     body = run.write(whole)
@@ -67,17 +67,17 @@ def driver_text(interface: Interface, whole: Unit, weights: Weights) -> str:
 class DriverWriter:
     """Writes the function that runs a model, and learns which numbers its units need."""
 
-    def __init__(self, interface: Interface, weights: Weights) -> None:
+    def __init__(self, interface: Interface, weights: WeightLayout) -> None:
         self.interface, self.weights, self.name = interface, weights, interface.name
         self.text = FunctionText()
         self.numbers: dict[int, UnitNumbers] = {}
         self.tables: dict[tuple[int, ...], int] = {}  # parameters that are known now
         self.most_buffers = 1
-        self.unit: Unit  # that is being written, where its numbers are, and where its memory behind them
+        self.unit: CodeUnit  # that is being written, where its numbers are, and where its memory behind them
         self.own = UnitNumbers()
         self.base = self.arena = ""
 
-    def write(self, whole: Unit) -> str:
+    def write(self, whole: CodeUnit) -> str:
         text = self.text
         targets = [Pointer(f"%output{number}") for number in range(len(self.interface.outputs))]
         sources = [Pointer(f"%input{number}") for number in range(len(self.interface.inputs))]
@@ -96,7 +96,7 @@ class DriverWriter:
         written = text.definition(f'define i32 @"{self.name}_run_parallel"({arguments})')
         return "\n".join((written, _RUN.format(name=self.name)))
 
-    def _start(self, whole: Unit) -> list[str]:
+    def _start(self, whole: CodeUnit) -> list[str]:
         """Check what is given, find the parts of the workspace, and compute the numbers."""
         text, body = self.text, self.text.lines
         text.lines = []
@@ -158,11 +158,11 @@ class DriverWriter:
 
     # -- units -------------------------------------------------------------------------------------------------------
 
-    def _call_plan(self, unit: Unit, base: str) -> None:
+    def _call_plan(self, unit: CodeUnit, base: str) -> None:
         call = f'call i32 @"{self.name}.plan{unit.number}"(ptr %sizes, ptr %total, ptr {base})'
         self.text.fail_with(self.text.assign(call))
 
-    def enter(self, unit: Unit, base: str, sources: Sequence[Pointer], targets: Sequence[Pointer]) -> None:
+    def enter(self, unit: CodeUnit, base: str, sources: Sequence[Pointer], targets: Sequence[Pointer]) -> None:
         """A unit whose memory is at an address, once its plan is there; its inputs and outputs are given."""
         around = (self.unit, self.own, self.base, self.arena) if self.base else None
         self.unit, self.own, self.base = unit, self.numbers.setdefault(unit.number, UnitNumbers()), base
@@ -191,10 +191,10 @@ class DriverWriter:
         if around is not None:
             self.unit, self.own, self.base, self.arena = around
 
-    def constant_places(self, unit: Unit) -> dict[Value, Pointer]:
+    def constant_places(self, unit: CodeUnit) -> dict[Value, Pointer]:
         return {value: Pointer("%weights", offset) for value, offset in self.weights.values[unit.number].items()}
 
-    def step(self, step: Step, place: int, inside: Sequence[Unit], places: Mapping[object, Pointer]) -> None:
+    def step(self, step: Step, place: int, inside: Sequence[CodeUnit], places: Mapping[object, Pointer]) -> None:
         """Control flow."""
         operands = [Pointer(self.address(places[value])) for value in step.operands]
         results = [Pointer(self.address(places.get(value, _NOWHERE))) for value in step.results]
@@ -217,7 +217,7 @@ class DriverWriter:
     def branch(
         self,
         condition: Pointer,
-        inside: Sequence[Unit],
+        inside: Sequence[CodeUnit],
         operands: Sequence[Sequence[Pointer]],
         results: Sequence[Pointer],
         room: str,
@@ -235,7 +235,7 @@ class DriverWriter:
 
     def loop(
         self,
-        body: Unit,
+        body: CodeUnit,
         operands: Sequence[Pointer],
         results: Sequence[Pointer],
         room: str,

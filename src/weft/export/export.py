@@ -22,8 +22,8 @@ from weft.export.driver import driver_text
 from weft.export.header import example_text, header_text
 from weft.export.interface import Interface, c_name, check_tensors, make_interface
 from weft.export.library import DECLARATIONS, library_text
-from weft.export.units import Unit, UnitBuilder
-from weft.export.weights import Weights, gather
+from weft.export.units import CodeUnit, UnitBuilder
+from weft.export.weights import WeightLayout, gather
 from weft.garbage import seldom_collected
 from weft.ir.graph import GraphValue
 from weft.ir.kernel import Kernel
@@ -78,7 +78,7 @@ def export_c(
     called = c_name(name or (Path(source).stem if isinstance(source, (str, Path)) else "model"))
     if name is not None and called != name:
         raise InputError(f"{name!r} is no name for functions of C", hint=f"for instance {called}")
-    options = LoadOptions(device=HOST, precision=precision, outputs=outputs, cache=False)
+    options = LoadOptions(device=HOST, precision=precision, outputs=outputs, recompile=True, cache=False)
     with stages("exporting") as progress, seldom_collected():
         pipeline = _pipeline(source, options, progress)
         return _export(
@@ -125,10 +125,10 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
 
 
 def module_text(
-    whole: Unit,
+    whole: CodeUnit,
     kernels: Sequence[Kernel],
     interface: Interface,
-    weights: Weights,
+    weights: WeightLayout,
     *,
     embed: bool,
 ) -> str:
@@ -144,7 +144,7 @@ def module_text(
     return "\n".join((str(module), *declared, library, driver))
 
 
-def _kernels(units: Sequence[Unit]) -> list[Kernel]:
+def _kernels(units: Sequence[CodeUnit]) -> list[Kernel]:
     works = [work for unit in units for section in unit.sections for work in all_works(section)]
     return list({launch.kernel.name: launch.kernel for work in works for launch in work.launches}.values())
 
@@ -191,7 +191,7 @@ def _write_files(
     machine: Machine,
     file: str | None,
     precision: str,
-    weights: Weights,
+    weights: WeightLayout,
     embed: bool,
     stack: int,
 ) -> Exported:

@@ -45,7 +45,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class DefinedSize:
     """What a symbol stands for: the largest of some dims, or the most bytes that one of some units needs."""
 
     name: str
@@ -119,7 +119,7 @@ class MemoryPlanner:
 
     def __init__(self, usual: Mapping[str, int]) -> None:
         self.usual = Numbers(usual)
-        self.definitions: list[Definition] = []
+        self.definitions: list[DefinedSize] = []
 
     def lay_out(self, section: NativeSection, given: Collection[Value], bindings: Bindings) -> SectionLayout:
         """A section of a program; `given` are values that lie elsewhere."""
@@ -142,17 +142,17 @@ class MemoryPlanner:
         if not others:
             return fixed
         parts = (fixed, *others) if fixed else others
-        return self._define(Definition(self._name(), parts), max(map(self._usual, parts)))
+        return self._define(DefinedSize(self._name(), parts), max(map(self._usual, parts)))
 
     def largest_unit(self, units: Sequence[tuple[int, int]]) -> Dim:
         """The most bytes that one of some units needs, given by their numbers with what they need for usual sizes."""
         numbers = tuple(number for number, _ in units)
-        return self._define(Definition(self._name(), (), numbers), max((size for _, size in units), default=0))
+        return self._define(DefinedSize(self._name(), (), numbers), max((size for _, size in units), default=0))
 
     def _name(self) -> str:
         return f"\0{len(self.definitions)}"  # as no dim of a model is called
 
-    def _define(self, definition: Definition, usual: int) -> Dim:
+    def _define(self, definition: DefinedSize, usual: int) -> Dim:
         self.definitions.append(definition)
         self.usual.bind(definition.name, usual)
         return dims.symbol(definition.name, 0, LARGEST_BYTES)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from weft.export.arithmetic import SizeWriter
 from weft.export.functions import FunctionText
 from weft.export.interface import NO_SENSE, NULL_ARGUMENT, TOO_LARGE, Interface
-from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, Definition, aligned, bound, shape_of
-from weft.export.units import Unit
+from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, DefinedSize, aligned, bound, shape_of
+from weft.export.units import CodeUnit
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.program import Value
@@ -64,7 +64,7 @@ class PlanWriter:
         """`extra` are bytes that a workspace has beside the memory of the first unit."""
         self.interface, self.extra, self.name = interface, extra, interface.name
 
-    def plan(self, unit: Unit, numbers: UnitNumbers) -> str:
+    def plan(self, unit: CodeUnit, numbers: UnitNumbers) -> str:
         """Check sizes, and compute the bytes of a unit and, where `numbers` is not null, its numbers."""
         text = FunctionText()
         write = SizeWriter(text.emit, text.name)
@@ -92,7 +92,7 @@ class PlanWriter:
             f'define internal i32 @"{self.name}.plan{unit.number}"(ptr %sizes, ptr %total, ptr %numbers)'
         )
 
-    def _define(self, definition: Definition, text: FunctionText, write: SizeWriter) -> None:
+    def _define(self, definition: DefinedSize, text: FunctionText, write: SizeWriter) -> None:
         parts = [write.value(part) for part in definition.parts]
         for part in definition.parts:
             text.fail_if(write.fault(part), TOO_LARGE)
@@ -105,7 +105,7 @@ class PlanWriter:
         text.fail_if(text.assign(f"icmp ugt i64 {value}, {LARGEST_BYTES}"), TOO_LARGE)
         write.symbols[definition.name] = value
 
-    def _check(self, unit: Unit, numbers: UnitNumbers, text: FunctionText, write: SizeWriter) -> None:
+    def _check(self, unit: CodeUnit, numbers: UnitNumbers, text: FunctionText, write: SizeWriter) -> None:
         """Sizes within their ranges, guards, and tensors that can be."""
         self._load_sizes(text, write)
         for size in () if unit.number else self.interface.sizes:

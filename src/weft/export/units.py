@@ -23,7 +23,7 @@ Item = NativeSection | Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class CodeUnit:
     """A program in the order of its items, with the units inside of its steps, by the step's place.
 
     `offsets` are those of what the unit needs: values that items hand on, and by (place, what for) the memory of items.
@@ -38,11 +38,11 @@ class Unit:
     bindings: Bindings
     planner: MemoryPlanner
     layouts: Mapping[int, SectionLayout]
-    inside: Mapping[int, tuple[Unit, ...]]
+    inside: Mapping[int, tuple[CodeUnit, ...]]
     offsets: Mapping[Owner, Dim]
     total: Dim
 
-    def everything(self) -> Iterator[Unit]:
+    def everything(self) -> Iterator[CodeUnit]:
         """This unit and all inside of it, in the order of their numbers."""
         found = [self, *(unit for inner in self.inside.values() for one in inner for unit in one.everything())]
         return iter(sorted(found, key=lambda unit: unit.number))
@@ -62,7 +62,7 @@ class UnitBuilder:
 
     def build(
         self, program: TensorProgram, sections: Sequence[Section], bindings: Bindings, more: Sequence[Guard] = ()
-    ) -> Unit:
+    ) -> CodeUnit:
         """A program with its sections; `more` are guards beside its own."""
         number = self._count
         self._count += 1
@@ -93,7 +93,7 @@ class UnitBuilder:
         offsets, total = planner.place(pieces)
         guards = [*more, *program.guards]
         self._check_known(guards, bindings)
-        return Unit(
+        return CodeUnit(
             number,
             program.inputs,
             program.outputs,
@@ -108,7 +108,9 @@ class UnitBuilder:
             total,
         )
 
-    def _inside(self, step: Item, body: TensorProgram, parts: Sequence[Section], which: int, outer: Bindings) -> Unit:
+    def _inside(
+        self, step: Item, body: TensorProgram, parts: Sequence[Section], which: int, outer: Bindings
+    ) -> CodeUnit:
         """One of the programs inside a step."""
         assert isinstance(step, Step)
         given, taken = _given(step, which), body.inputs
@@ -209,7 +211,7 @@ def _values(program: TensorProgram, items: Sequence[Item], bindings: Bindings) -
 def _spaces(
     items: Sequence[Item],
     layouts: Mapping[int, SectionLayout],
-    inside: Mapping[int, tuple[Unit, ...]],
+    inside: Mapping[int, tuple[CodeUnit, ...]],
     planner: MemoryPlanner,
     bindings: Bindings,
 ) -> Iterator[Stretch]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.export.units import Unit
+from weft.export.units import CodeUnit
 from weft.ir.compiled import section_constants
 from weft.ir.packing import array_of
 from weft.ir.program import Step, Value
@@ -23,7 +23,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class WeightLayout:
     """Arrays with their offsets: those of the values of each unit, and what works have packed (by their id, number)."""
 
     arrays: tuple[tuple[int, Array], ...]
@@ -50,7 +50,7 @@ class Weights:
         return sum(_sum(array, offset // 8) for offset, array in self.arrays) % 2**64
 
 
-def gather(units: Sequence[Unit]) -> Weights:
+def gather(units: Sequence[CodeUnit]) -> WeightLayout:
     """All that launches read and nobody writes, and constants that others are given."""
     arrays: list[tuple[int, Array]] = []
     known: dict[tuple[int, int], int] = {}
@@ -71,10 +71,10 @@ def gather(units: Sequence[Unit]) -> Weights:
     for work in {id(work): work for unit in units for part in unit.sections for work in all_works(part)}.values():
         for number, constant in enumerate(work.constants):
             packed[id(work), number] = add(array_of(constant))
-    return Weights(tuple(arrays), values, packed, end)
+    return WeightLayout(tuple(arrays), values, packed, end)
 
 
-def _read(unit: Unit) -> dict[Value, Array]:
+def _read(unit: CodeUnit) -> dict[Value, Array]:
     """The constants of a unit that are read as they are."""
     found: dict[Value, Array] = {}
     for section in unit.sections:
