@@ -138,7 +138,10 @@ def __getattr__(name: str) -> Any:
     if name == "ops":
         return import_module("weft.ops")
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        from weft.garbage import seldom_collected
+
+        with seldom_collected():
+            return getattr(import_module(_LAZY[name]), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from weft.runtime.habits import missing_name
