@@ -121,7 +121,7 @@ class SavedFiles(ModelFiles):
         if not programs:
             return options
         kinds = list(dict.fromkeys(program.device for program in programs))
-        here = [kind for kind in kinds if _is_here(kind)]
+        here = kinds if len(kinds) == 1 and not self._anew else [kind for kind in kinds if _is_here(kind)]
         if is_open(options.device) and (here or not (self._anew and self.manifest.has_graph)):
             options = replace(options, device=tuple(here) if len(here) > 1 else (here or kinds)[0])
         if options.precision == USUAL_PRECISION:

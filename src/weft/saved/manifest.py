@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from weft.records import dataclass
 
 Kind = TypeVar("Kind")
+MOST = 1 << 62  # what no number reaches
 DIGITS = 64  # of a name of some bytes
 
 
@@ -113,11 +114,13 @@ def _program(entry: Any, blocks: int) -> SavedProgram:
 
 
 def _block(entry: Any) -> Block:
-    start, size, name = _list(entry)
-    return Block(_number(start), _number(size), _name(name))
+    start, size, name = entry
+    if type(start) is int and type(size) is int and 0 <= start < MOST and 0 <= size < MOST:
+        return Block(start, size, _name(name))
+    raise ValueError("its manifest has a block out of range")
 
 
-def _number(value: Any, end: int = 1 << 62) -> int:
+def _number(value: Any, end: int = MOST) -> int:
     if type(value) is not int or not 0 <= value < end:
         raise ValueError(f"its manifest has a number out of range: {str(value)[:40]}")
     return value
