@@ -228,8 +228,7 @@ import weft
 from runtime.test_interrupts import endless, product, sort, TURNS
 signal.signal(signal.SIGINT, signal.default_int_handler)
 made, device = sys.argv[1:3]
-x = np.random.default_rng(0).standard_normal({"product": (9000, 9000), "sort": (30_000_000,), "endless": (4,)}[made])
-x = x.astype(np.float32)
+x = np.random.default_rng(0).random({"product": (9000, 9000), "sort": (30_000_000,), "endless": (4,)}[made], np.float32)
 given = {"x": x, "turns": np.int64(TURNS)} if made == "endless" else {"x": x}
 model = weft.load(globals()[made](), device=device, threads=2)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

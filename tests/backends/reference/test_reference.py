@@ -419,6 +419,16 @@ def test_seeds(kind: str) -> None:
 @many
 @given(seeds)
 def test_transposed_convolution_like_onnxruntime(seed: int) -> None:
+    assert_transposed_convolution("reference", seed)
+
+
+@settings(max_examples=40)  # each is compiled
+@given(seeds)
+def test_transposed_convolution_on_the_cpu_like_onnxruntime(seed: int) -> None:
+    assert_transposed_convolution("cpu", seed)
+
+
+def assert_transposed_convolution(device: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rank = int(rng.integers(1, 3))
     groups = int(rng.choice([1, 2]))
@@ -443,4 +453,4 @@ def test_transposed_convolution_like_onnxruntime(seed: int) -> None:
         (expected,) = onnxruntime_run(built, {"x": x})
     except Exception:  # what onnxruntime does not take is no oracle
         return
-    np.testing.assert_allclose(weft.load(built)(x), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(weft.load(built, device=device)(x), expected, rtol=1e-4, atol=1e-4)
