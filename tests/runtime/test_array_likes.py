@@ -202,6 +202,18 @@ def test_tensors_of_torch() -> None:
             passing(FLOAT).run({"x": given})
 
 
+def test_tensors_of_torch_on_a_device() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    for given in (
+        torch.tensor([1.5, 2]),
+        torch.nn.Parameter(torch.tensor([1.5, 2])),
+        torch.tensor([1.5, 2]).bfloat16(),
+    ):
+        placed = weft.to_device(given, "cpu")
+        given.data.zero_()
+        assert placed.numpy().tolist() == [1.5, 2]
+
+
 def test_outputs_in_tensors_of_torch() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for _ in range(2):
@@ -226,6 +238,8 @@ def test_columns_of_pandas() -> None:
         passing(STRING).run({"x": pandas.Series(["a", None], dtype="string")})
     with pytest.raises(weft.InputError, match="Python objects"):
         passing(FLOAT).run({"x": table})
+    with pytest.raises(weft.InputError, match="pass its columns"):
+        passing(FLOAT).run(table)
 
 
 def test_images_of_pillow() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from weft.errors import InputError, UnsupportedModelError, shown
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.foreign import as_numpy, is_of_torch
+from weft.runtime.foreign import as_numpy, is_foreign, is_of_torch
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ def _read(content: Any, dtype: DType, what: str, file: str) -> Any:
             return _from_python(content, dtype)
     if isinstance(content, type):
         raise InputError(f"{what} must be an array, not the class {content.__name__}", file=file)
-    if hasattr(content, "__array__") or hasattr(content, "__dlpack__"):
+    if is_foreign(content):
         return as_numpy(content)
     if isinstance(content, _BUFFERS) or hasattr(content, "__array_interface__"):
         return np.asarray(content)

@@ -29,6 +29,13 @@ def as_numpy(content: Any) -> Any:
     return np.asarray(content) if hasattr(content, "__array__") else np.from_dlpack(content)
 
 
+def is_foreign(content: object) -> bool:
+    """Whether `as_numpy` is for it."""
+    if isinstance(content, (np.ndarray, np.generic, type)):
+        return False
+    return hasattr(content, "__array__") or hasattr(content, "__dlpack__")
+
+
 def is_of_torch(content: object) -> bool:
     """Whether it is a tensor of torch, or of a class that extends it."""
     torch = sys.modules.get("torch")

@@ -195,6 +195,9 @@ def not_by_name(given: Any, second: Any, names: Sequence[str], file: str) -> Inp
         return InputError(problem, file=file, hint="this model takes none: model.run({})")
     if isinstance(given, str) and given in names:
         return InputError(problem, file=file, hint=f"write {run}")
+    if hasattr(given, "columns") and hasattr(given, "to_numpy"):
+        hint = "pass its columns by name: model.run({name: table[[name]] for name in table.columns})"
+        return InputError(problem, file=file, hint=hint)
     by_order = "model(*arrays)" if isinstance(given, (list, tuple)) else examples(names)["call"]
     return InputError(problem, file=file, hint=f"write {run}, or call the model with arrays in order: {by_order}")
 

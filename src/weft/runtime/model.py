@@ -22,6 +22,7 @@ from weft.ir.tensors import DeviceTensor
 from weft.runtime.arguments import seconds_to_run
 from weft.runtime.attempts import is_the_devices
 from weft.runtime.policy import DeviceOption, Route, route
+from weft.runtime.preallocated import Destinations, destinations, separate_arrays
 from weft.runtime.session import Session, on_host
 from weft.threads import lock
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
-    from weft.runtime.preallocated import Destinations
     from weft.runtime.profile import Profile
     from weft.runtime.weights import Weights
 
@@ -178,26 +178,36 @@ class Model:
         into: Mapping[str, Any],
     ) -> dict[str, Any]:
         """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
+        if outputs is None and keep is False and stream is None and timeout is None and cancel is None:
+            results = self._run_there(inputs, into)
+            if results is not None:
+                return results
         places = self._places(outputs, keep, into)
-        session = self._sessions.get(self._device) or self.session()
-        if isinstance(inputs, Mapping) and (outputs, keep, stream, timeout, cancel) == (None, False, None, None, None):
-            arrays = session.bind.plain(inputs)
-            shapes = None if arrays is None else tuple([array.shape for array in arrays])
-            shortcut = session.shortcuts.get(shapes)
-            if arrays is not None and shortcut is not None:
-                try:
-                    results = shortcut(arrays, places.offered(self._names, arrays))
-                except Exception:
-                    pass  # it is raised again, with what there is to say about it
-                else:
-                    return places.fill(dict(zip(self._names, results)))
         return places.fill(self.run(inputs, outputs, keep, stream, timeout, cancel))
+
+    def _run_there(self, inputs: Any, into: Any) -> dict[str, Any] | None:
+        """A run that has its outputs where the caller wants them; None where it did not come to that."""
+        session = self._sessions.get(self._device) or self.session()
+        arrays = session.bind.plain(inputs) if type(inputs) is type(into) is dict else None
+        if arrays is None:
+            return None
+        shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
+        offered = None if shortcut is None else separate_arrays(into, self._names, arrays, self.file)
+        if shortcut is None or offered is None:
+            return None
+        try:
+            results = shortcut(arrays, [offered.get(name) for name in self._names])
+        except Exception:
+            return None  # it is raised again, with what there is to say about it
+        found = dict(zip(self._names, results))
+        if any(found[name] is not array for name, array in offered.items()):
+            return self._places(None, False, into).fill(found)
+        found.update(into)
+        return found
 
     def _places(
         self, outputs: Sequence[str] | None, keep: bool | Sequence[str], into: Mapping[str, Any]
     ) -> Destinations:
-        from weft.runtime.preallocated import destinations
-
         wanted = self._names if outputs is None else self.session().wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self.session().wanted(keep, "keep")
         return destinations(into, wanted, kept, self.outputs, self.file)

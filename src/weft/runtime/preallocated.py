@@ -29,14 +29,6 @@ class Destinations:
     arrays: Mapping[str, Array]
     file: str
 
-    def offered(self, names: Sequence[str], inputs: Iterable[Any]) -> list[Array | None]:
-        """The arrays that a run may use as its outputs: those that none of its inputs lies in."""
-        arrays: list[Array | None] = [self.arrays.get(name) for name in names]
-        for content in inputs:
-            if isinstance(content, np.ndarray):
-                arrays = [None if array is None or np.may_share_memory(array, content) else array for array in arrays]
-        return arrays
-
     def fill(self, results: dict[str, Any]) -> dict[str, Any]:
         """The results, those with a destination in it: nothing is written before all are known to fit."""
         for name, array in self.arrays.items():
@@ -46,6 +38,22 @@ class Destinations:
                 np.copyto(array, results[name], casting="no")
             results[name] = self.given[name]
         return results
+
+
+def separate_arrays(
+    into: Mapping[str, Any], names: Sequence[str], inputs: Iterable[Any], file: str
+) -> dict[str, Array] | None:
+    """The arrays by name, where each is for an output and has memory of its own; shapes and dtypes are not checked."""
+    arrays = {name: _writable(content, name, file) for name, content in into.items()}
+    for name, array in arrays.items():
+        if name not in names:
+            return None
+        for content in inputs:
+            if isinstance(content, np.ndarray) and np.may_share_memory(array, content):
+                return None
+    if len(arrays) > 1 and any(np.may_share_memory(one, other) for one, other in combinations(arrays.values(), 2)):
+        return None
+    return arrays
 
 
 def destinations(

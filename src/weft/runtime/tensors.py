@@ -10,6 +10,7 @@ from weft.errors import InputError, UnsupportedModelError, WeftError
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.devices import driver
+from weft.runtime.foreign import as_numpy, is_foreign
 from weft.runtime.policy import route
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +24,7 @@ def to_device(array: Any, device: str = "auto") -> DeviceTensor:
 def placeable(array: Any) -> Array:
     """A new array of numbers; InputError where an array-like is none."""
     try:
-        content = np.array(array)
+        content = np.array(as_numpy(array) if is_foreign(array) else array)
     except (WeftError, MemoryError):
         raise
     except Exception as error:  # whatever a class of someone else's raises
