@@ -140,7 +140,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from weft.garbage import seldom_collected
 
-        with seldom_collected():
+        with seldom_collected(lasting=True):
             return getattr(import_module(_LAZY[name]), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")

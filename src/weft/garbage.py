@@ -20,8 +20,11 @@ _before = (0, 0, 0)
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Search seldom until the last thread leaves this; who searches seldom already, or never, is left alone."""
+def seldom_collected(lasting: bool = False) -> Iterator[None]:
+    """Search seldom until the last thread leaves this; who searches seldom already, or never, is left alone.
+
+    `lasting`: what is made stays, as modules do, and is not looked through in the end, unless others keep objects apart.
+    """
     global _inside, _before
     with _lock:
         _inside += 1
@@ -35,4 +38,7 @@ def seldom_collected() -> Iterator[None]:
         with _lock:
             _inside -= 1
             if _inside == 0 and gc.get_threshold() == (SELDOM, *_before[1:]):
+                if lasting and gc.get_freeze_count() == 0:
+                    gc.freeze()  # and, with the next call, old: a way without looking at what is young
+                    gc.unfreeze()
                 gc.set_threshold(*_before)
