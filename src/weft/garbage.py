@@ -23,7 +23,7 @@ _before = (0, 0, 0)
 def seldom_collected(lasting: bool = False) -> Iterator[None]:
     """Search seldom until the last thread leaves this; who searches seldom already, or never, is left alone.
 
-    `lasting`: what is made stays, as modules do, and is not looked through in the end, unless others keep objects apart.
+    `lasting`: what is made stays, as modules do, and is not looked through in the end, unless others freeze objects.
     """
     global _inside, _before
     with _lock:
