@@ -20,9 +20,9 @@ from weft.records import dataclass
 Array = np.ndarray[Any, Any]
 
 INPUT, WEIGHTS, BIAS = 0, 1, 2
+MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
 BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
 NORMALISED, SCALED, SHIFTED = "batch normalisation into weights", "factors into weights", "offsets into a bias"
-AS_BIAS = "products and sums that became one node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ def with_affine_weights(graph: Graph, facts: Facts, work: Work) -> Graph:
         for place in (0,) if node.op == "BatchNormalization" else (0, 1):
             layer = rewriting.only(node.inputs[place], "Conv", "ConvTranspose", "Gemm", "MatMul")
             if layer is None:
+                if node.op in ("Mul", "Div") and _moved_scale(rewriting, node, place):
+                    break
                 continue
-            if _takes(rewriting, layer, node, place) or _sums(rewriting, layer, node, place):
+            if _takes(rewriting, layer, node, place):
                 break
     for node in rewriting.nodes("Conv", "ConvTranspose", "Gemm", "MatMul"):
         _scaled_before(rewriting, node)
@@ -75,40 +77,87 @@ def _scaled_before(rewriting: Rewriting, layer: Node) -> None:
             return
 
 
+def _moved_scale(rewriting: Rewriting, node: Node, place: int) -> bool:
+    """A factor of what a layer gave, behind nodes that only move it."""
+    factor = rewriting.scalar(node.inputs[1 - place])
+    types = [rewriting.facts.type(name) for name in (node.inputs[place], node.outputs[0])]
+    if factor is None or types[0] is None or types[0] != types[1] or (node.op == "Div" and (place or not factor)):
+        return False
+    moves: list[Node] = []
+    name = node.inputs[place]
+    while (move := rewriting.only(name, *MOVES, "Add")) is not None:
+        side = _added(rewriting, move)
+        if side is None:
+            break
+        moves.append(move)
+        name = move.inputs[1 - side] if move.op == "Add" else move.inputs[0]
+    layer = rewriting.only(name, "Conv", "ConvTranspose", "Gemm", "MatMul")
+    if layer is None or not moves:
+        return False
+    scaled = rewriting.work.fresh(f"{name}_scaled")
+    with np.errstate(all="ignore"):
+        number = float(factor) if node.op == "Mul" else 1.0 / float(factor)
+    changed = _with_affine(rewriting, layer, scaled, _Affine(np.array([number]), None, SCALED))
+    if changed is None:
+        return False
+    nodes = [changed]
+    for move in reversed(moves):
+        last = move is moves[0]
+        output = node.outputs[0] if last else rewriting.work.fresh(f"{move.outputs[0]}_scaled")
+        fresh = rewriting.work.fresh(f"{move.name}_scaled")
+        others = move.inputs[1:] if move.op != "Add" else (_scaled_constant(rewriting, move, number),)
+        nodes.append(replace(move, name=fresh, inputs=(nodes[-1].outputs[0], *others), outputs=(output,)))
+    rewriting.put(node, *nodes, merged=[layer, *moves], done=SCALED)
+    return True
+
+
+def _added(rewriting: Rewriting, move: Node) -> int | None:
+    """Which input of a sum is a constant; 0 for a node that only moves what it reads."""
+    if move.op != "Add":
+        return 0
+    return next((side for side in (1, 0) if rewriting.constant(move.inputs[side]) is not None), None)
+
+
+def _scaled_constant(rewriting: Rewriting, move: Node, number: float) -> str:
+    """The constant of a sum, scaled."""
+    side = _added(rewriting, move)
+    assert side is not None
+    constant = rewriting.constant(move.inputs[side])
+    assert constant is not None
+    scaled = (constant.astype(np.float64) * number).astype(constant.dtype)
+    return rewriting.add_constant(f"{move.inputs[side]}_scaled", scaled)
+
+
 def _takes(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
     """Put one node in place of a layer and the node that reads it, if they can be one."""
-    weights = rewriting.constant(layer.inputs[WEIGHTS])
-    if weights is None or weights.dtype == object or not from_numpy(weights.dtype).is_float:
-        return False
-    channels, rank = _channels(rewriting, layer, weights)
-    affine = None if channels is None else _affine(rewriting, node, place, layer, channels, rank)
-    if affine is None or channels is None:
-        return False
-    limit = rewriting.work.options.growth
-    copied = rewriting.is_shared(layer.inputs[WEIGHTS]) and limit is not None and weights.nbytes > limit
-    if affine.scale is not None and copied:
-        return False
-    changed = _changed(rewriting, layer, node, weights, affine, channels)
-    if changed is None:
+    found = _layer_channels(rewriting, layer)
+    affine = None if found is None else _affine(rewriting, node, place, layer, *found)
+    changed = None if affine is None else _with_affine(rewriting, layer, node.outputs[0], affine)
+    if changed is None or affine is None:
         return False
     rewriting.put(node, changed, merged=[layer], done=affine.done)
     return True
 
 
-def _sums(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
-    """A product of matrices and a sum with what is computed, for each column, as one node."""
-    dtype = rewriting.dtype(node.outputs[0])
-    if layer.op != "MatMul" or node.op != "Add" or dtype is None or not dtype.is_float:
-        return False
-    added = node.inputs[1 - place]
-    shapes = [rewriting.shape(name) for name in (*layer.inputs, added)]
-    if any(shape is None for shape in shapes) or rewriting.before(added, "MatMul") is not None:
-        return False
-    left, right, offset = (shape for shape in shapes if shape is not None)
-    if len(left) != 2 or len(right) != 2 or not isinstance(right[1], int) or offset not in ((right[1],), (1, right[1])):
-        return False
-    rewriting.put(node, rewriting.node("Gemm", (*layer.inputs, added), node.outputs), merged=[layer], done=AS_BIAS)
-    return True
+def _layer_channels(rewriting: Rewriting, layer: Node) -> tuple[int, int] | None:
+    """How many channels a layer with constant weights gives, and the rank of that."""
+    weights = rewriting.constant(layer.inputs[WEIGHTS])
+    if weights is None or weights.dtype == object or not from_numpy(weights.dtype).is_float:
+        return None
+    channels, rank = _channels(rewriting, layer, weights)
+    return None if channels is None else (channels, rank)
+
+
+def _with_affine(rewriting: Rewriting, layer: Node, output: str, affine: _Affine) -> Node | None:
+    """A layer that gives a value which was scaled and shifted."""
+    weights, found = rewriting.constant(layer.inputs[WEIGHTS]), _layer_channels(rewriting, layer)
+    if weights is None or found is None:
+        return None
+    limit = rewriting.work.options.growth
+    copied = rewriting.is_shared(layer.inputs[WEIGHTS]) and limit is not None and weights.nbytes > limit
+    if affine.scale is not None and copied:
+        return None
+    return _changed(rewriting, layer, output, weights, affine, found[0])
 
 
 def _channels(rewriting: Rewriting, layer: Node, weights: Array) -> tuple[int | None, int]:
@@ -176,9 +225,8 @@ def _by_channel(constant: Array, channels: int, rank: int, axis: int) -> Array |
 
 
 def _changed(
-    rewriting: Rewriting, layer: Node, node: Node, weights: Array, affine: _Affine, channels: int
+    rewriting: Rewriting, layer: Node, name: str, weights: Array, affine: _Affine, channels: int
 ) -> Node | None:
-    name = node.outputs[0]
     has_bias = len(layer.inputs) > BIAS and bool(layer.inputs[BIAS])
     before = rewriting.constant(layer.inputs[BIAS]) if has_bias else None
     if has_bias and before is None:
@@ -199,7 +247,7 @@ def _changed(
         return None
     if layer.op == "MatMul":
         if made is None:
-            return None if given is None else _as_gemm(rewriting, layer, node, given)
+            return None if given is None else _as_gemm(rewriting, layer, name, given)
         if given is not None:
             return None
         return replace(layer, inputs=(*inputs, rewriting.add_constant(f"{name}_weights", made)), outputs=(name,))
@@ -235,13 +283,13 @@ def _scaled(layer: Node, weights: Array, scale: Array) -> Array:
     return shaped
 
 
-def _as_gemm(rewriting: Rewriting, layer: Node, node: Node, bias: Array) -> Node | None:
+def _as_gemm(rewriting: Rewriting, layer: Node, name: str, bias: Array) -> Node | None:
     """A product of matrices and a sum as one node."""
-    shapes = [rewriting.shape(name) for name in layer.inputs]
+    shapes = [rewriting.shape(each) for each in layer.inputs]
     if any(shape is None or len(shape) != 2 for shape in shapes):
         return None
-    constant = rewriting.add_constant(f"{node.outputs[0]}_bias", bias)
-    return rewriting.node("Gemm", (*layer.inputs, constant), node.outputs)
+    constant = rewriting.add_constant(f"{name}_bias", bias)
+    return rewriting.node("Gemm", (*layer.inputs, constant), (name,))
 
 
 def _integer(node: Node, name: str, default: int) -> int:

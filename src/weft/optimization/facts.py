@@ -17,6 +17,7 @@ from weft.backends.reference.interpret import Interpreter
 from weft.errors import WeftError
 from weft.frontend.schemas import output_dtypes
 from weft.ir import dims
+from weft.ir.atoms import Compound
 from weft.ir.dims import Axis, Dim, Equality, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, GraphValue, Node, subgraphs
@@ -208,10 +209,12 @@ def _unassumed(trace: Trace, tensor: Tensor, assumed: list[Guard], name: str, kn
         return trace.input(TensorType(type.dtype, None) if isinstance(type, TensorType) else AnyType(), name)
     if not isinstance(type, TensorType) or type.shape is None:
         return trace.input(type, name)
+    larger = {size for guard in assumed if (size := _larger(guard.left, guard.right)) is not None}
     involved = {symbol for guard in assumed for side in (guard.left, guard.right) for symbol in dims.symbol_names(side)}
 
     def is_certain(size: Any) -> bool:
-        return isinstance(size, (int, np.integer)) or not (nested or involved & dims.symbol_names(size))
+        told = isinstance(size, (int, np.integer)) or (size in larger and not nested)
+        return told or not (nested or involved & dims.symbol_names(size))
 
     shape = tuple(
         size if is_certain(size) else trace.fresh_symbol(f"{name}.{at}") for at, size in enumerate(type.shape)
@@ -222,6 +225,17 @@ def _unassumed(trace: Trace, tensor: Tensor, assumed: list[Guard], name: str, kn
         if not any(isinstance(each, Equality) or not is_certain(each) for each in symbolic):
             loose.known = known
     return loose
+
+
+def _larger(left: Dim, right: Dim) -> Dim | None:
+    """The one of two sizes that is never less than the other: what a broadcast of both has."""
+    for one, other in ((left, right), (right, left)):
+        if dims.is_at_least(one, other):
+            return one
+        parts = [atom for atom in dims.atoms(other) if isinstance(atom, Compound) and atom.operation == "min"]
+        if any(other == dims.minimum(part.left, part.right) and one in (part.left, part.right) for part in parts):
+            return one
+    return None
 
 
 def _has_chance(steps: Iterable[Step]) -> bool:

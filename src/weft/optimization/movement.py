@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from weft.ir import dims
 from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute, Graph, Node
@@ -45,6 +46,8 @@ def with_less_movement(graph: Graph, facts: Facts, work: Work) -> Graph:
             _expanded(rewriting, node)
         for node in rewriting.nodes(*VIEWS, "Transpose"):
             _reshaped(rewriting, node)
+    for node in rewriting.nodes(*VIEWS):
+        _unfolded(rewriting, node)
     for node in rewriting.nodes("Transpose"):
         _ordered(rewriting, node)
     for node in rewriting.nodes("Cast"):
@@ -53,6 +56,8 @@ def with_less_movement(graph: Graph, facts: Facts, work: Work) -> Graph:
         _padded(rewriting, node)
     for node in rewriting.nodes("Slice"):
         _sliced(rewriting, node)
+    for node in rewriting.nodes("Squeeze", "Reshape"):
+        _picked(rewriting, node)
     for node in rewriting.nodes("Concat"):
         _joined(rewriting, node)
     for node in rewriting.nodes("Squeeze", "Unsqueeze"):
@@ -154,6 +159,51 @@ def _integers(node: Node, name: str) -> tuple[int, ...] | None:
 def _order(node: Node, rank: int) -> tuple[int, ...]:
     order = _integers(node, "perm")
     return tuple(reversed(range(rank))) if order is None else order
+
+
+def _unfolded(rewriting: Rewriting, node: Node) -> None:
+    """Axes that are merged, moved together and taken apart again: they are moved one by one."""
+    order = rewriting.only(node.inputs[0], "Transpose")
+    merge = None if order is None else rewriting.only(order.inputs[0], *VIEWS)
+    if order is None or merge is None:
+        return
+    shapes = [rewriting.shape(name) for name in (merge.inputs[0], order.inputs[0], node.outputs[0])]
+    if any(shape is None for shape in shapes):
+        return
+    source, merged, result = (shape for shape in shapes if shape is not None)
+    groups = _groups(source, merged)
+    if groups is None:
+        return
+    axes = [axis for group in _order(order, len(merged)) for axis in groups[group]]
+    if [source[axis] for axis in axes] == list(result):
+        changed = rewriting.node("Transpose", (merge.inputs[0],), node.outputs, {"perm": tuple(axes)})
+        rewriting.put(node, changed, merged=[order, merge], done=ORDERED)
+        return
+    kept = [axis for axis in axes if source[axis] != 1]
+    target = _target(source, [source[axis] for axis in sorted(kept)])
+    if target is None or [source[axis] for axis in kept] != list(result):
+        return
+    places = {axis: at for at, axis in enumerate(sorted(kept))}
+    plain = rewriting.work.fresh(f"{node.outputs[0]}_plain")
+    shape = rewriting.add_constant(f"{plain}_shape", np.array(target, np.int64))
+    view = rewriting.node("Reshape", (merge.inputs[0], shape), (plain,))
+    turned = rewriting.node("Transpose", (plain,), node.outputs, {"perm": tuple(places[axis] for axis in kept)})
+    rewriting.put(node, view, turned, merged=[order, merge], done=ORDERED)
+
+
+def _groups(source: Shape, merged: Shape) -> list[list[int]] | None:
+    """The axes that each axis of a merged shape is made from, in order."""
+    groups: list[list[int]] = []
+    at = 0
+    for size in merged:
+        group: list[int] = []
+        while at < len(source) and (not group or dims.product(source[axis] for axis in group) != size):
+            group.append(at)
+            at += 1
+        if not group or dims.product(source[axis] for axis in group) != size:
+            return None
+        groups.append(group)
+    return groups if at == len(source) else None
 
 
 def _ordered(rewriting: Rewriting, node: Node) -> None:
@@ -273,6 +323,25 @@ def _sliced(rewriting: Rewriting, node: Node) -> None:
     arrays = [np.array([*a, *b], kind) for a, b in zip(inner, outer)]
     inputs = [rewriting.add_constant(f"{node.outputs[0]}_{name}", array) for name, array in zip(names, arrays)]
     rewriting.put(node, replace(node, inputs=(first.inputs[0], *inputs)), merged=[first], done=SLICED)
+
+
+def _picked(rewriting: Rewriting, node: Node) -> None:
+    """One element along an axis, and the shape without that axis."""
+    part = rewriting.before(node.inputs[0], "Slice")
+    if part is None or rewriting.version < INPUT_SLICES:
+        return
+    source, sliced, result = (rewriting.shape(name) for name in (part.inputs[0], part.outputs[0], node.outputs[0]))
+    parts = None if source is None else _slice_parts(rewriting, part, len(source))
+    if source is None or sliced is None or result is None or parts is None or len(parts[0]) != 1:
+        return
+    (start,), _, (axis,), (step,) = parts
+    size = source[axis]
+    inside = isinstance(size, int) and -size <= start < size
+    if step != 1 or not inside or sliced[axis] != 1 or result != (*source[:axis], *source[axis + 1 :]):
+        return
+    index = rewriting.add_constant(f"{node.outputs[0]}_index", np.array(start, np.int64))
+    changed = rewriting.node("Gather", (part.inputs[0], index), node.outputs, {"axis": axis})
+    rewriting.put(node, changed, merged=[part], done=SLICED)
 
 
 def _slice_parts(rewriting: Rewriting, node: Node, rank: int) -> tuple[list[int], ...] | None:

@@ -27,6 +27,7 @@ from weft.optimization.folding import merged, with_constants, without_repetition
 from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
 from weft.optimization.options import OptimizeOptions
+from weft.optimization.products import with_simpler_products
 from weft.optimization.rewriting import Work
 from weft.optimization.states import without_zero_states
 from weft.records import dataclass
@@ -46,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     with_less_movement,
     without_zero_states,
     with_affine_weights,
+    with_simpler_products,
 )
 
 

@@ -143,7 +143,7 @@ class Rewriting:
 
     def add_constant(self, stem: str, array: Array) -> str:
         name = self.work.fresh(stem)
-        self._initializers[name] = array
+        self._initializers[name] = np.asarray(array)  # arithmetic on arrays of rank 0 gives numbers
         return name
 
     def keep_constant(self, name: str, array: Array) -> None:
@@ -164,7 +164,7 @@ class Rewriting:
             constant = Node("Constant", STANDARD, self.version, self.work.fresh(name), (), (name,), {"value": array})
             self._added.append(constant)
         else:
-            self._initializers[name] = array
+            self._initializers[name] = np.asarray(array)
         current = next(iter(self._replaced.get(node.name, (node,))))
         outputs = tuple(self.work.fresh(f"{each}_unread") if each == name else each for each in current.outputs)
         live = [each for each in outputs if each in self.producers]

@@ -1,0 +1,113 @@
+"""Products of matrices: without the shapes around them, with a sum as one node, and scaled once instead of twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.graph import Graph, Node
+from weft.optimization.facts import Facts
+from weft.optimization.rewriting import Rewriting, Work
+
+Array = np.ndarray[Any, Any]
+
+BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
+SUMMED, UNFLATTENED = "products and sums that became one node", "products that need no matrices"
+SCALED_ONCE = "factors put together"
+WIDE = (DType.float32, DType.float64)
+
+
+def with_simpler_products(graph: Graph, facts: Facts, work: Work) -> Graph:
+    """The graph with fewer nodes around its products."""
+    if work.options.exact or work.version < BROADCASTS:
+        return graph
+    rewriting = Rewriting(graph, facts, work)
+    for node in rewriting.nodes("Reshape"):
+        _unflattened(rewriting, node)
+    for node in rewriting.nodes("MatMul"):
+        _scaled_once(rewriting, node)
+    for node in rewriting.nodes("Add"):
+        for place in (0, 1):
+            if _sums(rewriting, node, place):
+                break
+    return rewriting.finish()
+
+
+def _unflattened(rewriting: Rewriting, node: Node) -> None:
+    """Rows of many axes as those of a matrix, a product, and the axes again: a product with many axes."""
+    product = rewriting.only(node.inputs[0], "Gemm")
+    if product is None:
+        return
+    flat = rewriting.before(product.inputs[0], "Reshape", "Flatten", "Squeeze")
+    weights = rewriting.constant(product.inputs[1])
+    plain = all(product.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    if flat is None or weights is None or not plain or product.attributes.get("transA", 0):
+        return
+    source, result = rewriting.shape(flat.inputs[0]), rewriting.shape(node.outputs[0])
+    turned = bool(product.attributes.get("transB", 0))
+    depth, columns = weights.shape[::-1] if turned else weights.shape
+    if source is None or result is None or len(source) < 3 or source[-1] != depth or result != (*source[:-1], columns):
+        return
+    bias = product.inputs[2] if len(product.inputs) > 2 else ""
+    shape = rewriting.shape(bias) if bias else None
+    if bias and shape not in ((columns,), (1,), (), (1, columns)):
+        return
+    limit = rewriting.work.options.growth
+    name = product.inputs[1]
+    if turned:
+        if rewriting.is_shared(name) and limit is not None and weights.nbytes > limit:
+            return
+        name = rewriting.add_constant(f"{name}_turned", np.ascontiguousarray(weights.T))
+    made = rewriting.work.fresh(f"{node.outputs[0]}_product") if bias else node.outputs[0]
+    nodes = [rewriting.node("MatMul", (flat.inputs[0], name), (made,))]
+    if bias:
+        nodes.append(rewriting.node("Add", (made, bias), node.outputs))
+    rewriting.put(node, *nodes, merged=[product, flat], done=UNFLATTENED)
+
+
+def _scaled_once(rewriting: Rewriting, node: Node) -> None:
+    """One factor for both sides of a product."""
+    sides = [rewriting.only(name, "Mul") for name in node.inputs]
+    if any(side is None for side in sides) or rewriting.dtype(node.outputs[0]) not in WIDE:
+        return
+    left, right = (_scale(rewriting, side) for side in sides if side is not None)
+    if left is None or right is None or sides[0] is sides[1] or sides[0] is None:
+        return
+    with np.errstate(all="ignore"):
+        both = np.multiply(left[1], right[1], dtype=np.float64).astype(left[1].dtype)
+    if not np.isfinite(both) or not both:
+        return
+    factor = rewriting.add_constant(f"{sides[0].outputs[0]}_factor", both)
+    scaled = rewriting.work.fresh(f"{sides[0].outputs[0]}_both")
+    nodes = [rewriting.node("Mul", (left[0], factor), (scaled,)), replace(node, inputs=(scaled, right[0]))]
+    rewriting.put(node, *nodes, merged=[side for side in sides if side is not None], done=SCALED_ONCE)
+
+
+def _scale(rewriting: Rewriting, product: Node) -> tuple[str, Array] | None:
+    """What a product with one number scales, and by what."""
+    for place in (0, 1):
+        number = rewriting.scalar(product.inputs[1 - place])
+        types = [rewriting.facts.type(name) for name in (product.inputs[place], product.outputs[0])]
+        if number is not None and types[0] is not None and types[0] == types[1]:
+            return product.inputs[place], np.asarray(number)
+    return None
+
+
+def _sums(rewriting: Rewriting, node: Node, place: int) -> bool:
+    """A product of matrices and a sum with a number for each column as one node."""
+    layer = rewriting.only(node.inputs[place], "MatMul")
+    dtype = rewriting.dtype(node.outputs[0])
+    if layer is None or dtype is None or not dtype.is_float:
+        return False
+    added = node.inputs[1 - place]
+    shapes = [rewriting.shape(name) for name in (*layer.inputs, added)]
+    if any(shape is None for shape in shapes) or rewriting.before(added, "MatMul") is not None:
+        return False
+    left, right, offset = (shape for shape in shapes if shape is not None)
+    if len(left) != 2 or len(right) != 2 or not isinstance(right[1], int) or offset not in ((right[1],), (1, right[1])):
+        return False
+    rewriting.put(node, rewriting.node("Gemm", (*layer.inputs, added), node.outputs), merged=[layer], done=SUMMED)
+    return True
