@@ -355,3 +355,14 @@ def test_no_public_name_is_missing() -> None:
 
 def _public(owner: Any) -> set[str]:
     return {name for name in dir(owner) if not name.startswith("_")}
+
+
+def test_inner_names_that_packages_read() -> None:
+    """insightface prints what it got so, and others look at inputs without a call."""
+    session = ort.InferenceSession(RELU, providers=[CPU])
+    assert session._providers == session._fallback_providers == [CPU]
+    assert session._provider_options == {CPU: {}}
+    assert [each.name for each in session._inputs_meta] == [each.name for each in session.get_inputs()]
+    assert [each.name for each in session._outputs_meta] == [each.name for each in session.get_outputs()]
+    assert session._overridable_initializers == session.get_overridable_initializers()
+    assert session._model_meta.graph_name == session.get_modelmeta().graph_name

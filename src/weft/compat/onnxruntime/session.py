@@ -372,6 +372,22 @@ class InferenceSession:
         return self.get_providers()
 
     @property
+    def _provider_options(self) -> dict[str, dict[str, str]]:
+        return self.get_provider_options()
+
+    @property
+    def _fallback_providers(self) -> list[str]:
+        return self.get_providers()[-1:]
+
+    @property
+    def _model_meta(self) -> ModelMetadata:
+        return self.get_modelmeta()
+
+    @property
+    def _overridable_initializers(self) -> list[NodeArg]:
+        return self.get_overridable_initializers()
+
+    @property
     def weft_model(self) -> Any:
         """The model of weft's that serves: for what onnxruntime has no name for."""
         return self._model
