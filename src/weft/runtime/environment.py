@@ -25,13 +25,18 @@ PICK = Variable("WEFT_PICK", "cost, benchmark or order", 'how "auto" picks one o
 CACHE = Variable(
     "WEFT_CACHE", "a folder or empty", "where weft keeps compiled models, code and measurements; empty: nowhere"
 )
+KEYS = Variable(
+    "WEFT_KEYS",
+    "a folder or empty",
+    "where the key lies that signs compiled programs (docs/AHEAD.md); empty: nowhere",
+)
 VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while compiling, as weft's own tests do")
 
 CUDA_LIBRARY = Variable(
     "WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name"
 )
 COMPAT = Variable("WEFT_COMPAT", "onnxruntime", "import onnxruntime means weft, in this process and those it starts")
-VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, VERIFY, CUDA_LIBRARY, COMPAT)
+VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT)
 
 
 def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
