@@ -16,6 +16,7 @@ import pytest
 
 from weft import compat
 from weft.compat.installation import API_LEVEL, install_as_told
+from weft.errors import InputError
 
 SOURCE = Path(__file__).parents[2] / "src"
 OURS = str(SOURCE / "weft" / "compat" / "onnxruntime" / "__init__.py")
@@ -201,3 +202,11 @@ def test_functions_of_a_script_reach_processes_that_it_spawns(tmp_path: Path) ->
         "    with multiprocessing.get_context('spawn').Pool(1) as pool: print(pool.map(work, [1, 2]))\n"
     )
     assert _python("-m", "weft.compat", str(script)) == "[(2, 'onnxruntime'), (3, 'onnxruntime')]"
+
+
+@pytest.mark.usefixtures("installed")
+def test_weft_is_not_compared_with_itself() -> None:
+    from weft.compat.onnxruntime_values import InOnnxruntime
+
+    with pytest.raises(InputError, match="onnxruntime means weft in this process"):
+        InOnnxruntime("onnxruntime", "model.onnx", {})

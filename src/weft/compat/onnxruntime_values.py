@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 from onnx import helper, numpy_helper
 
+from weft.compat.installation import is_installed
 from weft.errors import ExecutionError, InputError
 from weft.report.contenders import Content, Known, Unavailable, all_possible
 from weft.report.isolation import alone
@@ -29,6 +30,10 @@ class InOnnxruntime:
     def __init__(self, name: str, path: str, inputs: Mapping[str, Any]) -> None:
         if find_spec(PEER) is None:
             raise InputError(f"{PEER} is not installed", hint=f"pip install {PEER}, or leave it out of --devices")
+        if is_installed():
+            raise InputError(
+                f"{PEER} means weft in this process: there is nothing to compare", hint="unset WEFT_COMPAT"
+            )
         self.name = name
         self._path = path
         self._inputs = inputs

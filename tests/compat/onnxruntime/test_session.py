@@ -336,6 +336,35 @@ def test_sessions_and_options_are_pickled_without_an_installed_name() -> None:
     assert type(copy.deepcopy(options.graph_optimization_level)) is ort.GraphOptimizationLevel
 
 
+class Pickable(ort.InferenceSession):
+    """As insightface has one: other arguments, and a state of its own."""
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(model, providers=[CPU])
+        self.model = model
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"model": self.model}
+
+    def __setstate__(self, state: dict[str, bytes]) -> None:
+        self.__init__(state["model"])
+
+
+class Labelled(ort.InferenceSession):
+    def __init__(self, model: bytes, label: str) -> None:
+        super().__init__(model, providers=[CPU])
+        self.label = label
+
+
+def test_classes_made_of_sessions_are_pickled_their_way() -> None:
+    again = pickle.loads(pickle.dumps(Pickable(RELU)))
+    assert type(again) is Pickable
+    assert again.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
+    labelled = pickle.loads(pickle.dumps(Labelled(RELU, "a")))
+    assert (type(labelled), labelled.label) == (Labelled, "a")
+    assert labelled.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
+
+
 def test_tensors_are_copied_into_others() -> None:
     source, target = (ort.OrtValue.ortvalue_from_numpy(array) for array in (X, np.zeros_like(X)))
     ort.copy_tensors([source], [target])

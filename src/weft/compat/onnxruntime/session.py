@@ -76,6 +76,7 @@ class InferenceSession:
             warnings.warn(f"{error} The CPU serves instead.", FallbackWarning, stacklevel=2)
             asked = stated(None, None)
         self._open(chosen(asked))
+        self._inner = frozenset((*vars(self), "_inner"))
 
     def _open(self, choice: ProviderChoice) -> None:
         options = self._sess_options
@@ -439,11 +440,21 @@ class InferenceSession:
     def get_input_epdevices(self) -> list[Any]:
         raise refusal("InferenceSession.get_input_epdevices", "weft's devices are in weft.devices()")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self) is InferenceSession:
+            return _opened_again, (self.__getstate__(),)
+        return super().__reduce_ex__(protocol)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What opens it again, and what a class made of this one has added; such a class may well have its own."""
         asked = [(name, self._choice.options[name]) for name in self._choice.names]
         source = self._model_path if self._model_bytes is None else self._model_bytes
-        kind = None if type(self) is InferenceSession else type(self)
-        return _opened_again, (kind, source, self._sess_options, asked)
+        added = {name: value for name, value in vars(self).items() if name not in self._inner}
+        return {"opened": (source, self._sess_options, asked), "added": added}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        InferenceSession.__init__(self, *state["opened"])
+        vars(self).update(state["added"])
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         raise refusal(
@@ -453,9 +464,11 @@ class InferenceSession:
         )
 
 
-def _opened_again(kind: type[InferenceSession] | None, *arguments: Any) -> InferenceSession:
+def _opened_again(state: dict[str, Any]) -> InferenceSession:
     """What was pickled; the class itself goes by its name here, wherever onnxruntime's means another one."""
-    return (kind or InferenceSession)(*arguments)
+    session = InferenceSession.__new__(InferenceSession)
+    session.__setstate__(state)
+    return session
 
 
 def _is_empty(path: str) -> bool:
