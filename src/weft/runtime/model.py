@@ -106,8 +106,8 @@ class Model:
             After both, as after Ctrl-C, the model runs again as before.
 
         into: arrays for outputs, by name, of exactly their dtypes and shapes: numpy's, or tensors of other libraries in
-            the host's memory. Results are computed there where that is possible, else copied there, and the values that
-            `run` gives for these names are what was passed. After an error they may hold anything.
+            the host's memory or on the device. Results are computed there where that is possible, else copied there,
+            and the values that `run` gives for these names are what was passed. After an error they may hold anything.
         """
         if unknown:
             raise self._unknown_option(unknown)
@@ -160,7 +160,8 @@ class Model:
         places = None if into is None else await awaited(self._places, outputs, keep, into)
         seconds = self._checked_patience(timeout, cancel)
         try:
-            results = await awaited(self.run, inputs, outputs, keep, stream, timeout=seconds, cancel=cancel)
+            kept = keep if places is None else places.kept or False
+            results = await awaited(self.run, inputs, outputs, kept, stream, timeout=seconds, cancel=cancel)
         except (RunTimeoutError, RunCancelledError) as error:
             raise error.at(file=self.file) from None
         if places is None:
@@ -183,7 +184,10 @@ class Model:
             if results is not None:
                 return results
         places = self._places(outputs, keep, into)
-        return places.fill(self.run(inputs, outputs, keep, stream, timeout, cancel))
+        results = places.fill(self.run(inputs, outputs, places.kept or False, stream, timeout, cancel))
+        if places.tensors and stream is not None:
+            self.session().driver.lead(stream)
+        return results
 
     def _run_there(self, inputs: Any, into: Any) -> dict[str, Any] | None:
         """A run that has its outputs where the caller wants them; None where it did not come to that."""
@@ -210,7 +214,7 @@ class Model:
     ) -> Destinations:
         wanted = self._names if outputs is None else self.session().wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self.session().wanted(keep, "keep")
-        return destinations(into, wanted, kept, self.outputs, self.file)
+        return destinations(into, wanted, kept, self.outputs, self.file, self.session().driver.adopt)
 
     def _checked_patience(self, timeout: float | None, cancel: Cancellation | None) -> float | None:
         """The seconds that a run may take; None: any number."""

@@ -15,6 +15,7 @@ from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType
 from weft.records import dataclass
 from weft.runtime.foreign import as_numpy
+from weft.runtime.inputs import Adopt, is_elsewhere
 
 Array = np.ndarray[Any, Any]
 _OVERLAP_EFFORT = 10_000  # of a search for a byte that two arrays share, after which they are held to share one
@@ -23,10 +24,15 @@ _HOW = "pass a numpy array, or a tensor that shares its memory with one"
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Where a caller wants outputs: what was passed, and the memory of each as an array that may be written to."""
+    """Where a caller wants outputs: what was passed, and the memory of each as an array that may be written to.
+
+    `kept` are those that are wanted on the device: in tensors that another library has there, or as weft's own.
+    """
 
     given: Mapping[str, Any]
     arrays: Mapping[str, Array]
+    tensors: tuple[str, ...]  # on the device
+    kept: tuple[str, ...]
     file: str
 
     def fill(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +42,15 @@ class Destinations:
         for name, array in self.arrays.items():
             if results[name] is not array:
                 np.copyto(array, results[name], casting="no")
+            results[name] = self.given[name]
+        for name in self.tensors:
+            if not hasattr(results[name], "write_into"):
+                problem = f"output {name!r} is not on the device that the tensor for it is on"
+                raise InputError(problem, file=self.file, hint=_HOW)
+            try:
+                results[name].write_into(self.given[name])
+            except WeftError as error:
+                raise error.at(file=self.file, value=name) from error.__cause__
             results[name] = self.given[name]
         return results
 
@@ -57,14 +72,18 @@ def separate_arrays(
 
 
 def destinations(
-    into: Any, wanted: Sequence[str], kept: Sequence[str], outputs: Sequence[TensorSpec], file: str
+    into: Any, wanted: Sequence[str], kept: Sequence[str], outputs: Sequence[TensorSpec], file: str, adopt: Adopt
 ) -> Destinations:
-    """What a caller passed as `into`, checked; InputError says what does not fit."""
+    """What a caller passed as `into`, checked; InputError says what does not fit.
+
+    `adopt` takes over what other libraries have on the device.
+    """
     if not isinstance(into, Mapping):
         hint = 'for instance run(inputs, into={"y": np.empty((8, 10), np.float32)})'
         problem = f"into must be a dict of arrays by the names of outputs, not a {type(into).__name__}"
         raise InputError(problem, file=file, hint=hint)
     arrays: dict[str, Array] = {}
+    tensors: dict[str, DeviceTensor] = {}
     for name, content in into.items():
         if name not in wanted:
             hint = f"it gives {', '.join(map(str, wanted)) or 'nothing'}"
@@ -72,15 +91,38 @@ def destinations(
         if name in kept:
             problem = f"output {name!r} is either kept on the device or written into an array, not both"
             raise InputError(problem, file=file, hint="leave it out of keep or of into")
-        arrays[name] = _writable(content, name, file)
+        found = _on_device(content, name, file, adopt) if is_elsewhere(content) else None
+        if found is None:
+            arrays[name] = _writable(content, name, file)
+        else:
+            tensors[name] = found
     for spec in outputs:
-        if spec.name in arrays:
-            _check_declared(arrays[spec.name], spec, file)
+        place = arrays.get(spec.name, tensors.get(spec.name))
+        if place is not None:
+            _check_declared(place, spec, file)
     for (one, first), (other, second) in combinations(arrays.items(), 2) if len(arrays) > 1 else ():
         if _overlap(first, second):
             problem = f"the arrays for outputs {one!r} and {other!r} share memory"
             raise InputError(problem, file=file, hint="pass arrays that do not")
-    return Destinations(into, arrays, file)
+    return Destinations(into, arrays, tuple(tensors), (*kept, *tensors), file)
+
+
+def _on_device(content: Any, name: str, file: str, adopt: Adopt) -> DeviceTensor | None:
+    """A tensor that another library has on the device; None for one of the host's."""
+    _check_not_trained(content, f"the tensor for output {name!r}", file)
+    try:
+        found = adopt(content)
+    except WeftError as error:
+        raise error.at(file=file, value=name) from error.__cause__
+    about = getattr(content, "__cuda_array_interface__", None)
+    if found is not None and isinstance(about, Mapping) and about["data"][1]:
+        raise InputError(f"the tensor for output {name!r} may not be written to", file=file, hint="pass a copy of it")
+    return found
+
+
+def _check_not_trained(content: Any, what: str, file: str) -> None:
+    if getattr(content, "requires_grad", False) is True:
+        raise InputError(f"{what} is being trained (requires_grad)", file=file, hint="pass tensor.detach()")
 
 
 def _writable(content: Any, name: str, file: str) -> Array:
@@ -106,8 +148,7 @@ def _writable(content: Any, name: str, file: str) -> Array:
 
 def _shared_array(content: Any, what: str, file: str) -> Array:
     """The memory of another library's tensor; one that gives a copy each time it is asked is of no use."""
-    if getattr(content, "requires_grad", False) is True:
-        raise InputError(f"{what} is being trained (requires_grad)", file=file, hint="pass tensor.detach()")
+    _check_not_trained(content, what, file)
     if isinstance(content, (bytes, str, int, float, complex, list, tuple, dict, set, type(None))):
         raise InputError(f"{what} is a {type(content).__name__}, not an array", file=file, hint=_HOW)
     try:
@@ -122,7 +163,7 @@ def _shared_array(content: Any, what: str, file: str) -> Array:
     return array
 
 
-def _check_declared(array: Array, spec: TensorSpec, file: str) -> None:
+def _check_declared(array: Array | DeviceTensor, spec: TensorSpec, file: str) -> None:
     if not isinstance(spec.type, TensorType):
         problem = f"output {spec.name!r} is a {spec.type}, which no array holds"
         raise InputError(problem, file=file, hint="leave it out of into")
@@ -149,7 +190,7 @@ def _check_result(result: Any, array: Array, name: str, file: str) -> None:
         raise InputError(problem, file=file, hint="pass one of exactly the result's shape, for these inputs")
 
 
-def _check_dtype(array: Array, dtype: DType, name: str, file: str) -> None:
+def _check_dtype(array: Array | DeviceTensor, dtype: DType, name: str, file: str) -> None:
     """That an array holds elements as results do; strings are Python's."""
     if array.dtype == dtype.numpy:
         return

@@ -205,6 +205,37 @@ def test_elements_are_written_into_memory_of_others(driver: RecordingDriver, sha
     assert np.array_equal(target.tensor.numpy(), array)
 
 
+def test_outputs_in_tensors_of_others(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    gpu = open_gpu()
+    expected = weft.load(affine(), device="reference").run({"x": X})
+    for _ in range(2):
+        target, own = Foreign(gpu, np.zeros((2, 2), np.float32)), np.zeros((2, 3), np.float32)
+        found = loaded.run({"x": X}, into={"y": target, "z": own})
+        assert found["y"] is target
+        assert found["z"] is own
+        assert driver.waits[-1] == (1, gpu.stream.value)
+        exported = Exporting(tensor_of(gpu, np.zeros((2, 3), np.float32)))
+        loaded.run({"x": X}, ["z"], into={"z": exported}, stream=4711)
+        assert driver.waits[-1] == (4711, gpu.stream.value)
+    assert target.tensor.shape == expected["y"].shape
+
+
+def test_tensors_of_others_that_outputs_do_not_fit_in(driver: RecordingDriver) -> None:
+    loaded = weft.load(affine(), device="cuda")
+    gpu = open_gpu()
+    for array, said in ((np.zeros((2, 3), np.float32), "has shape"), (np.zeros((2, 2)), "is float32"),
+                        (np.zeros((3, 2), np.float32), "does not fit into")):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            loaded.run({"x": X}, into={"y": Foreign(gpu, array)})
+    frozen = Foreign(gpu, np.zeros((2, 2), np.float32))
+    frozen.__cuda_array_interface__["data"] = (frozen.address, True)
+    with pytest.raises(InputError, match="may not be written to"):
+        loaded.run({"x": X}, into={"y": frozen})
+    with pytest.raises(InputError, match="memory cannot be reached"):
+        weft.load(affine(), device="cpu").run({"x": X}, into={"y": Foreign(gpu, np.zeros((2, 2), np.float32))})
+
+
 def test_memory_of_another_size_or_type_is_not_written_into(driver: RecordingDriver) -> None:
     gpu = open_gpu()
     made = tensor_of(gpu, np.ones((2, 3), np.float32))
