@@ -340,3 +340,32 @@ def nested() -> bytes:
         [("x", FLOAT, ["n", 3]), ("k", FLOAT, ["n"]), ("most", INT64, []), ("limit", FLOAT, []), ("going0", BOOL, [])],
         [("sum", FLOAT, ["n", 3]), ("c", FLOAT, ["n"]), ("a", FLOAT, ["n", 3])],
     )
+
+
+def observing() -> bytes:
+    """Sizes that floating point computes from sizes: a grid of half the height, and one of its square root."""
+    return model(
+        [
+            node("Shape", "x", "shape"),
+            node("Gather", "shape one", "height"),
+            node("Cast", "height", "h", to=FLOAT),
+            node("Mul", "h half", "h2"),
+            node("Range", "start h2 step", "grid"),
+            node("Sqrt", "h", "root"),
+            node("Ceil", "root", "root1"),
+            node("Range", "start root1 step", "small"),
+            node("Unsqueeze", "grid axis", "grid1"),
+            node("Mul", "grid1 small", "table"),
+            node("ReduceMean", "x", "mean", keepdims=0),
+            node("Add", "table mean", "y"),
+        ],
+        [("x", FLOAT, ["n", "height"])],
+        [("y", FLOAT, ["p", "q"]), ("small", FLOAT, ["q"])],
+        {
+            "one": np.array(1),
+            "half": np.float32(0.5),
+            "start": np.float32(0.25),
+            "step": np.float32(1.0),
+            "axis": np.array([1]),
+        },
+    )

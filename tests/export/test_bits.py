@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
     "int8": (networks.quantized, [{"x": _numbers(n, n, 4, 9, 9)} for n in (1, 3)]),
     "passing": (networks.passing, [{"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)} for n in (1, 4)]),
     "branching": (networks.branching, [_rows(n, scale) for n in (1, 3) for scale in (-1.0, 0.1, 5.0)]),
+    "observing": (networks.observing, [{"x": _numbers(n, 2, n)} for n in (1, 2, 17, 100)]),
     "nested": (
         networks.nested,
         [

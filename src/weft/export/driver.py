@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.errors import UnsupportedModelError
 from weft.export.functions import FunctionText
 from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORKSPACE, Interface, Port
+from weft.export.library import constant_text
 from weft.export.memory import ALIGNMENT, Bindings, ScanLayout, SectionLayout, bound, value_bytes
-from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers
-from weft.export.units import CodeUnit, made_by
+from weft.export.observed import ObservedSizes
+from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers, begin_sizes
+from weft.export.units import HINT, CodeUnit, made_by
 from weft.export.weights import WeightLayout
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -50,10 +53,17 @@ class _Bound:
     workspaces: Sequence[Pointer]
 
 
-def driver_text(interface: Interface, whole: CodeUnit, weights: WeightLayout) -> str:
-    """All functions and tables of a model but those of its weights."""
+def driver_text(
+    interface: Interface,
+    whole: CodeUnit,
+    weights: WeightLayout,
+    observed: Sequence[tuple[CodeUnit, ObservedSizes]],
+    small: WeightLayout,
+) -> str:
+    """All functions and tables of a model but those of its weights; `small` are the constants of what is observed."""
     run = DriverWriter(interface, weights)
     body = run.write(whole)
+    observing = [run.write_observation(unit, small) for unit, _ in observed]
     plans = PlanWriter(interface, HEAD + GAP)
     tables = [
         f'@"{interface.name}.table{number}" = internal constant [{len(row)} x i64] '
@@ -61,6 +71,11 @@ def driver_text(interface: Interface, whole: CodeUnit, weights: WeightLayout) ->
         for row, number in run.tables.items()
     ]
     written = [plans.plan(unit, run.numbers[unit.number]) for unit in whole.everything()]
+    written += [plans.plan(unit, run.numbers[unit.number]) for unit, _ in observed]
+    content = b"".join(small.pieces())
+    if content:
+        tables.append(constant_text(f"{interface.name}.small", content))
+    written += [*observing, plans.sizes(observed)]
     return "\n".join((*tables, *written, plans.queries(), _LAUNCH.format(name=interface.name), body))
 
 
@@ -89,12 +104,44 @@ class DriverWriter:
         text.fail_if(text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
         text.emit("ret i32 0")
         text.lines[:0] = start
-        for number, numbers in self.numbers.items():
-            mark, size = _mark(number), str(numbers.bytes)
-            text.lines = [line.replace(mark, size) if mark in line else line for line in text.lines]
-        arguments = "ptr %model, ptr %sizes, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes, ptr %parallel"
+        self._fill_marks()
+        arguments = "ptr %model, ptr %given, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes, ptr %parallel"
         written = text.definition(f'define i32 @"{self.name}_run_parallel"({arguments})')
         return "\n".join((written, _RUN.format(name=self.name)))
+
+    def write_observation(self, unit: CodeUnit, small: WeightLayout) -> str:
+        """A function that computes the one output of a unit without inputs, on memory of its own."""
+        if not isinstance(unit.total, int):
+            raise UnsupportedModelError("sizes come from tensors whose sizes are not known", hint=HINT)
+        self.text, text = FunctionText(), self.text
+        weights, self.weights, self.base = self.weights, small, ""
+        self.enter(unit, "%first", [], [Pointer("%found")])
+        body, self.text.lines = self.text.lines, []
+        numbers = self.numbers[unit.number]
+        self.text.emit(f"%first = alloca [{unit.total + numbers.bytes + ALIGNMENT} x i8], align {ALIGNMENT}")
+        self.text.emit("%errors = alloca i32, align 4")
+        self.text.emit(f"%buffers = alloca [{self.most_buffers} x ptr], align 16")
+        self.text.emit("%total = alloca i64, align 8")
+        self.text.emit("%work = alloca [3 x ptr], align 8")
+        if small.length:
+            self.text.emit(f'%weights = getelementptr i8, ptr @"{self.name}.small", i64 0')
+        self.text.emit("store i32 0, ptr %errors, align 4")
+        self._call_plan(unit, "%first")
+        self.text.lines += body
+        word = self.text.assign("load i32, ptr %errors, align 4")
+        self.text.fail_if(self.text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
+        self.text.emit("ret i32 0")
+        self._fill_marks()
+        made = self.text.definition(
+            f'define internal i32 @"{self.name}.observe{unit.number}"(ptr %sizes, ptr %found, ptr %parallel)'
+        )
+        self.text, self.weights = text, weights
+        return made
+
+    def _fill_marks(self) -> None:
+        for number, numbers in self.numbers.items():
+            mark, size = _mark(number), str(numbers.bytes)
+            self.text.lines = [line.replace(mark, size) if mark in line else line for line in self.text.lines]
 
     def _start(self, whole: CodeUnit) -> list[str]:
         """Check what is given, find the parts of the workspace, and compute the numbers."""
@@ -114,6 +161,7 @@ class DriverWriter:
         text.emit(f"%errors = getelementptr i8, ptr %workspace, i64 {gap}")
         text.emit(f"%first = getelementptr i8, ptr %errors, i64 {HEAD}")
         text.emit("store i32 0, ptr %errors, align 4")
+        begin_sizes(text, self.interface)
         self._call_plan(whole, "%first")
         needed = text.assign("load i64, ptr %total, align 8")
         text.fail_if(text.assign(f"icmp ult i64 %bytes, {needed}"), SMALL_WORKSPACE)
@@ -514,8 +562,8 @@ define internal void @"{name}.blocks"(ptr %work, i64 %first, i64 %last) nounwind
 """
 
 _RUN = """
-define i32 @"{name}_run"(ptr %model, ptr %sizes, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes) nounwind {{
-  %error = call i32 @"{name}_run_parallel"(ptr %model, ptr %sizes, ptr %inputs, ptr %outputs, ptr %workspace,
+define i32 @"{name}_run"(ptr %model, ptr %given, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes) nounwind {{
+  %error = call i32 @"{name}_run_parallel"(ptr %model, ptr %given, ptr %inputs, ptr %outputs, ptr %workspace,
                                            i64 %bytes, ptr null)
   ret i32 %error
 }}

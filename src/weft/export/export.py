@@ -22,6 +22,7 @@ from weft.export.driver import driver_text
 from weft.export.header import example_text, header_text
 from weft.export.interface import Interface, c_name, check_tensors, make_interface
 from weft.export.library import DECLARATIONS, library_text
+from weft.export.observed import USUAL_SIZE, symbols_of, take_out
 from weft.export.units import CodeUnit, UnitBuilder
 from weft.export.weights import WeightLayout, gather
 from weft.garbage import seldom_collected
@@ -98,26 +99,30 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
     driver, precision = driver_for(machine), pipeline.precision
     try:
         graph = pipeline.read().graph
-        program = pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ())
+        program, observed = take_out(pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ()))
         inputs = [(value.name, value) for value in program.inputs]
         outputs = [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)]
         check_tensors((*inputs, *outputs))
-        sections = named(pipeline.build(pipeline.fuse(program, driver), driver))
         usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
-        whole = UnitBuilder(program.inputs, usual).build(program, sections, {})
+        usual |= {symbol.name: USUAL_SIZE for symbol in symbols_of(observed)}
+        builder = UnitBuilder(program.inputs, symbols_of(observed), usual)
+        programs = [program, *(sizes.program for sizes in observed)]
+        sections = [named(pipeline.build(pipeline.fuse(one, driver), driver)) for one in programs]
+        whole, *small = [builder.build(one, parts, {}) for one, parts in zip(programs, sections)]
     except WeftError as error:
         raise error.at(file=pipeline.file) from error.__cause__
     units = list(whole.everything())
     inner = [guard for unit in units[1:] for guard in unit.guards]
-    interface = make_interface(called, inputs, outputs, whole.guards, inner)
+    interface = make_interface(called, inputs, outputs, whole.guards, inner, symbols_of(observed))
     weights = gather(units)
     if embed and weights.length > MOST_EMBEDDED:
         raise UnsupportedModelError(
             f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
         )
     pipeline.progress.stage("generating code")
-    kernels = _kernels(units)
-    code = compile_module(module_text(whole, kernels, interface, weights, embed=embed), machine)
+    kernels = _kernels([*units, *small])
+    driving = driver_text(interface, whole, weights, list(zip(small, observed)), gather(small))
+    code = compile_module(module_text(kernels, interface, weights, driving, embed=embed), machine)
     folder.mkdir(parents=True, exist_ok=True)
     return _write_files(
         folder, interface, code, machine, pipeline.file, precision, weights, embed, _local_bytes(kernels)
@@ -125,23 +130,17 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
 
 
 def module_text(
-    whole: CodeUnit,
-    kernels: Sequence[Kernel],
-    interface: Interface,
-    weights: WeightLayout,
-    *,
-    embed: bool,
+    kernels: Sequence[Kernel], interface: Interface, weights: WeightLayout, driving: str, *, embed: bool
 ) -> str:
     """All code of a model, as one module of LLVM."""
     module = ir.Module(name="weft")
     for kernel in kernels:
         emit(kernel, module, VECTOR_LANES).linkage = "internal"
-    driver = driver_text(interface, whole, weights)
     content = b"".join(weights.pieces()) if embed else None
     library = library_text(interface, weights.length, weights.checksum, content)
     known = module.globals.keys()
     declared = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in known]
-    return "\n".join((str(module), *declared, library, driver))
+    return "\n".join((str(module), *declared, library, driving))
 
 
 def _kernels(units: Sequence[CodeUnit]) -> list[Kernel]:

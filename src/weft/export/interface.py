@@ -107,6 +107,7 @@ class Interface:
     outputs: tuple[Port, ...]
     guards: tuple[tuple[int, Guard], ...]  # with the error of each
     inner_guards: tuple[tuple[int, Guard], ...] = ()  # those that matter only if a branch or a loop is taken
+    observed: tuple[Symbol, ...] = ()  # sizes that the model computes from the others
 
     @property
     def errors(self) -> dict[int, str]:
@@ -120,6 +121,11 @@ class Interface:
             own[error] = f"this code is for sizes with {guard} only{node}"
         return {**{error: text for error, (_, text) in COMMON_ERRORS.items()}, **own}
 
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """All sizes that plans are computed from, in the order in which they get them."""
+        return (*(size.symbol for size in self.sizes), *self.observed)
+
     def error_of(self, guard: Guard) -> int:
         """The error of a guard that is broken."""
         return next(error for error, known in (*self.guards, *self.inner_guards) if _same_guard(known, guard))
@@ -131,6 +137,7 @@ def make_interface(
     outputs: Sequence[tuple[str, Value]],
     guards: Sequence[Guard],
     inner_guards: Iterable[Guard] = (),
+    observed: tuple[Symbol, ...] = (),
 ) -> Interface:
     """Names for a model's inputs and outputs, which are given with their own."""
     symbols: dict[str, Symbol] = {}
@@ -147,7 +154,7 @@ def make_interface(
     first = FIRST_SIZE_ERROR + len(sizes)
     numbered = [(first + number, distinct[key]) for number, key in enumerate(outer)]
     inner = [(first + number, distinct[key]) for number, key in enumerate({**outer, **distinct}) if key not in outer]
-    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(numbered), tuple(inner))
+    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(numbered), tuple(inner), observed)
 
 
 def _same_guard(one: Guard, other: Guard) -> bool:

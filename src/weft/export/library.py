@@ -42,13 +42,14 @@ def library_text(interface: Interface, length: int, checksum: int, embedded: byt
         parts.append(_OPEN.format(name=name, length=length, room=length + ALIGNMENT, mask=ALIGNMENT - 1, **_ERRORS))
     else:
         parts.append(_OPEN_EMBEDDED.format(name=name, length=length, **_ERRORS))
-        parts.insert(0, _embedded(name, embedded))
+        parts.insert(0, constant_text(f"{name}.weights", embedded))
     return "\n".join(parts)
 
 
-def _embedded(name: str, content: bytes) -> str:
-    text = content.hex("\\")
-    return f'@"{name}.weights" = internal constant [{len(content) + 1} x i8] c"\\{text}\\00", align {ALIGNMENT}\n'
+def constant_text(name: str, content: bytes) -> str:
+    """Bytes as a constant of the object; one more follows, so that there is always one."""
+    escaped = "".join(("\\", content.hex("\\"))) if content else ""
+    return f'@"{name}" = internal constant [{len(content) + 1} x i8] c"{escaped}\\00", align {ALIGNMENT}\n'
 
 
 def _errors(name: str, errors: Mapping[int, str]) -> str:

@@ -12,10 +12,11 @@ from weft.export.arithmetic import SizeWriter
 from weft.export.functions import FunctionText
 from weft.export.interface import NO_SENSE, NULL_ARGUMENT, TOO_LARGE, Interface
 from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, DefinedSize, aligned, bound, shape_of
+from weft.export.observed import ObservedSizes
 from weft.export.units import CodeUnit
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr
-from weft.ir.program import Value
+from weft.ir.dims import LARGEST_SIZE, Dim, Expr
+from weft.ir.program import Value, tensor_dtype
 from weft.records import dataclass
 
 
@@ -108,10 +109,6 @@ class PlanWriter:
     def _check(self, unit: CodeUnit, numbers: UnitNumbers, text: FunctionText, write: SizeWriter) -> None:
         """Sizes within their ranges, guards, and tensors that can be."""
         self._load_sizes(text, write)
-        for size in () if unit.number else self.interface.sizes:
-            value = write.symbols[size.symbol.name]
-            text.fail_if(text.assign(f"icmp slt i64 {value}, {size.low}"), size.error)
-            text.fail_if(text.assign(f"icmp sgt i64 {value}, {size.high}"), size.error)
         for guard in unit.guards:
             error = self.interface.error_of(guard)
             left, right = bound(guard.left, unit.bindings), bound(guard.right, unit.bindings)
@@ -130,20 +127,51 @@ class PlanWriter:
                 text.fail_if(text.assign(f"icmp ugt i64 {write.value(whole)}, {LARGEST_BYTES}"), TOO_LARGE)
 
     def _load_sizes(self, text: FunctionText, write: SizeWriter) -> None:
-        sizes = self.interface.sizes
-        if sizes:
-            text.fail_if(text.assign("icmp eq ptr %sizes, null"), NULL_ARGUMENT)
-        for number, size in enumerate(sizes):
+        for number, symbol in enumerate(self.interface.symbols):
             place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
-            write.symbols[size.symbol.name] = text.assign(f"load i64, ptr {place}, align 8")
+            write.symbols[symbol.name] = text.assign(f"load i64, ptr {place}, align 8")
+
+    def sizes(self, observed: Sequence[tuple[CodeUnit, ObservedSizes]]) -> str:
+        """Check the sizes that are given, and compute those that the model observes."""
+        text = FunctionText()
+        if self.interface.sizes:
+            text.fail_if(text.assign("icmp eq ptr %given, null"), NULL_ARGUMENT)
+        for number, size in enumerate(self.interface.sizes):
+            place = text.assign(f"getelementptr i64, ptr %given, i64 {number}")
+            value = text.assign(f"load i64, ptr {place}, align 8")
+            text.fail_if(text.assign(f"icmp slt i64 {value}, {size.low}"), size.error)
+            text.fail_if(text.assign(f"icmp sgt i64 {value}, {size.high}"), size.error)
+            place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+            text.emit(f"store i64 {value}, ptr {place}, align 8")
+        number = len(self.interface.sizes)
+        for unit, sizes in observed:
+            width = tensor_dtype(unit.outputs[0]).numpy.itemsize * 8
+            found = text.assign(f"alloca [{len(sizes.symbols)} x i{width}], align 8")
+            call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %sizes, ptr {found}, ptr null)'
+            text.fail_with(text.assign(call))
+            for index, symbol in enumerate(sizes.symbols):
+                place = text.assign(f"getelementptr i{width}, ptr {found}, i64 {index}")
+                value = text.assign(f"load i{width}, ptr {place}, align {width // 8}")
+                if width < 64:
+                    value = text.assign(f"sext i{width} {value} to i64")
+                low, high = symbol.low, symbol.high
+                least, most = -LARGEST_SIZE if low is None else low, LARGEST_SIZE if high is None else high
+                text.fail_if(text.assign(f"icmp slt i64 {value}, {least}"), NO_SENSE)
+                text.fail_if(text.assign(f"icmp sgt i64 {value}, {most}"), NO_SENSE)
+                place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+                text.emit(f"store i64 {value}, ptr {place}, align 8")
+                number += 1
+        text.emit("ret i32 0")
+        return text.definition(f'define internal i32 @"{self.name}.sizes"(ptr %given, ptr %sizes)')
 
     def queries(self) -> str:
         """The functions that tell what sizes lead to."""
         text = FunctionText()
         write = SizeWriter(text.emit, text.name)
         text.fail_if(text.assign("icmp eq ptr %shapes, null"), NULL_ARGUMENT)
-        total = text.assign("alloca i64, align 8")
-        text.fail_with(text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr {total}, ptr null)'))
+        begin_sizes(text, self.interface)
+        text.emit("%total = alloca i64, align 8")
+        text.fail_with(text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr %total, ptr null)'))
         self._load_sizes(text, write)
         number = 0
         for port in self.interface.outputs:
@@ -152,8 +180,21 @@ class PlanWriter:
                 text.emit(f"store i64 {write.value(dim)}, ptr {place}, align 8")
                 number += 1
         text.emit("ret i32 0")
-        shapes = text.definition(f'define i32 @"{self.name}_output_shapes"(ptr %sizes, ptr %shapes)')
-        return "\n".join((_QUERIES.format(name=self.name), shapes))
+        shapes = text.definition(f'define i32 @"{self.name}_output_shapes"(ptr %given, ptr %shapes)')
+        return "\n".join((self._measure(), _QUERIES.format(name=self.name), shapes))
+
+    def _measure(self) -> str:
+        text = FunctionText()
+        begin_sizes(text, self.interface)
+        error = text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr %total, ptr null)')
+        text.emit(f"ret i32 {error}")
+        return text.definition(f'define internal i32 @"{self.name}.measure"(ptr %given, ptr %total)')
+
+
+def begin_sizes(text: FunctionText, interface: Interface) -> None:
+    """All sizes of a run, from those that are given."""
+    text.emit(f"%sizes = alloca [{len(interface.symbols) + 1} x i64], align 8")
+    text.fail_with(text.assign(f'call i32 @"{interface.name}.sizes"(ptr %given, ptr %sizes)'))
 
 
 def _store_row(text: FunctionText, write: SizeWriter, row: ParameterRow, first: int) -> None:
@@ -172,15 +213,15 @@ def _store(text: FunctionText, value: str, slot: int) -> None:
 
 
 _QUERIES = """
-define i32 @"{name}_check"(ptr %sizes) nounwind {{
+define i32 @"{name}_check"(ptr %given) nounwind {{
   %total = alloca i64, align 8
-  %error = call i32 @"{name}.plan0"(ptr %sizes, ptr %total, ptr null)
+  %error = call i32 @"{name}.measure"(ptr %given, ptr %total)
   ret i32 %error
 }}
 
-define i64 @"{name}_workspace_bytes"(ptr %sizes) nounwind {{
+define i64 @"{name}_workspace_bytes"(ptr %given) nounwind {{
   %total = alloca i64, align 8
-  %error = call i32 @"{name}.plan0"(ptr %sizes, ptr %total, ptr null)
+  %error = call i32 @"{name}.measure"(ptr %given, ptr %total)
   %fits = icmp eq i32 %error, 0
   %bytes = load i64, ptr %total, align 8
   %result = select i1 %fits, i64 %bytes, i64 0

@@ -13,7 +13,7 @@ from weft.errors import UnsupportedModelError
 from weft.export.memory import Bindings, MemoryPlanner, Owner, SectionLayout, Stretch, bound, shape_of, value_bytes
 from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir import dims
-from weft.ir.dims import Dim
+from weft.ir.dims import Dim, Symbol
 from weft.ir.program import Branch, Guard, Loop, Step, TensorProgram, Value, step_name
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Section
@@ -55,9 +55,10 @@ class CodeUnit:
 class UnitBuilder:
     """Makes the units of one model. `usual` are sizes that memory is laid out for."""
 
-    def __init__(self, inputs: Sequence[Value], usual: Mapping[str, int]) -> None:
+    def __init__(self, inputs: Sequence[Value], observed: Sequence[Symbol], usual: Mapping[str, int]) -> None:
         self._usual = usual
         self._known = {symbol.name for value in inputs for dim in _shape(value) for symbol in dims.symbols(dim)}
+        self._known.update(symbol.name for symbol in observed)
         self._count = 0
 
     def build(
