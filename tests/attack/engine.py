@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,9 @@ import numpy as np
 from attack.families import Family
 from attack.verdict import CRASH, HANG, Payload, Verdict
 
+from weft.cache.files import cache_folder
+from weft.compat.conformance.node_tests import FOLDER
+
 PARTING_SECONDS = 0.5  # that a child without more cases may take to end
 START_SECONDS = 120.0  # that a child may take to import what it needs
 SAID = 2000  # characters of a dead child's last words that are kept
@@ -32,6 +36,9 @@ class Arena:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="weft-attack-", ignore_cleanup_errors=True)
         self.path = Path(self._folder.name)
+        known = cache_folder()
+        if known is not None and (known / FOLDER).is_dir():  # which takes each child seconds to compute
+            shutil.copytree(known / FOLDER, self.path / "cache" / FOLDER)
 
     def __enter__(self) -> Arena:
         return self

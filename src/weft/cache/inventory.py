@@ -18,7 +18,16 @@ from weft.cache.models import ModelCache
 from weft.records import dataclass
 
 MODELS, CODE, UNDONE, NOTES = "model", "code", "unfinished", "notes"
-_OTHERS = ("calibrations", "choices", "peaks", "processors", "sources", "tuning", "models/files")  # beside both kinds
+_OTHERS = (
+    "calibrations",
+    "choices",
+    "peaks",
+    "processors",
+    "sources",
+    "suite",
+    "tuning",
+    "models/files",
+)  # beside both kinds
 _NOTED = (".used", ".about", ".files")  # beside entries of models
 
 
