@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,9 +22,7 @@ SIZES = 4  # that are tried of each model
 def outcomes(model: CatalogModel) -> Iterator[str]:
     """What came of a model for each set of sizes."""
     with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
         called = Called(export_c(str(model.file), folder, name="exported"))
-        yield f"exported in {time.monotonic() - start:.1f} s"
         loaded = weft.load(str(model.file), device="cpu", threads=1)
         for sizes in list(size_variants(model))[:SIZES]:
             inputs = random_inputs(model, sizes)

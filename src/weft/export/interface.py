@@ -10,7 +10,7 @@ from weft.ir import dims
 from weft.ir.dims import LARGEST_SIZE, Dim, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.program import Guard, Value
-from weft.ir.types import TensorType
+from weft.ir.types import AnyType, TensorType
 from weft.records import dataclass
 
 OK, NULL_ARGUMENT, NOT_OPEN, NO_FILE, WRONG_LENGTH, WRONG_CONTENT = range(6)
@@ -184,10 +184,13 @@ def check_tensors(named: Iterable[tuple[str, Value]]) -> None:
 def _tensor(label: str, value: Value) -> TensorType:
     kind = value.type
     if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype is DType.string:
+        unknown = isinstance(kind, AnyType) or (isinstance(kind, TensorType) and kind.shape is None)
         raise UnsupportedModelError(
             f"a C program can take and give tensors of numbers with a known rank; this is {kind}",
             value=label,
-            hint="export the part of the model that has none, or run it from Python",
+            hint="fixed sizes (--shape dim=size) may tell its rank"
+            if unknown
+            else "export the part of the model that has none, or run it from Python",
         )
     return kind
 
