@@ -87,6 +87,10 @@ class UnknownOptionError(WeftError, TypeError):
     """An argument that a function does not take, by a name that it may have elsewhere."""
 
 
+class UnknownNameError(WeftError, KeyError):
+    """A name that a model, or the result of a run, does not have."""
+
+
 class MissingAttributeError(WeftError, AttributeError):
     """An attribute that a model lacks; the hint says how the same is done."""
 

@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[Callable[[weft.Model], Any], str]] = {
     "arrays as outputs": (lambda m: m.run({"x": X}, {"y": X}), "into="),
     "an array as outputs": (lambda m: m.run({"x": X}, X), "outputs must be a list of names, not a ndarray"),
     "a call with a dict": (lambda m: m({"x": X}), 'model.run({"x": array}), or model(**inputs)'),
+    "an option in a call": (lambda m: m(X, keep=True), 'model.run({"x": array}, keep=…)'),
     "too many": (lambda m: m(X, X), "it takes x: float32[n, 16]"),
 }
 
@@ -84,6 +85,46 @@ def _tensor(name: str, array: np.ndarray) -> Any:
     from onnx import numpy_helper
 
     return numpy_helper.from_array(array, name)
+
+
+def test_results_are_known_by_name(one: weft.Model) -> None:
+    for found in (
+        one.run({"x": X}),
+        one.run({"x": X}),
+        one.run({"x": X}, ["y"]),
+        one.run({"x": X}, into={"y": X.copy()}),
+    ):
+        assert isinstance(found, dict)
+        assert found == found.copy()
+        assert (list(found), found.get("z"), "z" in found) == (["y"], None, False)
+        for name in (0, -1):
+            with pytest.raises(weft.UnknownNameError, match=re.escape("write ['y'], or call the model")) as caught:
+                found[name]
+            assert isinstance(caught.value, KeyError)
+        for name in (1, "z", None):
+            with pytest.raises(KeyError, match="it gave 'y'"):
+                found[name]
+        for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+            assert type(other) is dict
+            np.testing.assert_array_equal(other["y"], found["y"])
+
+
+def test_specs_are_known_by_name_and_in_order(two: weft.Model) -> None:
+    assert isinstance(two.inputs, tuple)
+    assert two.inputs["i"] is two.inputs[1] is two.inputs[-1]
+    assert two.inputs[:1] == (two.inputs["x"],)
+    assert pickle.loads(pickle.dumps(two.inputs))["i"] == two.inputs[1]
+    with pytest.raises(weft.UnknownNameError, match="there is 'x', 'i'"):
+        two.inputs["z"]
+    with pytest.raises(IndexError):
+        two.inputs[2]
+    assert list(two.run({"x": X[0], "i": np.array([0])}, two.outputs)) == ["y"]
+
+
+def test_weights_are_known_by_name(one: weft.Model) -> None:
+    with pytest.raises(weft.UnknownNameError, match="has no weight 'q'"):
+        one.weights["q"]
+    assert one.weights.get("q") is None
 
 
 ATTRIBUTES = {

@@ -82,6 +82,8 @@ ATTRIBUTES = _table(
         "compile warmup warm_up build optimize",
         "it is compiled already; `model.warm_all()` does it for all devices that it may run on",
     ),
+    ("quantize", "write `weft.quantize(source, path, to=...)`"),
+    ("shape dtype ndim", "write `model.inputs[0].shape`, `model.inputs[0].dtype`"),
     ("name path filename model_path", "it is `model.file`; the graph's name is in `model.metadata`"),
 )
 """By the attribute of a model that is tried; `{run}` and `{call}` are examples with its own names."""
@@ -208,6 +210,12 @@ def names_first(given: Any, names: Sequence[str], file: str) -> InputError:
     chosen = f', outputs=["{wanted[0]}"{", …" if len(wanted) > 1 else ""}]' if wanted else ""
     hint = f"write {example(names)[:-1]}{chosen}); it gives a dict of outputs by name"
     return InputError("inputs come first, then the names of outputs", file=file, hint=hint)
+
+
+def option_of_run(option: str, names: Sequence[str], file: str) -> InputError:
+    """The error for an option of runs in a call, which takes inputs by name."""
+    hint = f"write {example(names)[:-1]}, {option}=…)"
+    return InputError(f"a call takes inputs alone, and {option} is an option of run", file=file, hint=hint)
 
 
 def dict_in_order(names: Sequence[str], file: str) -> InputError:

@@ -21,6 +21,7 @@ from weft.interrupts import Cancellation, awaited, completed, is_large, watched
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.arguments import seconds_to_run
 from weft.runtime.attempts import is_the_devices
+from weft.runtime.named import Outputs, Specs
 from weft.runtime.policy import DeviceOption, Route, route
 from weft.runtime.preallocated import Destinations, destinations, separate_arrays
 from weft.runtime.session import Session, on_host
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
     from weft.runtime.weights import Weights
+
+
+OPTIONS = {"outputs": None, "keep": None, "stream": None, "timeout": None, "cancel": None, "into": None}.keys()
+"""Of runs, beside the inputs."""
 
 
 class Model:
@@ -63,9 +68,9 @@ class Model:
                 deployment.history.serves(self.device, way.reason)
                 if way.is_detour:
                     deployment.history.warn(self.device, way.absent)
-        self.inputs = signature.inputs
-        self.defaults = signature.defaults
-        self.outputs = signature.outputs
+        self.inputs = Specs(signature.inputs)
+        self.defaults = Specs(signature.defaults)
+        self.outputs = Specs(signature.outputs)
         self.metadata = signature.metadata
         self._signature = signature
         self._names = tuple(spec.name for spec in signature.outputs)
@@ -128,7 +133,7 @@ class Model:
             shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
-                    return dict(zip(self._names, shortcut(arrays)))
+                    return Outputs(zip(self._names, shortcut(arrays)))
                 except Exception:
                     pass  # it is raised again, with what there is to say about it
         request = session.request(self._brought(given) if self._left else given, arrays, outputs, keep)
@@ -203,7 +208,7 @@ class Model:
             results = shortcut(arrays, [offered.get(name) for name in self._names])
         except Exception:
             return None  # it is raised again, with what there is to say about it
-        found = dict(zip(self._names, results))
+        found = Outputs(zip(self._names, results))
         if any(found[name] is not array for name, array in offered.items()):
             return self._places(None, False, into).fill(found)
         found.update(into)
@@ -249,8 +254,7 @@ class Model:
     def _unknown_option(self, given: Mapping[str, Any]) -> WeftError:
         from weft.runtime.habits import RUNNING, unknown_option
 
-        known = ("inputs", "outputs", "keep", "stream", "timeout", "cancel", "into")
-        return unknown_option("run", given, known, RUNNING, self._takes).at(file=self.file)
+        return unknown_option("run", given, ("inputs", *OPTIONS), RUNNING, self._takes).at(file=self.file)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
@@ -262,6 +266,10 @@ class Model:
             from weft.runtime.habits import dict_in_order
 
             raise dict_in_order(self._takes, self.file)
+        if not keywords.keys().isdisjoint(OPTIONS) and not keywords.keys() <= set(self._takes):
+            from weft.runtime.habits import option_of_run
+
+            raise option_of_run(next(name for name in keywords if name in OPTIONS), self._takes, self.file)
         inputs = dict(zip(self._takes, arguments))
         for name, content in keywords.items():
             if name in inputs:

@@ -24,10 +24,12 @@ from weft.errors import (
     WeftError,
 )
 from weft.ir.program import Guard
+from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
 from weft.records import dataclass
 from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
+from weft.runtime.named import Outputs
 from weft.threads import lock
 
 if TYPE_CHECKING:
@@ -194,7 +196,7 @@ class Session:
     def _owned(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
         """Results by name, each the caller's alone."""
         others = list(request.bound.arrays.values())
-        found: dict[str, Any] = {}
+        found = Outputs()
         for name, result in zip(request.wanted, results):
             own = owned(result, others)
             others.append(own)
@@ -314,7 +316,9 @@ class Session:
         """The names of outputs, or of inner values, that the model has."""
         from weft.ir.graph import find_outputs, value_names
 
-        wanted = listed(outputs, option, self.file)
+        wanted = tuple(
+            name.name if isinstance(name, TensorSpec) else name for name in listed(outputs, option, self.file)
+        )
         if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in wanted):
             return wanted
         graph = self.source.graph

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, UnsupportedModelError, shown
+from weft.errors import InputError, UnknownNameError, UnsupportedModelError, shown
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.tensors import DeviceTensor
@@ -36,7 +36,7 @@ class Weights(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         model = self._files().model()
         if name not in model.weights:
-            raise KeyError(name)
+            raise UnknownNameError(f"the model has no weight {shown(name)}", file=model.file, hint=_hint(name, model))
         return weight_arrays(model.graph)[name]
 
     def __iter__(self) -> Iterator[str]:
