@@ -46,6 +46,21 @@ def test_a_workspace_that_is_one_byte_short(convolutional: Called) -> None:
 
 
 @needs_compiler
+def test_no_byte_behind_a_workspace_is_touched(tmp_path: Path) -> None:
+    called = Called(export_c(networks.branching(), tmp_path, name="network"))
+    sizes = (ctypes.c_int64 * 1)(3)
+    x, y, y0 = (np.ones((3, 4), np.float32) for _ in range(3))
+    given, taken = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 2)(y.ctypes.data, y0.ctypes.data)
+    needed = called.function("workspace_bytes")(sizes)
+    for length in (*range(0, needed, 29), needed - 1, needed):
+        workspace = np.full(needed + 256, 0xA5, np.uint8)
+        place = ctypes.c_void_p(workspace.ctypes.data + 1)
+        error = called.function("run")(called.model, sizes, given, taken, place, ctypes.c_size_t(length))
+        assert error == (0 if length == needed else SMALL_WORKSPACE)
+        assert (workspace[1 + length :] == 0xA5).all(), length
+
+
+@needs_compiler
 def test_sizes_out_of_range(convolutional: Called) -> None:
     check, needed = convolutional.function("check"), convolutional.function("workspace_bytes")
     for size in (0, -1, -(2**63), 2**63 - 1, 10**9):

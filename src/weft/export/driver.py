@@ -14,7 +14,7 @@ from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORK
 from weft.export.library import constant_text
 from weft.export.memory import ALIGNMENT, Bindings, ScanLayout, SectionLayout, bound, value_bytes
 from weft.export.observed import ObservedSizes
-from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers, begin_sizes
+from weft.export.plans import ParameterRow, PlanWriter, UnitNumbers, find_sizes, reserve_sizes
 from weft.export.units import HINT, CodeUnit, made_by
 from weft.export.weights import WeightLayout
 from weft.ir import dims
@@ -99,6 +99,10 @@ class DriverWriter:
         self.enter(whole, "%first", sources, targets)
         self.own = self.numbers[whole.number]
         self.base = "%first"
+        for port in (*self.interface.inputs, *self.interface.outputs):  # before it is known how many numbers there are
+            elements = dims.product(port.shape)
+            if not isinstance(elements, int):
+                self.own.slot(elements)
         start = self._start(whole)
         word = text.assign("load i32, ptr %errors, align 4")
         text.fail_if(text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
@@ -120,9 +124,7 @@ class DriverWriter:
         numbers = self.numbers[unit.number]
         self.text.emit(f"%first = alloca [{unit.total + numbers.bytes + ALIGNMENT} x i8], align {ALIGNMENT}")
         self.text.emit("%errors = alloca i32, align 4")
-        self.text.emit(f"%buffers = alloca [{self.most_buffers} x ptr], align 16")
-        self.text.emit("%total = alloca i64, align 8")
-        self.text.emit("%work = alloca [3 x ptr], align 8")
+        self._allocate()
         if small.length:
             self.text.emit(f'%weights = getelementptr i8, ptr @"{self.name}.small", i64 0')
         self.text.emit("store i32 0, ptr %errors, align 4")
@@ -138,6 +140,11 @@ class DriverWriter:
         self.text, self.weights = text, weights
         return made
 
+    def _allocate(self) -> None:
+        self.text.emit(f"%buffers = alloca [{self.most_buffers} x ptr], align 16")
+        self.text.emit("%total = alloca i64, align 8")
+        self.text.emit("%work = alloca [3 x ptr], align 8")
+
     def _fill_marks(self) -> None:
         for number, numbers in self.numbers.items():
             mark, size = _mark(number), str(numbers.bytes)
@@ -147,13 +154,12 @@ class DriverWriter:
         """Check what is given, find the parts of the workspace, and compute the numbers."""
         text, body = self.text, self.text.lines
         text.lines = []
+        self._allocate()
+        reserve_sizes(text, self.interface)
         for given in ("model", "workspace", *(["inputs"] if self.interface.inputs else []), "outputs"):
             text.fail_if(text.assign(f"icmp eq ptr %{given}, null"), NULL_ARGUMENT)
         text.emit("%weights = load ptr, ptr %model, align 8")
         text.fail_if(text.assign("icmp eq ptr %weights, null"), NOT_OPEN)
-        text.emit(f"%buffers = alloca [{self.most_buffers} x ptr], align 16")
-        text.emit("%total = alloca i64, align 8")
-        text.emit("%work = alloca [3 x ptr], align 8")
         least = HEAD + GAP + self.numbers[whole.number].bytes
         text.fail_if(text.assign(f"icmp ult i64 %bytes, {least}"), SMALL_WORKSPACE)
         address = text.assign("ptrtoint ptr %workspace to i64")
@@ -161,7 +167,7 @@ class DriverWriter:
         text.emit(f"%errors = getelementptr i8, ptr %workspace, i64 {gap}")
         text.emit(f"%first = getelementptr i8, ptr %errors, i64 {HEAD}")
         text.emit("store i32 0, ptr %errors, align 4")
-        begin_sizes(text, self.interface)
+        find_sizes(text, self.interface)
         self._call_plan(whole, "%first")
         needed = text.assign("load i64, ptr %total, align 8")
         text.fail_if(text.assign(f"icmp ult i64 %bytes, {needed}"), SMALL_WORKSPACE)

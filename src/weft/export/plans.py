@@ -134,6 +134,7 @@ class PlanWriter:
     def sizes(self, observed: Sequence[tuple[CodeUnit, ObservedSizes]]) -> str:
         """Check the sizes that are given, and compute those that the model observes."""
         text = FunctionText()
+        rooms = [text.assign(f"alloca [{len(one.symbols)} x i64], align 8") for _, one in observed]
         if self.interface.sizes:
             text.fail_if(text.assign("icmp eq ptr %given, null"), NULL_ARGUMENT)
         for number, size in enumerate(self.interface.sizes):
@@ -144,9 +145,8 @@ class PlanWriter:
             place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
             text.emit(f"store i64 {value}, ptr {place}, align 8")
         number = len(self.interface.sizes)
-        for unit, sizes in observed:
+        for found, (unit, sizes) in zip(rooms, observed, strict=True):
             width = tensor_dtype(unit.outputs[0]).numpy.itemsize * 8
-            found = text.assign(f"alloca [{len(sizes.symbols)} x i{width}], align 8")
             call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %sizes, ptr {found}, ptr null)'
             text.fail_with(text.assign(call))
             for index, symbol in enumerate(sizes.symbols):
@@ -168,9 +168,10 @@ class PlanWriter:
         """The functions that tell what sizes lead to."""
         text = FunctionText()
         write = SizeWriter(text.emit, text.name)
-        text.fail_if(text.assign("icmp eq ptr %shapes, null"), NULL_ARGUMENT)
-        begin_sizes(text, self.interface)
+        reserve_sizes(text, self.interface)
         text.emit("%total = alloca i64, align 8")
+        text.fail_if(text.assign("icmp eq ptr %shapes, null"), NULL_ARGUMENT)
+        find_sizes(text, self.interface)
         text.fail_with(text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr %total, ptr null)'))
         self._load_sizes(text, write)
         number = 0
@@ -185,15 +186,20 @@ class PlanWriter:
 
     def _measure(self) -> str:
         text = FunctionText()
-        begin_sizes(text, self.interface)
+        reserve_sizes(text, self.interface)
+        find_sizes(text, self.interface)
         error = text.assign(f'call i32 @"{self.name}.plan0"(ptr %sizes, ptr %total, ptr null)')
         text.emit(f"ret i32 {error}")
         return text.definition(f'define internal i32 @"{self.name}.measure"(ptr %given, ptr %total)')
 
 
-def begin_sizes(text: FunctionText, interface: Interface) -> None:
-    """All sizes of a run, from those that are given."""
+def reserve_sizes(text: FunctionText, interface: Interface) -> None:
+    """Room for all sizes of a run."""
     text.emit(f"%sizes = alloca [{len(interface.symbols) + 1} x i64], align 8")
+
+
+def find_sizes(text: FunctionText, interface: Interface) -> None:
+    """All sizes of a run, from those that are given."""
     text.fail_with(text.assign(f'call i32 @"{interface.name}.sizes"(ptr %given, ptr %sizes)'))
 
 
