@@ -395,3 +395,19 @@ def test_inner_names_that_packages_read() -> None:
     assert [each.name for each in session._outputs_meta] == [each.name for each in session.get_outputs()]
     assert session._overridable_initializers == session.get_overridable_initializers()
     assert session._model_meta.graph_name == session.get_modelmeta().graph_name
+
+
+def test_classes_made_of_sessions_may_use_any_names() -> None:
+    class Mine(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, content: bytes) -> None:
+            self._run = self._model = self._names = self.model = self.names = 3
+            super().__init__(content)
+            self._model_path = "mine"
+
+        def _open(self) -> str:
+            return "mine"
+
+    session = Mine(RELU)
+    assert session.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
+    assert session.run(["z"], {"x": X}, ort.RunOptions())[0].tolist() == [[0, 0, 2]]
+    assert (session._open(), session._model_path, session._run) == ("mine", "mine", 3)

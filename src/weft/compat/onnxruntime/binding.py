@@ -46,7 +46,7 @@ class IOBinding:
     """What a session's runs read and write."""
 
     def __init__(self, session: InferenceSession) -> None:
-        self.session = session
+        self._session = session._weft
         self.inputs: dict[str, Any] = {}
         self.outputs: dict[str, OrtValue | BorrowedMemory | str] = {}  # where to, or the device that it stays on
         self.results: list[OrtValue] = []
@@ -125,7 +125,7 @@ class IOBinding:
         """Nothing is to be waited for: whoever reads an output gets it when it is there."""
 
     def _bind(self, name: str, content: Any) -> None:
-        if not self.session.takes(name):
+        if not self._session.takes(name):
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
         self.inputs[name] = content
 

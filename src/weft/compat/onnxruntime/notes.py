@@ -34,9 +34,9 @@ def say(text: str) -> None:
 def say_unused(options: SessionOptions, keywords: Mapping[str, Any]) -> None:
     """What of a session's options has no meaning."""
     for name, reason in _WITHOUT_MEANING.items():
-        if name in options._fields:
+        if name in options.fields:
             say(f"SessionOptions.{name} changes nothing: {reason}")
-    for key in options._entries:
+    for key in options.entries:
         say(f"the session's entry {key!r} changes nothing, unless it is about external data or fallbacks")
     if keywords.get("disabled_optimizers"):
         say("InferenceSession's disabled_optimizers change nothing: weft has optimisations of its own")

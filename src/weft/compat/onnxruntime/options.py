@@ -24,11 +24,11 @@ class OrtOption:
         self._name = name
 
     def __get__(self, options: Any, owner: type) -> Any:
-        return self if options is None else options._fields.get(self._name, self._default)
+        return self if options is None else options.fields.get(self._name, self._default)
 
     def __set__(self, options: Any, value: Any) -> None:
         try:
-            options._fields[self._name] = self._take(value)
+            options.fields[self._name] = self._take(value)
         except TypeError:
             raise incompatible(f"{owner_name(options)}.{self._name}", self._take.__name__, value) from None
 
@@ -68,11 +68,11 @@ def _member_of(kind: Any) -> Callable[[Any], Any]:
 class OrtOptions:
     """Fields by name, and entries by key."""
 
-    __slots__ = ("_entries", "_fields")
+    __slots__ = ("entries", "fields")
 
     def __init__(self) -> None:
-        self._fields: dict[str, Any] = {}
-        self._entries: dict[str, str] = {}
+        self.fields: dict[str, Any] = {}
+        self.entries: dict[str, str] = {}
 
     def _add(self, key: Any, value: Any) -> None:
         if not isinstance(key, str) or not isinstance(value, str):
@@ -81,11 +81,11 @@ class OrtOptions:
             raise RuntimeError(f"Config key is empty or longer than maximum length {LONGEST_KEY}")
         if len(value) > LONGEST_VALUE:
             raise RuntimeError(f"Config value is longer than maximum length: {LONGEST_VALUE}")
-        self._entries[key] = value
+        self.entries[key] = value
 
     def _entry(self, key: str) -> str:
         try:
-            return self._entries[key]
+            return self.entries[key]
         except KeyError:
             raise RuntimeError(f"{owner_name(self)} does not have configuration with key: {key}") from None
 
@@ -119,7 +119,7 @@ class SessionOptions(OrtOptions):
         self.initializers: dict[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _session_options, (self._fields, self._entries, self.dimensions, self.initializers)
+        return _session_options, (self.fields, self.entries, self.dimensions, self.initializers)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         self._add(key, value)
@@ -190,7 +190,7 @@ class SessionOptions(OrtOptions):
 
 def _session_options(*state: Any) -> SessionOptions:
     made = SessionOptions()
-    made._fields, made._entries, made.dimensions, made.initializers = state
+    made.fields, made.entries, made.dimensions, made.initializers = state
     return made
 
 
