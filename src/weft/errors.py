@@ -44,7 +44,7 @@ class WeftError(Exception):
         text = self.problem
         if place:
             text += f" ({', '.join(place)})"
-        if self.file:
+        if self.file and not text.startswith(self.file):
             text = f"{self.file}: {text}"
         if self.hint:
             text += f"\n  hint: {self.hint}"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from weft.errors import ModelError
+from weft.frontend.formats import path_hint
 from weft.threads import lock
 
 SMALL = 1 << 20  # bytes that a copy in memory may take
@@ -99,7 +100,7 @@ def open_path(path: Path, name: str, streams: bool = False) -> OpenFile | bytes:
     finally:
         os.close(descriptor)
     kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-    raise ModelError(f"{name} cannot be read: it is {kind}", hint="check the path")
+    raise ModelError(f"{name} cannot be read: it is {kind}", hint=path_hint(name))
 
 
 def _read_pipe(descriptor: int, name: str) -> bytes:
@@ -119,7 +120,7 @@ def _read_pipe(descriptor: int, name: str) -> bytes:
 
 def unreadable(name: str, error: Exception) -> ModelError:
     reason = getattr(error, "strerror", None) or str(error)
-    return ModelError(f"{name} cannot be read: {reason}", hint="check the path")
+    return ModelError(f"{name} cannot be read: {reason}", hint=path_hint(name))
 
 
 # -- private copies --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError
+from weft.frontend.formats import TELLING, other_format
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
@@ -76,14 +77,19 @@ def _metadata(proto: onnx.ModelProto, imports: Mapping[str, int]) -> Metadata:
 def _parse(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProto, WeightStorage]:
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
-    if source.view[:23].tobytes() == b"version https://git-lfs":
-        raise InvalidModelError("this is a Git LFS pointer, not the model", hint="fetch the model with: git lfs pull")
-    content, extents = cut_weights(source.view)
-    release_pages(source.view)
-    proto = onnx.ModelProto.FromString(content)
-    if not proto.HasField("graph") or not proto.HasField("ir_version"):
-        raise InvalidModelError(
-            "not an ONNX model: it has no graph or no IR version", hint="the file is damaged or of another kind"
-        )
+    try:
+        content, extents = cut_weights(source.view)
+        release_pages(source.view)
+        proto = onnx.ModelProto.FromString(content)
+        if not proto.HasField("graph") or not proto.HasField("ir_version"):
+            hint = "the file is damaged or of another kind"
+            raise InvalidModelError("not an ONNX model: it has no graph or no IR version", hint=hint)
+    except MemoryError:
+        raise
+    except Exception as error:  # protobuf has its own
+        other = other_format(source.view[:TELLING].tobytes())
+        if other is None:
+            raise
+        raise InvalidModelError(f"this is {other[0]}", hint=other[1]) from error
     check_text(proto)
     return proto, WeightStorage(source, extents, folders)

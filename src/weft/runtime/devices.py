@@ -54,7 +54,10 @@ def choose(name: str) -> Device:
     found = _find(name)
     if found is None:
         names = ", ".join(dict.fromkeys(device.name for device in devices()))
-        raise DeviceError(f"there is no device {name!r}", hint=f"weft knows {names}, and auto for the best one here")
+        low = name.lower()
+        meant = next((f"{kind!r} may be meant; " for kind in KINDS if kind in low or (low in kind and low[2:])), "")
+        hint = f"{meant}weft knows {names}, and auto for the best one here"
+        raise DeviceError(f"there is no device {name!r}", hint=hint)
     if not found.available:
         raise DeviceError(f"device {name!r} is not available: {found.description}", hint="see weft.devices()")
     return found

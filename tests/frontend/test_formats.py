@@ -1,0 +1,106 @@
+"""Files of other kinds are called by their names, paths that lead nowhere get a hint, and models are taken for none."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from frontend.samples import model, node
+
+import weft
+from weft.frontend.formats import other_format
+
+
+def archive(kind: str) -> bytes:
+    stream = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(stream, "w") as made:
+            made.writestr("archive/data.pkl", b"content")
+    else:
+        with tarfile.open(fileobj=stream, mode="w") as made:
+            made.addfile(tarfile.TarInfo("model.onnx"))
+    return stream.getvalue()
+
+
+def array() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(3))
+    return stream.getvalue()
+
+
+def safetensors() -> bytes:
+    head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return len(head).to_bytes(8, "little") + head + bytes(4)
+
+
+PROTO = model([node("Neg", ["x"], ["y"])]).SerializeToString()
+FILES: dict[str, tuple[bytes, str]] = {
+    "zip": (archive("zip"), "zip archive"),
+    "tar": (archive("tar"), "tar archive"),
+    "old pickle": (pickle.dumps({"a": 1}, protocol=2), "pickle"),
+    "pickle": (pickle.dumps({"a": list(range(99))}, protocol=4), "pickle"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(99), "HDF5"),
+    "TensorFlow Lite": (b"\x1c\0\0\0TFL3" + bytes(99), "TensorFlow Lite"),
+    "ort": (b"\x24\0\0\0ORTM" + bytes(99), "onnxruntime's own format"),
+    "GGUF": (b"GGUF\x03\0\0\0" + bytes(99), "GGUF"),
+    "gzip": (gzip.compress(PROTO), "gzip"),
+    "bzip2": (bz2.compress(PROTO), "bzip2"),
+    "xz": (lzma.compress(PROTO), "xz"),
+    "XML": (b'<?xml version="1.0"?><net name="a"/>', "OpenVINO"),
+    "a page": (b"\n<!DOCTYPE html><html><body>404</body></html>", "web page"),
+    "safetensors": (safetensors(), "safetensors"),
+    "JSON": (b'{"model": 1}', "JSON"),
+    "an array": (array(), "array of numpy"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_other_formats(kind: str, tmp_path: Path) -> None:
+    content, said = FILES[kind]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    for source in (path, content):
+        with pytest.raises(weft.InvalidModelError, match=said):
+            weft.load(source)
+
+
+def test_a_model_that_begins_oddly_is_a_model() -> None:
+    """Fields may come in any order, and what is unknown is left aside."""
+    for field in (b"\x12\x02PK", b"\x82\x7d\x04BZhX", b"\x32\x05<html"):
+        assert weft.load(field + PROTO).inputs[0].name == "x"
+    assert other_format(PROTO) is None
+    assert other_format(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("https://example.com/model.onnx", "download it first"),
+        ("~/model.onnx", "expanduser"),
+        ("", "the path is empty"),
+        ("nowhere/model.onnx", "check the path"),
+    ],
+)
+def test_paths_that_lead_nowhere(path: str, said: str) -> None:
+    with pytest.raises(weft.ModelError, match=said) as caught:
+        weft.load(path)
+    assert not path or str(caught.value).count(path) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("CPU", "'cpu'"), ("CUDAExecutionProvider", "'cuda'"), ("gpu", "'webgpu'")],
+)
+def test_devices_by_names_that_they_have_elsewhere(name: str, meant: str) -> None:
+    with pytest.raises(weft.DeviceError, match=f"{meant}.* may be meant"):
+        weft.load(PROTO, device=name)
