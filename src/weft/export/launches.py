@@ -1,0 +1,292 @@
+"""Launches of a section's kernels in LLVM's language, one call after the other, and loops for scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.export.functions import FunctionText
+from weft.export.memory import Bindings, ScanLayout, SectionLayout, bound, value_bytes
+from weft.export.plans import ParameterRow, UnitNumbers
+from weft.export.units import CodeUnit
+from weft.export.weights import WeightLayout
+from weft.ir.dims import Dim
+from weft.ir.program import Value
+from weft.ir.work import Launch, NativeSection, Reference, ScanTask, Task
+from weft.records import dataclass
+
+WORTH_SHARING = 1 << 18
+"""Operations and bytes of a launch from which on its blocks are offered to other threads: some microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """So many bytes from an address."""
+
+    base: str
+    offset: Dim = 0
+
+    def moved(self, more: Dim) -> Pointer:
+        return Pointer(self.base, self.offset + more)
+
+
+NOWHERE = Pointer("null")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What the references of a work stand for."""
+
+    operands: Sequence[Pointer]
+    results: Sequence[Pointer]
+    workspaces: Sequence[Pointer]
+
+
+class LaunchWriter:
+    """Writes the sections of units into a function.
+
+    `unit` is the one that is being written, `base` the address of its numbers, `arena` that of its memory behind them.
+    """
+
+    def __init__(self, name: str, weights: WeightLayout) -> None:
+        self.name, self.weights = name, weights
+        self.text = FunctionText()
+        self.tables: dict[tuple[int, ...], int] = {}  # parameters that are known now
+        self.most_buffers = 1
+        self.unit: CodeUnit
+        self.own = UnitNumbers()
+        self.base = self.arena = ""
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def number(self, dim: Dim) -> str:
+        if isinstance(dim, int):
+            return str(dim)
+        place = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.own.slot(dim)}")
+        return self.text.assign(f"load i64, ptr {place}, align 8")
+
+    def address(self, pointer: Pointer) -> str:
+        if pointer.offset == 0:
+            return pointer.base
+        return self.text.assign(f"getelementptr i8, ptr {pointer.base}, i64 {self.number(pointer.offset)}")
+
+    def move(self, source: Pointer, target: Pointer, size: Dim) -> None:
+        number = self.number(size)
+        self.move_bytes(self.address(source), self.address(target), number)
+
+    def move_bytes(self, source: str, target: str, number: str) -> None:
+        self.text.emit(f"call ptr @memmove(ptr {target}, ptr {source}, i64 {number})")
+
+    def constant_places(self, unit: CodeUnit) -> dict[Value, Pointer]:
+        return {value: Pointer("%weights", offset) for value, offset in self.weights.values[unit.number].items()}
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def section(
+        self,
+        section: NativeSection,
+        layout: SectionLayout,
+        given: Mapping[object, Pointer],
+        base: Dim,
+        bindings: Bindings,
+    ) -> None:
+        """All tasks; `given` are the places of what lies elsewhere, `base` where the section's memory begins."""
+        places = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
+
+        def locate(value: Value) -> Pointer:
+            home = layout.storage.home(value)
+            found = places.get(home.base) or given.get(home.base, NOWHERE)
+            return found.moved(home.offset)
+
+        for number in layout.order:
+            task = section.tasks[number]
+            self.own.note_shapes((*task.operands, *task.results), bindings)
+            operands, results = [locate(value) for value in task.operands], [locate(value) for value in task.results]
+            if isinstance(task, ScanTask):
+                start = layout.offsets[number, -1] + base
+                self.scan(task, layout.scans[number], operands, results, start)
+                continue
+            spaces = [places[number, index] for index in range(len(task.work.workspaces))]
+            launches = range(len(task.work.launches))
+            skipped = {launch for launch in launches if (number, launch) in layout.storage.skipped}
+            self.work(task, _Bound(operands, results, spaces), skipped, bindings)
+
+    def work(self, task: Task, memory: _Bound, skipped: set[int], bindings: Bindings) -> None:
+        effort = bound(task.effort.flops, bindings) + 2 * bound(task.effort.bytes, bindings)
+        shares = max(len(task.work.launches) - len(skipped), 1)
+        for number, launch in enumerate(task.work.launches):
+            if number not in skipped and launch.blocks != 0:
+                buffers = [self.locate(task, reference, memory) for reference in launch.references]
+                self.launch(launch, buffers, bindings, self._is_shared(effort, shares))
+
+    def _is_shared(self, effort: Dim, shares: int) -> str:
+        """Whether a launch is worth sharing, as a bit; nothing is known of those without an effort."""
+        if isinstance(effort, int):
+            return "true" if effort == 0 or effort >= WORTH_SHARING * shares else "false"
+        return self.text.assign(f"icmp sge i64 {self.number(effort)}, {WORTH_SHARING * shares}")
+
+    def locate(self, task: Task, reference: Reference, memory: _Bound) -> Pointer:
+        match reference.kind:
+            case "operand":
+                return memory.operands[reference.number]
+            case "result":
+                return memory.results[reference.number]
+            case "workspace":
+                return memory.workspaces[reference.number]
+            case "constant":
+                return Pointer("%weights", self.weights.packed[id(task.work), reference.number])
+            case "errors":
+                return Pointer("%errors")
+
+    def launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
+        text = self.text
+        self.most_buffers = max(self.most_buffers, len(buffers))
+        for number, pointer in enumerate(buffers):
+            address = self.address(pointer)
+            place = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
+            text.emit(f"store ptr {address}, ptr {place}, align 8")
+        blocks = bound(launch.blocks, bindings)
+        values = tuple(bound(value, bindings) for value in launch.values)
+        known = tuple(value for value in values if isinstance(value, int))
+        if not values:
+            parameters = "null"
+        elif len(known) == len(values):
+            parameters = self.table(known)
+        else:
+            row = self.own.row(ParameterRow(blocks, values))
+            parameters = text.assign(f"getelementptr i64, ptr {self.base}, i64 {row}")
+        text.emit(
+            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.number(blocks)}, '
+            f"ptr %buffers, ptr {parameters}, ptr %work, ptr %parallel, i1 {shared})"
+        )
+
+    def table(self, row: tuple[int, ...]) -> str:
+        return f'@"{self.name}.table{self.tables.setdefault(row, len(self.tables))}"'
+
+    # -- scans -------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        task: ScanTask,
+        layout: ScanLayout,
+        operands: Sequence[Pointer],
+        results: Sequence[Pointer],
+        start: Dim,
+    ) -> None:
+        """A loop over the body: carries alternate between two places, sequences move on; the last carries are results.
+
+        A carry that is an output as well is read back from where it went.
+        """
+        text = self.text
+        carries, sequences = task.primitive.carries, task.primitive.sequences
+        inputs, outputs = task.program.inputs, task.program.outputs
+        bindings = layout.inner
+        length = self.number(bound(task.primitive.length, bindings))
+        starts = [self.address(pointer) for pointer in operands]
+        ends = [self.address(pointer) for pointer in results]
+        pairs = [tuple(self.address(Pointer(self.arena, start + half)) for half in pair) for pair in layout.pairs]
+        steps = {
+            number: self.number(value_bytes(inputs[number], bindings)) for number in range(carries, carries + sequences)
+        }
+        strides = {n: self.number(value_bytes(outputs[n], bindings)) for n in range(carries, len(outputs))}
+        homes = {value: number for number, value in enumerate(outputs)}  # of a value that is there twice: the later
+
+        before, turn, inside, after = (text.label(hint) for hint in ("before", "turn", "inside", "after"))
+        time, next_time = text.name("time"), text.name("time")
+        text.emit(f"br label %{before}")
+        text.begin(before)
+        text.emit(f"br label %{turn}")
+        text.begin(turn)
+        latch = text.label("latch")
+        text.emit(f"{time} = phi i64 [ 0, %{before} ], [ {next_time}, %{latch} ]")
+        more = text.assign(f"icmp slt i64 {time}, {length}")
+        text.emit(f"br i1 {more}, label %{inside}, label %{after}")
+        text.begin(inside)
+        first = text.assign(f"icmp eq i64 {time}, 0")
+        text.emit(f"{next_time} = add i64 {time}, 1")
+        last = text.assign(f"icmp eq i64 {next_time}, {length}")
+        odd = text.assign(f"trunc i64 {time} to i1")
+        previous = text.assign(f"sub i64 {time}, 1")
+
+        def shifted(address: str, stride: str, at: str) -> str:
+            far = text.assign(f"mul i64 {at}, {stride}")
+            return text.assign(f"getelementptr i8, ptr {address}, i64 {far}")
+
+        def made(number: int, at: str) -> str:
+            """Where an output went in a turn; a carry, in one that is not the last."""
+            if number >= carries:
+                return shifted(ends[number], strides[number], at)
+            even_first, odd_first = pairs[number] if at == time else reversed(pairs[number])
+            return text.assign(f"select i1 {odd}, ptr {odd_first}, ptr {even_first}")
+
+        places: dict[object, Pointer] = dict(self.constant_places(self.unit).items())
+        places.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
+        for number in range(carries):
+            found = made(homes[outputs[number]], previous)
+            places[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {found}"))
+        for number in range(carries, carries + sequences):
+            places[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
+        for value, number in homes.items():
+            found = made(number, time)
+            if number < carries:
+                found = text.assign(f"select i1 {last}, ptr {ends[number]}, ptr {found}")
+            places[value] = Pointer(found)
+        self.section(task.body, layout.body, places, start + layout.base, bindings)
+        text.emit(f"br label %{latch}")
+        text.begin(latch)
+        text.emit(f"br label %{turn}")
+        text.begin(after)
+        none = text.assign(f"icmp sle i64 {length}, 0")
+        final = text.assign(f"sub i64 {length}, 1")
+        for number in range(carries):
+            home = homes[outputs[number]]
+            size = self.number(value_bytes(inputs[number], bindings))
+            source = starts[number]
+            if home == number:
+                size = text.assign(f"select i1 {none}, i64 {size}, i64 0")
+            else:
+                reached = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
+                source = text.assign(f"select i1 {none}, ptr {source}, ptr {reached}")
+            self.move_bytes(source, ends[number], size)
+
+
+LAUNCH_CODE = """
+; Run all blocks of a kernel, here or by whoever the caller has for that.
+define internal void @"{name}.launch"(ptr %kernel, i64 %blocks, ptr %buffers, ptr %parameters, ptr %work,
+                                      ptr %parallel, i1 %shared) nounwind {{
+entry:
+  %any = icmp sgt i64 %blocks, 0
+  br i1 %any, label %choose, label %end
+choose:
+  %several = icmp sgt i64 %blocks, 1
+  %helped = icmp ne ptr %parallel, null
+  %divisible = and i1 %several, %shared
+  %divided = and i1 %divisible, %helped
+  br i1 %divided, label %share, label %alone
+alone:
+  call void %kernel(i64 0, i64 %blocks, ptr %buffers, ptr %parameters)
+  ret void
+share:
+  store ptr %kernel, ptr %work, align 8
+  %buffers.place = getelementptr ptr, ptr %work, i64 1
+  store ptr %buffers, ptr %buffers.place, align 8
+  %parameters.place = getelementptr ptr, ptr %work, i64 2
+  store ptr %parameters, ptr %parameters.place, align 8
+  %spread = load ptr, ptr %parallel, align 8
+  %context.place = getelementptr ptr, ptr %parallel, i64 1
+  %context = load ptr, ptr %context.place, align 8
+  call void %spread(ptr %context, i64 %blocks, ptr @"{name}.blocks", ptr %work)
+  ret void
+end:
+  ret void
+}}
+
+define internal void @"{name}.blocks"(ptr %work, i64 %first, i64 %last) nounwind {{
+  %kernel = load ptr, ptr %work, align 8
+  %buffers.place = getelementptr ptr, ptr %work, i64 1
+  %buffers = load ptr, ptr %buffers.place, align 8
+  %parameters.place = getelementptr ptr, ptr %work, i64 2
+  %parameters = load ptr, ptr %parameters.place, align 8
+  call void %kernel(i64 %first, i64 %last, ptr %buffers, ptr %parameters)
+  ret void
+}}
+"""
