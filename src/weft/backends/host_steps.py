@@ -142,9 +142,11 @@ def _host_function(step: Step, name: str, attributes: dict[str, Any]) -> RunHost
 
 
 def _map(step: Step, primitive: Map) -> RunHost:
+    from weft.backends.reference.picked_maps import picked_map
     from weft.backends.reference.small_maps import small_map
 
-    small = small_map(primitive, [value.type for value in step.operands], step.results[0].type)
+    result = step.results[0].type
+    small = picked_map(primitive, result) or small_map(primitive, [value.type for value in step.operands], result)
     if small is None:
         return lambda operands, sizes: run_on_host(step, operands, sizes)
 

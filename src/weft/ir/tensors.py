@@ -118,7 +118,7 @@ def host_tensor(array: Array, device: str) -> HostTensor:
 def owned(result: Any, others: Sequence[Any]) -> Any:
     """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
     if isinstance(result, list):
-        return [owned(item, others) for item in result]
+        return [item if type(item) is dict else owned(item, others) for item in result]
     if isinstance(result, DeviceTensor):
         return result.shared() if any(result is other for other in others) else result
     if not isinstance(result, np.ndarray):

@@ -12,6 +12,7 @@ from peers import onnxruntime_run
 
 import weft
 from weft.backends.reference.maps import evaluate_map
+from weft.backends.reference.picked_maps import picked_map
 from weft.backends.reference.small_maps import small_map
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -114,3 +115,61 @@ def test_literals_are_held_in_their_type() -> None:
         assert found is not None
         np.testing.assert_array_equal(found, expected, strict=True)
     assert compute([np.zeros(65, np.float32)], {"n": 65}) is None
+
+
+def axis(position: int, size: Any) -> Index:
+    return Index(dims.axis(position, size))
+
+
+N, M = dims.symbol("n"), dims.symbol("m")
+PICKS = {
+    "column": (Load(0, (axis(0, N), Index(1)), DType.string), (N, 1)),
+    "row": (Load(0, (Index(2), axis(0, M)), DType.string), (M,)),
+    "all": (Load(0, (axis(0, N), axis(1, M)), DType.string), (N, M)),
+    "part": (Load(0, (axis(0, 2), axis(1, M)), DType.string), (2, M)),
+    "one": (Load(0, (Index(1), Index(2)), DType.string), (1, 1)),
+}
+OTHERS = {
+    "turned": (Load(0, (axis(1, N), axis(0, M)), DType.string), (M, N)),
+    "repeated": (Load(0, (axis(0, N), Index(0)), DType.string), (N, 5)),
+    "diagonal": (Load(0, (axis(0, 2), axis(0, 2)), DType.string), (2,)),
+    "moved": (Load(0, (Index(dims.axis(0, 2) + 1), Index(0)), DType.string), (2,)),
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_what_is_picked(name: str) -> None:
+    expression, shape = PICKS[name]
+    x = texts(3, 4)
+    sizes = {"n": 3, "m": 4}
+    primitive = Map(expression)
+    pick = picked_map(primitive, TensorType(DType.string, shape))
+    assert pick is not None
+    wanted = tuple(dims.evaluate(size, sizes) for size in shape)
+    picked = pick([x], sizes)
+    assert picked is not None
+    assert picked.shape == wanted
+    assert picked.tolist() == evaluate_map(primitive, [x], wanted, sizes).tolist()
+    assert pick([x[:1, :1]], sizes) is None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_more_than_picking(name: str) -> None:
+    expression, shape = OTHERS[name]
+    assert picked_map(Map(expression), TensorType(DType.string, shape)) is None
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_entries_by_their_places(wrapped: bool) -> None:
+    place = Load(1, (axis(0, N),), DType.int64)
+    zero = Apply("less", (place, Literal(0, DType.int64)), DType.bool)
+    below = Apply("select", (zero, Apply("add", (place, Index(5)), DType.int64), place), DType.int64)
+    primitive = Map(Load(0, (below if wrapped else place,), DType.string, True))
+    pick = picked_map(primitive, TensorType(DType.string, (N,)))
+    assert pick is not None
+    table, places = texts(5), np.array([4, 0, 2, 2])
+    assert pick([table, places], {"n": 4}).tolist() == table[places].tolist()
+    turned = pick([table, places - 4], {"n": 4})
+    assert turned is None if not wrapped else turned.tolist() == table[places - 4].tolist()
+    with pytest.raises(IndexError):
+        pick([table, places + 3], {"n": 4})

@@ -62,9 +62,22 @@ def map_to_vocabulary(content: dict[Any, Any], *, vocabulary: tuple[Any, ...], d
     return (_row([_plain(content.get(key, missing)) for key in vocabulary], target),)
 
 
+MOST_WRITTEN = 32  # keys
+
+
 def zip_map(x: Array, *, keys: tuple[Any, ...]) -> tuple[list[dict[Any, Any]]]:
     rows = x.astype(np.float32, copy=False).reshape(-1, len(keys))
-    return ([dict(zip(keys, row)) for row in rows.tolist()],)
+    return (remembered(_rows_of_maps, keys)(rows.tolist(), *keys),)
+
+
+def _rows_of_maps(keys: tuple[Any, ...]) -> Callable[..., list[dict[Any, Any]]]:
+    """A function of rows and keys. Written out, where keys are few, which takes half the time."""
+    if len(keys) > MOST_WRITTEN:
+        return lambda rows, *keys: [dict(zip(keys, row)) for row in rows]
+    names, places = [f"k{place}" for place in range(len(keys))], [f"v{place}" for place in range(len(keys))]
+    pairs = ", ".join(map("{}: {}".format, names, places))
+    made: Any = eval(f"lambda rows, {', '.join(names)}: [{{{pairs}}} for {', '.join(places)}, in rows]")
+    return made  # type: ignore[no-any-return]
 
 
 def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:
