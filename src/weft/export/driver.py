@@ -1,4 +1,4 @@
-"""A run of a model as one function in LLVM's language: units one after the other, branches and loops around those inside.
+"""A run of a model as one function in LLVM's language: units in order, branches and loops around those inside.
 
 A run has a workspace: the word for errors, then the memory of the first unit (export/plans.py), which has that of the
 units inside of it somewhere in its own.
