@@ -140,9 +140,10 @@ def _constant(node: Node) -> np.ndarray[Any, Any] | None:
 def subgraphs(node: Node) -> Iterator[Graph]:
     """The graphs among a node's attributes."""
     for attribute in node.attributes.values():
-        for inner in attribute if isinstance(attribute, tuple) else (attribute,):
-            if isinstance(inner, Graph):
-                yield inner
+        if isinstance(attribute, Graph):
+            yield attribute
+        elif isinstance(attribute, tuple) and attribute and isinstance(attribute[0], Graph):  # all are of one kind
+            yield from (inner for inner in attribute if isinstance(inner, Graph))
 
 
 def free_names(graph: Graph) -> set[str]:
@@ -159,8 +160,10 @@ def free_names(graph: Graph) -> set[str]:
 
 def needed_names(node: Node) -> set[str]:
     """The values that a node may read: its inputs, what its subgraphs take from outside, and what its texts name."""
-    texts = (content for content in node.attributes.values() if isinstance(content, (str, tuple)))
-    named = {part for text in texts for part in ((text,) if isinstance(text, str) else text) if isinstance(part, str)}
+    texts = [content for content in node.attributes.values() if isinstance(content, str)]
+    lists = (content for content in node.attributes.values() if isinstance(content, tuple))
+    lists = (content for content in lists if content and isinstance(content[0], str))  # all are of one kind
+    named = {*texts, *(part for content in lists for part in content if isinstance(part, str))}
     return {*node.inputs, *named, *(name for inner in subgraphs(node) for name in free_names(inner))} - {""}
 
 

@@ -35,13 +35,17 @@ OPAQUE = frozenset(("DequantizeLinear",))
 """Ops whose results are never taken for constants: engines look for them before what they quantise."""
 
 
+LARGEST_TABLES = 4096  # elements of a node's attributes
+
+
 class Facts:
     """What is known of the values of a graph, and of those around it."""
 
-    def __init__(self, trace: Trace, scope: Scope, mixed: set[str]) -> None:
+    def __init__(self, trace: Trace, scope: Scope, unsettled: set[str], given: frozenset[str]) -> None:
         self._trace = trace
         self._scope = scope
-        self._unsettled = mixed  # nodes of which a run may give something else than another
+        self._unsettled = unsettled  # nodes of which a run may give something else than another
+        self._given = given  # the names of sizes that inputs have
 
     def type(self, name: str) -> TensorType | None:
         """The type of a tensor, if its rank is known."""
@@ -100,13 +104,17 @@ class Facts:
         found = ((other, self._scope.get(other)) for other in others if other and other != name)
         return next((other for other, each in found if each is not None and each.value is tensor.value), None)
 
+    def are_given(self, sizes: Iterable[Dim]) -> bool:
+        """Whether sizes are told by those of inputs alone, and not by what a run computes."""
+        return all(dims.symbol_names(size) <= self._given for size in sizes)
+
     def is_settled(self, node: Node) -> bool:
         """Whether a node gives the same in every run for the same inputs: known here, and nothing random in it."""
         return node.name not in self._unsettled
 
     def inside(self, graph: Graph) -> Facts:
         """What is known inside a body."""
-        inner = Facts(self._trace, ChainMap({}, self._scope), self._unsettled)
+        inner = Facts(self._trace, ChainMap({}, self._scope), self._unsettled, self._given)
         for value in graph.inputs:
             inner._scope[value.name] = self._trace.input(_loosened(self._trace, value), value.name)
         _learn(inner._trace, inner._scope, graph, self._unsettled)
@@ -126,7 +134,7 @@ def learn(graph: Graph) -> Facts:
         scope[value.name] = trace.input(_perhaps_empty(type), value.name)
         if isinstance(type, TensorType):
             trace.symbol_names.update(name for size in type.shape or () for name in dims.symbol_names(size))
-    facts = Facts(trace, scope, set())
+    facts = Facts(trace, scope, set(), frozenset(trace.symbol_names))
     _learn(trace, scope, graph, facts._unsettled)
     return facts
 
@@ -142,6 +150,9 @@ def _learn(trace: Trace, scope: Scope, graph: Graph, unsettled: set[str]) -> Non
 
 
 def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled: set[str]) -> None:
+    if _is_large(node):
+        _declare(trace, scope, node, {name: AnyType() for name in node.outputs if name})
+        return
     guards, steps = len(trace.guards), len(trace.steps)
     trace.origin = node.name
     nested = any(True for _ in subgraphs(node))
@@ -168,6 +179,11 @@ def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled:
                 continue
             fixed = None if node.op in OPAQUE else tensor.known
             scope[name] = _unassumed(trace, tensor, assumed, name, fixed, nested=nested)
+
+
+def _is_large(node: Node) -> bool:
+    """Whether a node holds tables, as ensembles of trees do, that take long to look through and decide no sizes."""
+    return sum(len(content) for content in node.attributes.values() if isinstance(content, tuple)) > LARGEST_TABLES
 
 
 def _body_type(node: Node, at: int) -> Type:

@@ -27,6 +27,7 @@ from weft.optimization.folding import merged, with_constants, without_repetition
 from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
 from weft.optimization.options import OptimizeOptions
+from weft.optimization.orders import with_fewer_orders
 from weft.optimization.products import with_simpler_products
 from weft.optimization.rewriting import Work
 from weft.optimization.states import without_zero_states
@@ -45,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     merged,
     with_less_arithmetic,
     with_less_movement,
+    with_fewer_orders,
     without_zero_states,
     with_affine_weights,
     with_simpler_products,

@@ -107,6 +107,10 @@ class Rewriting:
     def is_free(self, node: Node) -> bool:
         return node.name not in self._replaced and node.name not in self._settled
 
+    def uses(self, name: str) -> int:
+        """How often a value is read, also as an output and by bodies."""
+        return self._uses[name]
+
     def is_shared(self, name: str) -> bool:
         """Whether more than one node reads a value."""
         return self._uses[name] > 1
