@@ -142,7 +142,10 @@ def _imported(statement: str, name: str) -> Any:
 @call
 def exceptions(ort: Any) -> Any:
     state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    return {name: [base.__name__ for base in getattr(state, name).__mro__] for name in EXCEPTIONS}
+    return {
+        name: [base.__name__ for base in getattr(state, name).__mro__ if base.__name__ != "OrtStatusError"]
+        for name in EXCEPTIONS
+    }
 
 
 @call

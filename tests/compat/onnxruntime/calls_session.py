@@ -111,6 +111,15 @@ calls_of(
 
 
 @call
+def inputs_whose_shapes_are_filled_in(ort: Any) -> Any:
+    shape = session(ort, "add").get_inputs()[0].shape
+    shape[0] = 7
+    told = session(ort, "said").get_modelmeta()
+    told.custom_metadata_map.clear()
+    return shape, session(ort, "add").get_inputs()[0].shape, len(told.custom_metadata_map)
+
+
+@call
 def types_of_elements(ort: Any) -> Any:
     return [
         ort.InferenceSession(identity(element), providers=[CPU]).get_outputs()[0].type

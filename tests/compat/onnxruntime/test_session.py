@@ -334,6 +334,8 @@ def test_sessions_and_options_are_pickled_without_an_installed_name() -> None:
     told = again.get_session_options()
     assert (told.intra_op_num_threads, told.graph_optimization_level) == (1, ort.GraphOptimizationLevel(1))
     assert type(copy.deepcopy(options.graph_optimization_level)) is ort.GraphOptimizationLevel
+    error = pickle.loads(pickle.dumps(state.InvalidArgument("text")))
+    assert (type(error), str(error)) == (state.InvalidArgument, "text")
 
 
 class Pickable(ort.InferenceSession):

@@ -38,10 +38,17 @@ class NodeArg:
 
     name: str
     type: str
-    shape: list[Size]
+    sizes: Sizes
+
+    @property
+    def shape(self) -> list[Size]:
+        """A new list: who fills in sizes changes his own."""
+        return list(self.sizes)
 
     def __str__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
+
+    __repr__ = __str__
 
 
 @known_as(STATE)
@@ -55,7 +62,12 @@ class ModelMetadata:
     graph_name: str = ""
     graph_description: str = ""
     version: int = UNSTATED_VERSION
-    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def custom_metadata_map(self) -> dict[str, str]:
+        """A new dict each time."""
+        return dict(self.properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Map
     traced = type.shape if isinstance(type, TensorType) else None
     shape = declared.get(spec.name)
     if traced is None and shape is None:
-        return NodeArg(spec.name, type_text(spec.type), [])
+        return NodeArg(spec.name, type_text(spec.type), ())
     sizes: list[Size] = []
     for at in range(len(shape if traced is None else traced)):  # type: ignore[arg-type]
         found = traced[at] if traced is not None else None
@@ -130,7 +142,7 @@ def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Map
         elif stated is None and found is not None:
             stated = _own_name(str(found), declared)
         sizes.append(fixed.get(stated, stated) if isinstance(stated, str) else stated)
-    return NodeArg(spec.name, type_text(spec.type), sizes)
+    return NodeArg(spec.name, type_text(spec.type), tuple(sizes))
 
 
 def _own_name(name: str, declared: Mapping[str, Sizes | None]) -> str | None:

@@ -34,8 +34,21 @@ _STATUS = {  # the name of each class: the status that its texts begin with
     "DeviceReset": (15, "DEVICE_RESET"),
 }
 _BEGINNING = "[ONNXRuntimeError] : "
+
+
+class OrtStatusError(Exception):
+    """Base of those that are called as onnxruntime's are; they cross to other processes by that name alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _raised_elsewhere, (type(self).__name__, self.args)
+
+
+def _raised_elsewhere(name: str, arguments: tuple[Any, ...]) -> Exception:
+    return EXCEPTIONS[name](*arguments)
+
+
 EXCEPTIONS: dict[str, type[Exception]] = {
-    name: type(name, (Exception,), {"__module__": STATE, "__doc__": f"onnxruntime's {name}."}) for name in _STATUS
+    name: type(name, (OrtStatusError,), {"__module__": STATE, "__doc__": f"onnxruntime's {name}."}) for name in _STATUS
 }
 
 
