@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -254,3 +255,29 @@ def test_ctrl_c_ends_a_run(made: str, device: str) -> None:
     command = [sys.executable, "-c", SCRIPT, made, device]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.stdout.strip() == "usable", done.stderr
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_that_are_awaited_end_in_time(device: str) -> None:
+    """By their own timeout, or by that of whoever waits; the loop goes on meanwhile."""
+    model = weft.load(endless(), device=device)
+    forever = {"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}
+    turns = 0
+
+    async def ticking() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    async def runs() -> None:
+        ticks = asyncio.create_task(ticking())
+        with pytest.raises(weft.RunTimeoutError, match="it was"):
+            await model.run_async(forever, timeout=0.1)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(model.run_async(forever), 0.1)
+        ticks.cancel()
+
+    asyncio.run(runs())
+    assert turns > 1
+    _check(model)
