@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.backends.reference.host.coupling import COUPLING
 from weft.backends.reference.host.grams import GRAMS
 from weft.backends.reference.host.hashes import HASHES
 from weft.backends.reference.host.images import IMAGES
@@ -18,6 +19,7 @@ from weft.backends.reference.host.sequences import SEQUENCES
 from weft.backends.reference.host.text import TEXT
 
 HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    **COUPLING,
     **GRAMS,
     **HASHES,
     **IMAGES,

@@ -1,9 +1,9 @@
-"""Maps, string keys and iterative probabilities of classical models."""
+"""Maps and string keys of classical models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, repeat
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -80,47 +80,9 @@ def _rows_of_maps(keys: tuple[Any, ...]) -> Callable[..., list[dict[Any, Any]]]:
     return made  # type: ignore[no-any-return]
 
 
-def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:
-    """Wu, Lin and Weng's second method: class probabilities that agree best with those of all duels.
-
-    The iteration runs for all rows at once; a row that has converged stands still.
-    """
-    rows = chances.shape[0]
-    duels = np.zeros((rows, count, count), np.float64)
-    for number, (first, second) in enumerate(combinations(range(count), 2)):
-        duels[:, first, second] = chances[:, number]
-        duels[:, second, first] = 1.0 - chances[:, number]
-    form = -duels.transpose(0, 2, 1) * duels
-    diagonal = np.arange(count)
-    form[:, diagonal, diagonal] = (duels**2).sum(axis=1)
-    result = np.full((rows, count), 1.0 / count)
-    for _ in range(max(100, count)):
-        product = np.einsum("rij,rj->ri", form, result)
-        total = (result * product).sum(axis=1)
-        active = np.abs(product - total[:, None]).max(axis=1, initial=0.0) >= 0.005 / count
-        if not active.any():
-            break
-        result[active] = _improve(form[active], result[active], product[active], total[active])
-    return (result.astype(np.float32),)
-
-
-def _improve(form: Array, result: Array, product: Array, total: Array) -> Array:
-    """One sweep over the classes, each brought to the optimum given the others."""
-    for place in range(form.shape[1]):
-        pivot = form[:, place, place]
-        change = (total - product[:, place]) / pivot
-        result[:, place] += change
-        scale = 1.0 + change
-        total = (total + change * (change * pivot + 2.0 * product[:, place])) / scale**2
-        product = (product + change[:, None] * form[:, place]) / scale[:, None]
-        result = result / scale[:, None]
-    return result
-
-
 LEARNING: dict[str, Callable[..., tuple[Any, ...]]] = {
     "text_positions": text_positions,
     "map_to_row": map_to_row,
     "map_to_vocabulary": map_to_vocabulary,
     "zip_map": zip_map,
-    "couple_probabilities": couple_probabilities,
 }
