@@ -455,12 +455,14 @@ class Model:
         """Source, options and weights that were set; what is compiled comes from the cache where it is loaded."""
         return self.deployment.opener.portable(self._route.settings.option)
 
-    def __getattr__(self, name: str) -> Any:
-        """What to write instead of an attribute that models have elsewhere."""
-        from weft.runtime.devices import KINDS
-        from weft.runtime.habits import missing_attribute
+    if not TYPE_CHECKING:  # for which there are no such attributes
 
-        raise missing_attribute(self, name, self.__dict__.get("_takes", ()), KINDS)
+        def __getattr__(self, name: str) -> Any:
+            """What to write instead of an attribute that models have elsewhere."""
+            from weft.runtime.devices import KINDS
+            from weft.runtime.habits import missing_attribute
+
+            raise missing_attribute(self, name, self.__dict__.get("_takes", ()), KINDS)
 
     # -- what is told of it ------------------------------------------------------------------------------------------
 
