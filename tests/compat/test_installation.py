@@ -49,6 +49,11 @@ def test_installed_and_removed_again() -> None:
 
         assert onnxruntime.__file__ == OURS
         assert onnxruntime.__name__ == "onnxruntime"
+        for name in ("onnxruntime", "onnxruntime.capi", "onnxruntime.capi.onnxruntime_pybind11_state"):
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            assert spec.origin is not None
+            assert Path(spec.origin).is_file()
         assert sum(type(finder).__name__ == "OnnxruntimeFinder" for finder in sys.meta_path) == 1
     finally:
         compat.uninstall()
@@ -162,6 +167,19 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
     assert told[0] == "weft"
     assert told[1] == f"__main__ {[str(package / '__main__.py'), 'x']} onnxruntime"
     assert told[2:] == ["True __main__.py", "tool tool"]
+
+
+def test_code_on_standard_input_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "weft.compat", "-", "x"],
+        input=SHOWS,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert _shown(done.stdout) == ["weft", "__main__ ['-', 'x'] onnxruntime", "True no file"]
 
 
 def test_code_runs_as_python_runs_it() -> None:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from weft.compat.installation import REPLACED, VARIABLE, install
 
-USAGE = "usage: python -m weft.compat [-m module | -c code | script.py] [arguments ...]"
+USAGE = "usage: python -m weft.compat [-m module | -c code | script.py | -] [arguments ...]"
 
 
 def main() -> None:
@@ -21,6 +21,9 @@ def main() -> None:
         case ["-c", code, *rest]:
             _prepare(["-c", *rest], "")
             _execute(code, "<string>", None)
+        case ["-", *rest]:
+            _prepare(["-", *rest], "")
+            _execute(sys.stdin.read(), "<stdin>", None)
         case [script, *rest] if not script.startswith("-"):
             _run_script(script, rest)
         case ["-h" | "--help"]:

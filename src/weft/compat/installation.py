@@ -42,7 +42,8 @@ class OnnxruntimeFinder:
         if name not in _MODULES:
             return None
         loader: Any = _WeftLoader(f"{_SOURCE}.{name}")
-        spec = ModuleSpec(name, loader, is_package=name in _PACKAGES)
+        spec = ModuleSpec(name, loader, origin=_file(name), is_package=name in _PACKAGES)
+        spec.has_location = True
         if name in _PACKAGES:
             spec.submodule_search_locations = real_locations(name)
         return spec
@@ -80,6 +81,12 @@ class _WeftLoader:
 def _is_inner(content: Any) -> bool:
     """Whether it is a module that onnxruntime does not have."""
     return isinstance(content, ModuleType) and content.__name__.removeprefix(f"{_SOURCE}.") not in _MODULES
+
+
+def _file(name: str) -> str:
+    """Where a module's content is from."""
+    base = os.path.join(os.path.dirname(__file__), *name.split("."))  # noqa: PTH118, PTH120 - as below
+    return os.path.join(base, "__init__.py") if name in _PACKAGES else f"{base}.py"  # noqa: PTH118
 
 
 def real_locations(name: str) -> list[str]:
