@@ -1,0 +1,124 @@
+"""The memory of exported models is proven as that of any plan: launches are replayed on labelled bytes, for any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from export import networks
+
+from weft.backends.naming import named
+from weft.export.units import CodeUnit, UnitBuilder
+from weft.ir.compiled import section_constants
+from weft.ir.numbers import Numbers
+from weft.ir.packing import array_of
+from weft.ir.program import Value
+from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Task
+from weft.loading import open_pipeline
+from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.plan.usual_sizes import usual_sizes
+from weft.plan.verify import PlanError, verify_plan
+from weft.runtime.options import LoadOptions
+
+Array = np.ndarray[Any, Any]
+
+
+def _unit(source: bytes) -> CodeUnit:
+    pipeline = open_pipeline(source, LoadOptions(device="cpu", cache=False))
+    program = pipeline.program()
+    sections = named(pipeline.build(pipeline.fuse(program)))
+    usual = next(iter(usual_sizes(program.inputs, program.guards, {})))
+    return UnitBuilder(program.inputs, (), usual).build(program, sections, {})
+
+
+def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Array]) -> tuple[NativeSection, Plan]:
+    """What the code of a unit with one section does for some sizes."""
+    (section,), layout = unit.sections, unit.layouts[0]
+    number = Numbers(sizes)
+    for definition in unit.planner.definitions:
+        number.bind(definition.name, max(map(number, definition.parts)))
+    start = number(unit.offsets[0, "section"])
+    places: dict[Any, Place] = {owner: Place(ARENA, start + number(offset)) for owner, offset in layout.offsets.items()}
+    places |= {value: Place(ABSOLUTE, array.ctypes.data) for value, array in constants.items()}
+    outside = (*section.inputs, *section.outputs)
+    places |= {value: Place(FIRST_FREE + count) for count, value in enumerate(outside)}
+    kept: list[Array] = list(constants.values())
+    launches: list[PlannedLaunch] = []
+
+    def locate(value: Value) -> Place:
+        home = layout.storage.home(value)
+        found = places.get(home.base, Place(ABSOLUTE))
+        return Place(found.region, found.offset + number(home.offset))
+
+    def place_of(reference: Reference, task: Task, at: int) -> Place:
+        match reference.kind:
+            case "operand":
+                return locate(task.operands[reference.number])
+            case "result":
+                return locate(task.results[reference.number])
+            case "workspace":
+                return places[at, reference.number]
+            case "constant":
+                kept.append(np.ascontiguousarray(array_of(task.work.constants[reference.number])))
+                return Place(ABSOLUTE, kept[-1].ctypes.data)
+            case _:
+                return Place(ERRORS)
+
+    for at in layout.order:
+        task = section.tasks[at]
+        assert isinstance(task, Task)
+        for index, launch in enumerate(task.work.launches):
+            if (at, index) not in layout.storage.skipped:
+                blocks = number(launch.blocks)
+                buffers = tuple(place_of(reference, task, at) for reference in launch.references)
+                parameters = number.parameters(launch.values, blocks)
+                launches.append(PlannedLaunch(launch.kernel, blocks, buffers, parameters, task.origin, at))
+    steps = tuple((at,) for at in layout.order)
+    return section, Plan(tuple(launches), number(unit.total), (), tuple(kept), (), 0, 0, steps)
+
+
+CASES: dict[str, tuple[Callable[[], bytes], list[dict[str, int]]]] = {
+    "convolutional": (networks.convolutional, [{"batch": n} for n in (1, 2, 13)]),
+    "transformer": (
+        networks.transformer,
+        [{"batch": n, "length": m} for n, m in ((1, 1), (1, 128), (9, 1), (3, 77), (2, 500))],
+    ),
+    "quantized": (networks.quantized, [{"n": n} for n in (1, 5)]),
+    "passing": (networks.passing, [{"n": n} for n in (1, 100)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nobody_reads_what_another_has_overwritten(case: str) -> None:
+    build, runs = CASES[case]
+    unit = _unit(build())
+    (section,) = unit.sections
+    constants = section_constants(section, unit.constants)
+    for sizes in runs:
+        section, plan = _plan(unit, sizes, constants)
+        verify_plan(section, plan, constants, sizes)
+
+
+def test_the_proof_finds_memory_that_is_shared_too_early() -> None:
+    unit = _unit(networks.transformer())
+    (section,) = unit.sections
+    constants = section_constants(section, unit.constants)
+    sizes = {"batch": 2, "length": 9}
+    section, plan = _plan(unit, sizes, constants)
+    broken = [
+        PlannedLaunch(
+            launch.kernel,
+            launch.blocks,
+            tuple(Place(ARENA, 0) if place.region == ARENA else place for place in launch.buffers),
+            launch.parameters,
+            launch.origin,
+            launch.task,
+        )
+        for launch in plan.launches
+        if isinstance(launch, PlannedLaunch)
+    ]
+    wrong = Plan(tuple(broken), plan.arena_bytes, (), plan.constants, (), 0, 0, plan.steps)
+    with pytest.raises(PlanError):
+        verify_plan(section, wrong, constants, sizes)
