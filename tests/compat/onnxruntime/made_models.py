@@ -40,6 +40,13 @@ def maps_of(key: int) -> Any:
     return made
 
 
+def map_of(key: int) -> Any:
+    made = onnx.TypeProto()
+    made.map_type.key_type = key
+    made.map_type.value_type.tensor_type.elem_type = FLOAT
+    return made
+
+
 X = tensor("x", FLOAT, ["N", 3])
 Z = tensor("z", FLOAT, ["N", 3])
 MODELS: dict[str, Callable[[], bytes]] = {
@@ -75,6 +82,11 @@ MODELS: dict[str, Callable[[], bytes]] = {
         [node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"])],
         [X],
         [helper.make_value_info("z", maps_of(STRING))],
+    ),
+    "dictionary": lambda: model(
+        [node("DictVectorizer", ["x"], ["z"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"])],
+        [helper.make_value_info("x", map_of(STRING))],
+        [tensor("z", FLOAT, [1, 3])],
     ),
     "pair": lambda: model(
         [node("SequenceConstruct", ["x", "x"], ["z"])], [X], [helper.make_value_info("z", sequence_of(FLOAT))]

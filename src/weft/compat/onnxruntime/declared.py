@@ -271,9 +271,10 @@ def python_value(content: Any, type: Type) -> Any:
         case SequenceType():
             return [python_value(item, type.element) for item in content]
         case MapType():
-            return {_plain(key): _plain(value) for key, value in content.items()}
+            return {plain_number(key): plain_number(value) for key, value in content.items()}
     return content
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
+    """Python's own number for one of numpy's; all else stays as it is."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value

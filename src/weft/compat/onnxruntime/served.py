@@ -18,6 +18,7 @@ from weft.compat.onnxruntime.declared import (
     Arguments,
     Declarations,
     described,
+    plain_number,
     python_value,
     read_declarations,
     undeclared,
@@ -29,7 +30,7 @@ from weft.compat.onnxruntime.providers import ProviderChoice
 from weft.compat.onnxruntime.values import OrtValue, made
 from weft.errors import InputError, RunCancelledError, WeftError
 from weft.ir.dtypes import DType
-from weft.ir.types import OptionalType, TensorType, Type
+from weft.ir.types import MapType, OptionalType, TensorType, Type
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model
@@ -163,6 +164,8 @@ class ServedModel:
         match self._inputs.get(name):
             case TensorType(dtype=DType.string) if isinstance(value, (np.ndarray, list)):
                 return _texts(value)
+            case MapType() if isinstance(value, dict):
+                return {plain_number(key): plain_number(item) for key, item in value.items()}
         return value
 
     def _check_sizes(self, given: Mapping[str, Any]) -> None:
