@@ -1,4 +1,4 @@
-"""The memory of exported models is proven as that of any plan: launches are replayed on labelled bytes, for any sizes."""
+"""The memory of exported models is proven as that of any plan: launches are replayed on labelled bytes."""
 
 from __future__ import annotations
 
