@@ -98,8 +98,7 @@ calls_of(
 calls_of(
     "module",
     {
-        "version": lambda ort: ort.__version__,
-        "version_string": lambda ort: ort.get_version_string(),
+        "version": lambda ort: (ort.__version__.count("."), ort.__version__ == ort.get_version_string()),
         "metadata": lambda _: importlib.metadata.version("onnxruntime"),
         "name": lambda ort: ort.__name__,
         "spec": lambda _: importlib.util.find_spec("onnxruntime").name,  # type: ignore[union-attr]
