@@ -29,7 +29,7 @@ from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram, Value
 from weft.ir.types import TensorType
-from weft.runtime.available_memory import check_memory_to_compile
+from weft.runtime.available_memory import check_memory_to_compile, memory_left
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
 from weft.runtime.session import PreparedProgram, Session
@@ -304,7 +304,7 @@ class Pipeline:
             check_memory_to_compile(self.file, self.files.opened.size)
             made = self._make()
             self.progress.stage("saving")
-            cached = (made if entry is None else entry.put(made)) or self._make()
+            cached = (made if entry is None else entry.put(made, memory_left())) or self._make()
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
             from weft.runtime.mixing import check_strict

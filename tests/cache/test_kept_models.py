@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft import compiler
 from weft.backends.cpu import compile as compilation
-from weft.cache import code, digests, files, models, serialization
+from weft.cache import code, digests, files, memory, models, serialization
 from weft.cache import entries as cache_entries
 from weft.cache.models import ModelCache
 from weft.frontend import read as reading
@@ -27,7 +30,7 @@ from weft.frontend.files import OpenFile, open_path
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
-from weft.ir.packing import Packing, pieces_of
+from weft.ir.packing import Packing, forget_pages, pieces_of, release_pages
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.kernels import sections as building
@@ -352,17 +355,23 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(run(weft.load(path, device="cpu")), run(weft.load(path, device="cpu")))
 
 
-def test_a_disk_that_fills_up_half_way(tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that were packed for the file are gone by then, so that the model is made again."""
+@pytest.mark.parametrize(("left", "times"), [(None, 1), (1 << 40, 1), (100, 2)])
+def test_a_disk_that_fills_up_half_way(
+    tmp_path: Path, made: list[str], monkeypatch: pytest.MonkeyPatch, left: int | None, times: int
+) -> None:
+    """Weights are in memory; where there is too little, those that were packed for the file are gone by then, so that
+    the model is made again.
+    """
+    monkeypatch.setattr(compiler, "memory_left", lambda: left)
 
-    def fail(cache: ModelCache, key: str, saved: serialization.SerializedValue) -> None:
+    def fail(cache: ModelCache, key: str, saved: serialization.SerializedValue, memory: object) -> None:
         assert any(packing.size for array in saved.arrays for packing in pieces_of(array))
         raise OSError("no space left")
 
     monkeypatch.setattr(models, "UnfinishedEntry", fail)
     path = written(tmp_path / "m.onnx", build())
     found = run(weft.load(path, device="cpu"))
-    assert made.count("build_sections") == 2
+    assert made.count("build_sections") == times
     np.testing.assert_allclose(found, run(weft.load(path, device="reference")), rtol=1e-5, atol=1e-5)
 
 
@@ -472,3 +481,53 @@ def test_packings_are_saved_as_arrays(tmp_path: Path) -> None:
     first, second = cache.get("key")
     np.testing.assert_array_equal(first, [[0, 1, 2, 3]] * 2)
     assert first.ctypes.data == second.ctypes.data
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_weights_of_a_first_load_become_those_of_its_entry(tmp_path: Path, folder: Path) -> None:
+    path = written(tmp_path / "m.onnx", build())
+    loaded = weft.load(path, device="cpu")
+    expected = run(loaded)
+    cache_entries.await_writing()
+    (entry,) = entries(folder)
+    assert str(entry) in Path("/proc/self/maps").read_text()
+    for _ in range(3):
+        np.testing.assert_array_equal(run(loaded), expected)
+
+
+def test_memory_becomes_a_files_as_it_is_filled_and_holds_the_same(tmp_path: Path) -> None:
+    size = 2 * digests.CHUNK + 100
+    content = np.random.default_rng(2).bytes(size)
+    held = memory.ArraysInMemory(size)
+    array = np.frombuffer(held.view, np.uint8)
+    path, found = tmp_path / "file", []
+
+    def write() -> None:
+        with path.open("w+b") as file:
+            file.truncate(mmap.PAGESIZE + size)
+            file.seek(mmap.PAGESIZE)
+            found.append(held.move_to(file, mmap.PAGESIZE))
+            file.write(b"more")
+
+    writer = Thread(target=write)
+    writer.start()
+    for start in range(0, size, 1 << 20):
+        held.room[start : start + (1 << 20)] = content[start : start + (1 << 20)]
+        held.filled_to(min(start + (1 << 20), size))
+    writer.join()
+    assert found == [digests.digest(memoryview(content))]
+    assert path.read_bytes()[mmap.PAGESIZE :] == content + b"more"
+    path.unlink()
+    assert array.tobytes() == content
+    release_pages(held.view)
+    forget_pages(array)
+    assert array.tobytes() == content
+    assert not array.flags.writeable
+    assert len(memory.ArraysInMemory(0).view) == 0
+
+
+def test_who_waits_for_arrays_hears_that_there_are_none(tmp_path: Path) -> None:
+    held = memory.ArraysInMemory(100)
+    held.give_up()
+    with (tmp_path / "file").open("w+b") as file, pytest.raises(OSError, match="nothing to be written"):
+        held.move_to(file, 0)

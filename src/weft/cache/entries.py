@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread, current_thread
@@ -15,6 +16,7 @@ import numpy as np
 
 from weft.cache import serialization
 from weft.cache.digests import key_of
+from weft.cache.memory import ArraysInMemory
 from weft.cache.models import ModelCache, UnfinishedEntry, shared_models
 from weft.cache.sources import definitions_digest, libraries, package_digest
 from weft.errors import WeftError
@@ -53,6 +55,20 @@ class CachedModel:
     program: CompiledProgram | MixedProgram
 
 
+MEMORY_SHARE = 4  # of the memory that is left, arrays may take a part like this until they are in a file
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnkeptModel:
+    """What an entry is to be made of, its arrays in memory."""
+
+    cache: ModelCache
+    about: Mapping[str, str]
+    structure: bytes
+    objects: Sequence[bytes]
+    memory: ArraysInMemory
+
+
 Place = tuple[Union[Path, None], str]  # the cache's folder, and the key there
 _LOADED: WeakValueDictionary[Place, CompiledProgram | MixedProgram] = WeakValueDictionary()
 """What is in use in this process; who loads it again shares the weights."""
@@ -74,8 +90,8 @@ if hasattr(os, "register_at_fork"):  # in a child, nobody would go on
     os.register_at_fork(before=await_writing)
 
 
-def _write_behind(place: Place, write: Callable[[], None]) -> None:
-    """Complete an entry when its code is there, without anybody waiting for it."""
+def _write_behind(place: Place, write: Callable[[], None]) -> Callable[[], None] | None:
+    """Complete an entry when its code is there, without anybody waiting; what is left to do, where that cannot be."""
 
     def finish() -> None:
         try:
@@ -90,7 +106,8 @@ def _write_behind(place: Place, write: Callable[[], None]) -> None:
     try:
         thread.start()
     except RuntimeError:  # no more threads to be had
-        finish()
+        return finish
+    return None
 
 
 def _shared(place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
@@ -124,6 +141,34 @@ def saved_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Seq
     return serialization.serialize((cached.signature, program)), objects
 
 
+def _written_from_memory(place: Place, unkept: UnkeptModel) -> Callable[[], None]:
+    """What writes an entry, as its arrays come."""
+
+    def write() -> None:
+        whole = np.frombuffer(unkept.memory.view, np.uint8)
+        saved = serialization.SerializedValue(unkept.structure, (whole,))
+        begun = unkept.cache.begin(place[1], saved, unkept.memory)
+        if isinstance(begun, UnfinishedEntry):
+            unkept.cache.put_about(place[1], **unkept.about)
+            begun.finish(unkept.objects)
+
+    return write
+
+
+def _kept_behind(place: Place, unkept: UnkeptModel, saved: serialization.SerializedValue) -> CachedModel | None:
+    """A model whose arrays are packed in memory, and go from there into an entry at the same time."""
+    left = _write_behind(place, _written_from_memory(place, unkept))
+    try:
+        unkept.memory.fill(saved)
+    except BaseException:
+        unkept.memory.give_up()
+        raise
+    made = _shared(place, serialization.restore(unkept.structure, unkept.memory.view), unkept.objects)
+    if left is not None:
+        left()
+    return made
+
+
 class CopiedModel:
     """A model that is kept in a file of the user's; its copy in the cache, which can be mapped, has its content's name.
 
@@ -139,26 +184,20 @@ class CopiedModel:
         """The model, if its copy is there, or in use."""
         return _found(self._cache, self._key)
 
-    def put(self, structure: bytes, arrays: memoryview, objects: Sequence[bytes], behind: bool) -> CachedModel | None:
+    def put(
+        self, structure: bytes, objects: Sequence[bytes], memory: ArraysInMemory, behind: bool
+    ) -> CachedModel | None:
         """The model made of its parts, of which a copy is written (`behind`: while it is used already); None where they
         are no model.
         """
         place = (self._cache.folder, self._key)
-        made = _shared(place, serialization.restore(structure, arrays), objects)
+        made = _shared(place, serialization.restore(structure, memory.view), objects)
         if made is None or self._cache.folder is None:
             return made
-        whole = np.frombuffer(arrays, np.uint8)
-
-        def write() -> None:
-            begun = self._cache.begin(self._key, serialization.SerializedValue(structure, (whole,)))
-            if isinstance(begun, UnfinishedEntry):
-                begun.finish(objects)
-                self._cache.put_about(self._key, **self._about)
-
-        if behind:
-            _write_behind(place, write)
-        else:
-            write()
+        write = _written_from_memory(place, UnkeptModel(self._cache, self._about, structure, objects, memory))
+        left = _write_behind(place, write) if behind else write
+        if left is not None:
+            left()
         return made
 
 
@@ -190,11 +229,12 @@ class CacheEntry:
             return None
         return _found(self._cache, self._full_key(external))
 
-    def put(self, cached: CachedModel) -> CachedModel | None:
-        """Keep the model, if that can be done; the one returned has its arrays mapped from there, and its
-        code may still be compiled: the entry gets it when it is.
+    def put(self, cached: CachedModel, memory_left: int | None = None) -> CachedModel | None:
+        """Keep the model, if that can be done, behind its first runs; its code may still be compiled.
 
-        None where the disk failed half way, after arrays that were still to be packed had been given away.
+        The one returned has its arrays in memory, until the entry has them; where they would take too much of what is
+        left, they are mapped from the entry, which is then written at once. None where the disk failed at that half
+        way, after arrays that were still to be packed had been given away.
         """
         if self._key is None:
             return cached
@@ -206,16 +246,27 @@ class CacheEntry:
         if locations:
             self._cache.put_locations(self._key, locations)
         key = self._full_key(self._content.external_names(locations))
+        if not self._cache.takes(saved):
+            return cached
+        about = {"file": self._content.file, "device": self._device}
+        place = (self._cache.folder, key)
+        if memory_left is None or saved.array_bytes < memory_left // MEMORY_SHARE:
+            memory = None
+            with suppress(OSError):
+                memory = ArraysInMemory(saved.array_bytes)
+            if memory is not None:
+                unkept = UnkeptModel(self._cache, about, saved.structure, objects, memory)
+                return _kept_behind(place, unkept, saved)
         begun = self._cache.begin(key, saved)
         if begun is None:
             return cached
         if isinstance(begun, OSError):
             return None
-        value = serialization.restore(saved.structure, begun.arrays)
-        place = (self._cache.folder, key)
-        self._cache.put_about(key, file=self._content.file, device=self._device)
-        loaded = _shared(place, value, objects)
-        _write_behind(place, lambda: begun.finish(objects))
+        self._cache.put_about(key, **about)
+        loaded = _shared(place, serialization.restore(saved.structure, begun.arrays), objects)
+        left = _write_behind(place, lambda: begun.finish(objects))
+        if left is not None:
+            left()
         return loaded
 
     def _full_key(self, external: list[str]) -> str:

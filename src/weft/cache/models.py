@@ -1,8 +1,8 @@
 """Loaded models on disk: what a device needs to run one, ready to be mapped into memory.
 
 An entry is a file named by all that it depends on: a head, the arrays from a page's start on, then the structure and
-the code. Arrays are written first, and used from there, while code is still compiled; the file gets its name when it
-is whole. The structure's checksum is tested with every use; that of the arrays once, unless the
+the code. Arrays are written first, and used from there, while code is still compiled (memory.py); the file gets its name
+when it is whole. The structure's checksum is tested with every use; that of the arrays once, unless the
 file has changed since then. A small file beside it notes that, and by its time the last use. The entries used least
 recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
 others could have written is not used (files.py). Entries are mapped: they are replaced and removed, never changed.
@@ -35,6 +35,7 @@ from weft.cache.files import (
     write_file,
 )
 from weft.cache.hashing import sha256
+from weft.cache.memory import ArraysInMemory
 from weft.ir.packing import pieces_of
 from weft.records import dataclass
 
@@ -98,21 +99,29 @@ class ModelCache:
             begun.finish(())
         return begun is not None
 
-    def begin(self, key: str, saved: serialization.SerializedValue) -> UnfinishedEntry | OSError | None:
-        """Write the arrays of a value; an error where that was tried in vain, None where it was not tried."""
+    def takes(self, saved: serialization.SerializedValue) -> bool:
+        """Whether there is room for a value."""
         size = _PAGE + len(saved.structure) + saved.array_bytes
         if self.folder is None or size > self.most_bytes // LARGEST_SHARE:
-            return None
+            return False
         import shutil
 
         try:
             make_folder(self.folder)
-            if shutil.disk_usage(self.folder).free < 2 * size:
-                return None
+            return shutil.disk_usage(self.folder).free >= 2 * size
         except OSError:
+            return False
+
+    def begin(
+        self, key: str, saved: serialization.SerializedValue, memory: ArraysInMemory | None = None
+    ) -> UnfinishedEntry | OSError | None:
+        """Write the arrays of a value, which may be packed in memory; an error where that was tried in vain, None where
+        it was not tried.
+        """
+        if not self.takes(saved):
             return None
         try:
-            return UnfinishedEntry(self, key, saved)
+            return UnfinishedEntry(self, key, saved, memory)
         except OSError as error:
             return error
 
@@ -243,7 +252,13 @@ class ModelCache:
 class UnfinishedEntry:
     """An entry whose arrays are written, and can be used from there; `finish` gives it its structure and its name."""
 
-    def __init__(self, cache: ModelCache, key: str, saved: serialization.SerializedValue) -> None:
+    def __init__(
+        self,
+        cache: ModelCache,
+        key: str,
+        saved: serialization.SerializedValue,
+        memory: ArraysInMemory | None = None,
+    ) -> None:
         from tempfile import mkstemp
 
         assert cache.folder is not None
@@ -255,16 +270,21 @@ class UnfinishedEntry:
         try:
             self._file.truncate(_PAGE + saved.array_bytes)
             self._file.seek(_PAGE)
-            for constant in saved.arrays:
-                for piece in pieces_of(constant):
-                    self._file.write(piece.view(np.uint8).data)
-                self._file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
-            self._file.flush()
+            self._arrays_digest = None if memory is None else memory.move_to(self._file, _PAGE)
+            if memory is None:
+                self._write(saved)
             mapped = mmap.mmap(self._file.fileno(), _PAGE + saved.array_bytes, access=mmap.ACCESS_READ)
         except BaseException:
             self.drop()
             raise
         self.arrays = memoryview(mapped)[_PAGE:]
+
+    def _write(self, saved: serialization.SerializedValue) -> None:
+        for constant in saved.arrays:
+            for piece in pieces_of(constant):
+                self._file.write(piece.view(np.uint8).data)
+            self._file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
+        self._file.flush()
 
     def finish(self, objects: Sequence[bytes]) -> None:
         """Add the code, once it is there; the disk may still not allow it. What that code failed at is raised."""
@@ -276,7 +296,7 @@ class UnfinishedEntry:
             self.drop()
 
     def _complete(self, content: bytes) -> None:
-        arrays = bytes.fromhex(digest(self.arrays))
+        arrays = bytes.fromhex(self._arrays_digest or digest(self.arrays))
         tail = _HEAD.pack(b"", b"", arrays, len(content), _PAGE, self._array_bytes)[_CHECKED:]
         self._file.seek(_PAGE + self._array_bytes)
         self._file.write(content)

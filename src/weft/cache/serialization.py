@@ -97,6 +97,8 @@ def with_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
 def without_code(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
     """The structure and the code again; an exception of any kind where the content is not of this making."""
     structure, objects = _Reader(content, (), memoryview(b"")).load()
+    if not isinstance(structure, bytes) or not all(isinstance(code, bytes) for code in objects):
+        raise ValueError("there is no structure with its code")
     return structure, objects
 
 

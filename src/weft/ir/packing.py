@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 import numpy as np
 
@@ -13,9 +13,14 @@ from weft.errors import InternalError
 from weft.threads import lock
 
 Array = np.ndarray[Any, Any]
+FORGOTTEN = 2 << 20  # packed bytes after which those that they were made of are let go of
 
 
 Pack = Callable[[Array], Iterable[Array]]
+
+
+class AnonymousMap(mmap.mmap):
+    """Memory that no file has: its pages would be lost, and are not let go of."""
 
 
 class Packing:
@@ -56,9 +61,12 @@ class Packing:
             raise InternalError("a packed constant was asked for after it had been given away")
         else:
             (source, pack), self._recipe = self._recipe, None
-            count = 0
+            count = since = 0
             for piece in pack(source):
-                count += piece.size
+                count, since = count + piece.size, since + piece.nbytes
+                if since > FORGOTTEN:
+                    forget_pages(source)
+                    since = 0
                 yield np.ascontiguousarray(piece, self.dtype).reshape(-1)
             forget_pages(source)
             if count != prod(self.shape):
@@ -77,13 +85,17 @@ def pieces_of(constant: Constant) -> Iterator[Array]:
     return constant.pieces() if isinstance(constant, Packing) else iter((constant.reshape(-1),))
 
 
+def _is_file(memory: object) -> TypeGuard[mmap.mmap]:
+    return isinstance(memory, mmap.mmap) and not isinstance(memory, AnonymousMap)
+
+
 def forget_pages(array: Array) -> None:
     """Give the memory of an array back where it is part of a mapped file; reading it again brings it back."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     mapped = base.obj if isinstance(base, memoryview) else base
-    if not array.size or not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):
+    if not array.size or not _is_file(mapped) or not hasattr(mapped, "madvise"):
         return
     reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]
     first = array.ctypes.data + sum(min(far, 0) for far in reach)
@@ -97,5 +109,5 @@ def forget_pages(array: Array) -> None:
 
 def release_pages(view: memoryview) -> None:
     """Let go of the pages of a mapped file that were read so far; they come back by themselves when used."""
-    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    if _is_file(view.obj) and hasattr(mmap, "MADV_DONTNEED"):
         view.obj.madvise(mmap.MADV_DONTNEED)

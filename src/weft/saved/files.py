@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.backends.device import KeepingDriver
 from weft.cache import serialization
 from weft.cache.digests import check_once, key_of
 from weft.cache.entries import CachedModel, CopiedModel
-from weft.errors import DeviceError, ModelError, UnsupportedModelError, UntrustedModelError
+from weft.cache.memory import ArraysInMemory
+from weft.errors import DeviceError, ModelError, OutOfMemoryError, UnsupportedModelError, UntrustedModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
 from weft.runtime.devices import choose, driver
 from weft.runtime.model_files import ModelFiles, PortableSource, Read, not_here
 from weft.saved.layout import MEANING, SavedHead, content_of, damaged, read_block, read_blocks, read_head
-from weft.saved.manifest import SavedProgram
+from weft.saved.manifest import Block, SavedProgram
 from weft.saved.signing import is_own
 
 if TYPE_CHECKING:
@@ -204,8 +205,10 @@ class SavedFiles(ModelFiles):
         content, blocks = content_of(self._saved), self.manifest.blocks
         try:
             structure, objects = serialization.without_code(read_block(content, blocks[program.program], self.file))
-            arrays = self._arrays([blocks[number] for number in program.arrays])
-            made = copy.put(structure, arrays, objects, behind)
+            arrays = [blocks[number] for number in program.arrays]
+            memory = self._room(arrays)
+            self._read_arrays(arrays, memory)
+            made = copy.put(structure, objects, memory, behind)
         except (ModelError, MemoryError):
             raise
         except Exception as error:  # whatever a structure of another making leads to
@@ -222,19 +225,21 @@ class SavedFiles(ModelFiles):
             if copy.get() is None:
                 self._copied(program, copy, behind=False)
 
-    def _arrays(self, wanted: Sequence[Any]) -> memoryview:
-        """All arrays of a program in memory of this process, as the structure has them one after the other."""
-        import numpy as np
+    def _room(self, wanted: Sequence[Block]) -> ArraysInMemory:
+        size = sum(serialization.aligned(block.size) for block in wanted)
+        try:
+            return ArraysInMemory(size)
+        except OSError as error:
+            raise OutOfMemoryError(f"{size:,} bytes of weights cannot be had", file=self.file) from error
 
-        places = [0]
+    def _read_arrays(self, wanted: Sequence[Block], memory: ArraysInMemory) -> None:
+        """All arrays of a program, as the structure has them one after the other."""
+        parts, place = [], 0
         for block in wanted:
-            places.append(places[-1] + serialization.aligned(block.size))
-        whole = np.empty(places[-1] + serialization.ALIGNMENT, np.uint8)
-        start = -whole.ctypes.data % serialization.ALIGNMENT
-        memory = whole.data[start : start + places[-1]]
-        parts = [(block, memory[place : place + block.size]) for block, place in zip(wanted, places)]
+            parts.append((block, memory.room[place : place + block.size]))
+            place += serialization.aligned(block.size)
         read_blocks(content_of(self._saved), parts, self.file)
-        return memory.toreadonly()
+        memory.filled_to(memory.size)
 
     def portable(self) -> PortableSource:
         """The saved file, which is opened again elsewhere: by its path, or with its bytes."""
