@@ -111,7 +111,7 @@ def _of(library: str) -> Any:
         ((negating(), {}), "of a tuple"),
         (Program, "pass a path"),
         (3, "pass a path"),
-        (None, "pass a path"),
+        (None, "dynamo=False"),
         (weft.Graph("g"), "compile"),
     ],
     ids=str,

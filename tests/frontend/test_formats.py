@@ -97,6 +97,36 @@ def test_paths_that_lead_nowhere(path: str, said: str) -> None:
     assert not path or str(caught.value).count(path) == 1
 
 
+def test_what_lies_beside_a_path(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(PROTO)
+    with pytest.raises(weft.ModelError, match=r"there is model\.onnx beside it"):
+        weft.load(tmp_path / "Model.onx")
+    with pytest.raises(weft.ModelError, match="hint: check the path$"):
+        weft.load(tmp_path / "other.onnx")
+    with pytest.raises(weft.ModelError, match="check the path"):
+        weft.load("model\0.onnx")
+    with pytest.raises(weft.ModelError, match=r"a file in it: model\.onnx"):
+        weft.load(tmp_path)
+    with pytest.raises(weft.ModelError, match="pass it as a string"):
+        weft.load(str(tmp_path / "model.onnx").encode())
+
+
+def test_files_that_were_written_to_their_end(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    stream.write(PROTO)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(PROTO)
+    with path.open("rb") as file:
+        file.read()
+        for source in (stream, file):
+            with pytest.raises(weft.ModelError, match=r"file\.seek\(0\)"):
+                weft.load(source)
+            source.seek(0)
+            assert weft.load(source).inputs[0].name == "x"
+    with pytest.raises(weft.InvalidModelError, match="empty"):
+        weft.load(io.BytesIO())
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("CPU", "'cpu'"), ("CUDAExecutionProvider", "'cuda'"), ("gpu", "'webgpu'")],

@@ -58,6 +58,8 @@ def way_to_onnx(source: object) -> str:
             return found
     if type(source).__module__.startswith("weft."):
         return "a graph becomes a model by `compile`" if hasattr(source, "compile") else "it is loaded: run it"
+    if source is None:
+        return f"{_KINDS}; torch's exporter gives nothing with dynamo=False, but writes a file"
     if isinstance(source, tuple):
         return f"{_KINDS}; of a tuple, the part that is one"
     return _KINDS

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from pathlib import Path
+
 TELLING = 512  # bytes, at the beginning
 
 _EXPORT = "export the model as ONNX, and pass that file"
@@ -31,6 +34,8 @@ def other_format(head: bytes) -> tuple[str, str] | None:
     for place, mark, what, hint in _FORMATS:
         if head[place : place + len(mark)] == mark:
             return what, hint
+    if head.endswith(b".onnx"):
+        return "a path as bytes", "pass it as a string"
     text = head.lstrip().lower()
     if text.startswith(_PAGES):
         return "a web page", "the download gave a page instead of the file; fetch the file itself"
@@ -50,4 +55,14 @@ def path_hint(path: str) -> str:
         return "~ is not replaced: pass os.path.expanduser(path)"
     if not path:
         return "the path is empty"
-    return "check the path"
+    wanted = Path(path)
+    try:
+        folder = wanted.is_dir()
+        models = sorted(entry.name for entry in (wanted if folder else wanted.parent).glob("*.onnx"))
+    except (OSError, ValueError):
+        return "check the path"
+    if folder:
+        return f"pass the path of a file in it: {models[0]}" if models else "pass the path of a file"
+    by_form = {name.lower(): name for name in models}
+    near = get_close_matches(wanted.with_suffix(".onnx").name.lower(), by_form, 1, cutoff=0.85)
+    return f"check the path; there is {by_form[near[0]]} beside it" if near else "check the path"

@@ -156,15 +156,26 @@ def _open_stream(stream: IO[bytes], name: str) -> OpenedModel:
     if isinstance(stream, (io.BufferedReader, io.BufferedRandom)) and path is not None:
         stream.flush()
         descriptor = os.dup(stream.fileno())
-        if hasattr(os, "preadv") and stat.S_ISREG(os.fstat(descriptor).st_mode):  # else reading would move the stream
+        at_end = os.fstat(descriptor).st_size <= stream.tell()
+        if hasattr(os, "preadv") and stat.S_ISREG(os.fstat(descriptor).st_mode) and not at_end:  # reading would move it
             return OpenedModel(OpenFile(descriptor, name, stream.tell()), name, path)
         os.close(descriptor)
     content: Any = stream.read()
+    if not content and _has_passed(stream):
+        raise ModelError("the file object is at its end", hint="go back to its beginning: file.seek(0)", file=name)
     if isinstance(content, str):
         raise ModelError("the file object gives text, not bytes", hint='open it with mode "rb"', file=name)
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ModelError(f"the file object's read() gives a {type(content).__name__}, not bytes", file=name)
     return OpenedModel(_flat(content, name), name, path)
+
+
+def _has_passed(stream: IO[bytes]) -> bool:
+    """Whether a stream stands behind bytes that somebody wrote or read."""
+    try:
+        return stream.seekable() and stream.tell() > 0
+    except Exception:  # whatever a class of someone else's raises
+        return False
 
 
 def _flat(content: bytes | bytearray | memoryview, name: str) -> memoryview:
