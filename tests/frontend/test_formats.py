@@ -101,7 +101,7 @@ def test_what_lies_beside_a_path(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(PROTO)
     with pytest.raises(weft.ModelError, match=r"there is model\.onnx beside it"):
         weft.load(tmp_path / "Model.onx")
-    with pytest.raises(weft.ModelError, match="hint: check the path$"):
+    with pytest.raises(weft.ModelError, match=r"hint: check the path$"):
         weft.load(tmp_path / "other.onnx")
     with pytest.raises(weft.ModelError, match="check the path"):
         weft.load("model\0.onnx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 TELLING = 512  # bytes, at the beginning
@@ -48,6 +47,8 @@ def other_format(head: bytes) -> tuple[str, str] | None:
 
 def path_hint(path: str) -> str:
     """Why a path may lead nowhere."""
+    from difflib import get_close_matches
+
     scheme, found, _ = path.partition("://")
     if found and scheme.isalnum():
         return "models are read from files: download it first"
