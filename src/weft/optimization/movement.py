@@ -78,15 +78,18 @@ def _sized(rewriting: Rewriting, node: Node) -> None:
         if node.attributes.get("allowzero", 0) and 0 in sizes:
             return
         wanted = [size if isinstance(size, int) and size else told for size, told in zip(result, sizes)]
-    target = _target(rewriting, source, wanted)
+    target = _target(source, wanted, None if rewriting.work.options.exact else rewriting.facts)
     if target is not None:
         shape = rewriting.add_constant(f"{node.outputs[0]}_shape", np.array(target, np.int64))
         changed = replace(node, inputs=(node.inputs[0], shape), attributes=_without(node, "allowzero"))
         rewriting.put(node, changed, done=SIZED)
 
 
-def _target(rewriting: Rewriting, source: Shape, result: Sequence[Dim]) -> list[int] | None:
-    """What to reshape to, for all sizes of the source: -1 is not told where a size that stays may well be 0."""
+def _target(source: Shape, result: Sequence[Dim], given: Facts | None = None) -> list[int] | None:
+    """What to reshape to, for all sizes of the source: -1 is not told where a size that stays may be 0.
+
+    With `given`, sizes of inputs are taken for more than 0: what stays would be a chain of nodes otherwise.
+    """
     target: list[int] = []
     followed = any(size == -1 for size in result)
     for at, size in enumerate(result):
@@ -103,7 +106,7 @@ def _target(rewriting: Rewriting, source: Shape, result: Sequence[Dim]) -> list[
     if followed or -1 not in target:
         return target
     kept = [size for size, told in zip(result, target) if told == 0]
-    return target if not kept or (not rewriting.work.options.exact and rewriting.facts.are_given(kept)) else None
+    return target if not kept or (given is not None and given.are_given(kept)) else None
 
 
 def _expanded(rewriting: Rewriting, node: Node) -> None:
@@ -146,7 +149,7 @@ def _reshaped(rewriting: Rewriting, node: Node) -> None:
     if source == result:
         rewriting.alias(node.outputs[0], first.inputs[0], RESHAPED)
         return
-    target = _target(rewriting, source, result)
+    target = _target(source, result)
     if target is not None:
         shape = rewriting.add_constant(f"{node.outputs[0]}_shape", np.array(target, np.int64))
         changed = rewriting.node("Reshape", (first.inputs[0], shape), node.outputs)
@@ -183,7 +186,7 @@ def _unfolded(rewriting: Rewriting, node: Node) -> None:
         rewriting.put(node, changed, merged=[order, merge], done=ORDERED)
         return
     kept = [axis for axis in axes if source[axis] != 1]
-    target = _target(rewriting, source, [source[axis] for axis in sorted(kept)])
+    target = _target(source, [source[axis] for axis in sorted(kept)])
     if target is None or [source[axis] for axis in kept] != list(result):
         return
     places = {axis: at for at, axis in enumerate(sorted(kept))}
