@@ -348,3 +348,91 @@ def test_wrong_options_and_paths() -> None:
         optimize(heads(), growth=-1)
     with pytest.raises(InputError, match="whole number"):
         optimize(heads(), sizes={"batch": "two"})
+
+
+def test_states_that_begin_with_zeros_need_not_be_told() -> None:
+    """What exporters write for a recurrent layer: zeros of a shape that the batch decides."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "one"], ["batch"], axis=0),
+        node("Unsqueeze", ["batch", "axes"], ["b"]),
+        node("Concat", ["two", "b", "four"], ["shape"], axis=0),
+        node("ConstantOfShape", ["shape"], ["zeros"]),
+        node("Slice", ["zeros", "axes", "single", "axes"], ["h"]),
+        node("LSTM", ["x", "w", "r", "", "", "h", "h"], ["y"], hidden_size=4),
+    ]
+    constants = {
+        "one": np.int64(1), "axes": integers(0), "single": integers(1), "two": integers(2), "four": integers(4),
+        "w": normal(1, 16, 3), "r": normal(1, 16, 4),
+    }  # fmt: skip
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    built = model(nodes, [value("x", ["t", "n", 3])], [value("y", None)], initializers, opsets={"": 17})
+    assert ops(judged(built, {"x": normal(5, 2, 3)})) == {"LSTM": 1}
+
+
+def test_orders_that_are_undone_later_go() -> None:
+    """Channels last between two convolutions, with constants for each channel."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]),
+        node("Transpose", ["x"], ["u"], perm=[0, 2, 3, 1]),
+        node("Mul", ["t", "slopes"], ["m"]),
+        node("Add", ["m", "u"], ["s"]),
+        node("Relu", ["s"], ["r"]),
+        node("Concat", ["r", "s"], ["k"], axis=-1),
+        node("Transpose", ["k"], ["b"], perm=[0, 3, 1, 2]),
+        node("Conv", ["b", "v"], ["y"]),
+    ]
+    constants = [tensor("w", normal(3, 3, 1, 1)), tensor("v", normal(2, 6, 1, 1)), tensor("slopes", normal(3))]
+    built = model(nodes, [value("x", ["n", 3, "h", 4])], [value("y", None)], constants, opsets={"": 17})
+    report = judged(built, {"x": normal(2, 3, 5, 4)}, tolerance=CLOSE)
+    assert "Transpose" not in ops(report)
+
+
+def test_products_need_no_matrices_and_no_factors() -> None:
+    """Linear layers as exporters flatten them, and scaled on both sides of attention."""
+    nodes = [
+        node("Reshape", ["x", "rows"], ["flat"]),
+        node("Gemm", ["flat", "w"], ["g"]),
+        node("Shape", ["x"], ["s"]),
+        node("Slice", ["s", "zero", "two"], ["lead"]),
+        node("Concat", ["lead", "six"], ["shape"], axis=0),
+        node("Reshape", ["g", "shape"], ["q"]),
+        node("Mul", ["q", "half"], ["q2"]),
+        node("Transpose", ["x"], ["k"], perm=[0, 2, 1]),
+        node("Mul", ["k", "half"], ["k2"]),
+        node("MatMul", ["q2", "k2"], ["y"]),
+    ]
+    constants = {
+        "rows": integers(-1, 6), "w": normal(6, 6), "zero": integers(0), "two": integers(2), "six": integers(6),
+        "half": np.float32(0.5),
+    }  # fmt: skip
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    built = model(nodes, [value("x", ["n", "t", 6])], [value("y", None)], initializers, opsets={"": 17})
+    report = judged(built, {"x": normal(2, 5, 6)}, tolerance=CLOSE)
+    assert ops(report) == {"MatMul": 2, "Transpose": 1, "Mul": 1}
+
+
+def test_one_of_many_is_picked_and_axes_are_moved_one_by_one() -> None:
+    nodes = [
+        node("Slice", ["x", "one", "two", "zero"], ["part"]),
+        node("Squeeze", ["part", "zero"], ["a"]),
+        node("Reshape", ["a", "merged"], ["m"]),
+        node("Transpose", ["m"], ["t"], perm=[0, 2, 1]),
+        node("Reshape", ["t", "apart"], ["y"]),
+    ]
+    constants = {
+        "one": integers(1), "two": integers(2), "zero": integers(0), "merged": integers(-1, 4, 5),
+        "apart": integers(-1, 2, 5, 4),
+    }  # fmt: skip
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    built = model(nodes, [value("x", [3, "n", 2, 4, 5])], [value("y", None)], initializers, opsets={"": 17})
+    feeds = [{"x": normal(3, count, 2, 4, 5)} for count in (2, 0)]
+    assert ops(judged(built, *feeds)) == {"Gather": 1, "Transpose": 1}
+
+
+def test_large_tables_are_not_looked_through() -> None:
+    trees = {"nodes_treeids": [0] * 5000, "nodes_nodeids": list(range(5000))}
+    nodes = [node("Identity", ["x"], ["a"]), node("Trees", ["a"], ["y"], domain="ai.onnx.ml", **trees)]
+    built = model(nodes, [value("x")], [value("y", None)], opsets={"": 17, "ai.onnx.ml": 3})
+    assert ops(optimize(built)) == {"Trees": 1}
