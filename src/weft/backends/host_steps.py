@@ -15,7 +15,7 @@ from weft.backends.reference.sizes import GuardError, check_guards
 from weft.errors import InternalError, WeftError
 from weft.interrupts import is_large, present
 from weft.ir import dims
-from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Step, TensorProgram
+from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Reshape, Step, TensorProgram
 from weft.ir.types import TensorType, Type
 from weft.records import dataclass
 
@@ -23,8 +23,9 @@ Sizes = dict[str, int]
 RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
 Enter = Callable[[TensorProgram, Mapping[str, int]], Callable[[list[Any]], list[Any]]]
 RunHost = Callable[[list[Any], Sizes], list[Any]]
-UNCOMPUTED = {"text_positions", "zip_map", "string_concat", "string_normalize", "string_split", "nonzero", "scalar"} | {
-    f"sequence_{verb}" for verb in ("construct", "insert", "erase", "at", "length")
+UNCOMPUTED = {
+    *"text_positions zip_map string_concat string_normalize string_split tokens tf_idf nonzero scalar".split(),
+    *(f"sequence_{verb}" for verb in ("construct", "insert", "erase", "at", "length")),
 }  # functions without arithmetic, of which numpy has nothing to say
 FIRST_COMPILED = 8  # checks of the same guards, after which they are compiled
 Bounds = tuple[int, str, "int | None", "int | None"]  # an axis, the symbol that it shows, and its limits
@@ -48,6 +49,8 @@ def ready_step(step: Step, run: Callable[..., list[Any]] | None, run_body: RunBo
             return _host_function(step, function, dict(attributes))
         case Map():
             return _map(step, step.primitive)
+        case Reshape():
+            return _reshape(step)
     return lambda operands, sizes: run_on_host(step, operands, sizes, run_body)
 
 
@@ -158,6 +161,25 @@ def _map(step: Step, primitive: Map) -> RunHost:
         return run_on_host(step, operands, sizes) if made is None else [made]
 
     return compute
+
+
+def _reshape(step: Step) -> RunHost:
+    result = step.results[0].type
+    shape = result.shape if isinstance(result, TensorType) else None
+    if shape is None or sum(not isinstance(size, int) for size in shape) > 1 or 0 in shape:
+        return lambda operands, sizes: run_on_host(step, operands, sizes)
+    wanted = tuple([size if isinstance(size, int) else -1 for size in shape])
+
+    def reshape(operands: list[Any], sizes: Sizes) -> list[Any]:
+        content = operands[0]
+        if type(content) is not np.ndarray or not content.size:
+            return run_on_host(step, operands, sizes)
+        try:
+            return [content.reshape(wanted)]
+        except ValueError:
+            return run_on_host(step, operands, sizes)  # it is raised again, with what there is to say about it
+
+    return reshape
 
 
 def is_gradual(step: Step) -> bool:

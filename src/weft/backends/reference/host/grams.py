@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -27,7 +27,7 @@ def tf_idf(
 ) -> tuple[Array]:
     """How often each n-gram is in a row, or whether it is, times its weight."""
     rows, columns = (1, x.size) if x.ndim == 1 else x.shape
-    width = max(places) + 1
+    width = remembered(_width, places)
     first = np.arange(0, rows * width, width)
     if lengths[1] == 1:
         words = remembered(_words, pool, starts, places)
@@ -42,7 +42,7 @@ def tf_idf(
         ]
         hits = np.array(met, np.int64)
     result = np.zeros(rows * width, np.float32)
-    np.add.at(result, hits, 1)
+    np.add.at(result, hits, np.float32(1))  # a number of another type is added ten times slower
     if not counted:
         result = np.minimum(result, 1)
     result = result.reshape(*x.shape[:-1], width)
@@ -72,27 +72,33 @@ def _grams(
     return grams
 
 
-def _met(row: list[Any], grams: dict[Any, Gram], skips: int) -> Iterator[int]:
+def _met(row: list[Any], grams: dict[Any, Gram], skips: int) -> list[int]:
     """The column of each known n-gram at each place, with 0, 1, ... elements skipped between its parts."""
+    met = []
     for step in range(1, skips + 2):
-        for start, element in enumerate(row):
-            gram = grams.get(element)
+        for start, gram in enumerate(map(grams.get, row), step):
             if gram is None:
                 continue
             place, following = gram
             if place >= 0 and step == 1:
-                yield place
-            for element_after in row[start + step :: step]:
-                gram = following.get(element_after)
+                met.append(place)
+            while following and start < len(row):
+                gram = following.get(row[start])
                 if gram is None:
                     break
                 place, following = gram
                 if place >= 0:
-                    yield place
+                    met.append(place)
+                start += step
+    return met
+
+
+def _width(places: tuple[int, ...]) -> int:
+    return max(places) + 1
 
 
 def _scale(weights: tuple[float, ...], places: tuple[int, ...]) -> Array:
-    scale = np.zeros(max(places) + 1, np.float32)
+    scale = np.zeros(_width(places), np.float32)
     scale[list(places)] = weights
     return scale
 
