@@ -1,9 +1,9 @@
 """Loaded models on disk: what a device needs to run one, ready to be mapped into memory.
 
 An entry is a file named by all that it depends on: a head, the arrays from a page's start on, then the structure and
-the code. Arrays are written first, and used from there, while code is still compiled (memory.py); the file gets its name
-when it is whole. The structure's checksum is tested with every use; that of the arrays once, unless the
-file has changed since then. A small file beside it notes that, and by its time the last use. The entries used least
+the code. Arrays are written first, and used from there, while code is still compiled (memory.py); the file gets its
+name when it is whole. The structure's checksum is tested with every use; that of the arrays once, unless the file has
+changed since then. A small file beside it notes that, and by its time the last use. The entries used least
 recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
 others could have written is not used (files.py). Entries are mapped: they are replaced and removed, never changed.
 """
