@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 from calls import call, calls_of, fresh, session, written
-from made_models import ELEMENTS, MODELS, identity, made, ones
+from made_models import ELEMENTS, FLOAT, MODELS, X, counted, identity, made, model, node, ones, tensor
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -169,12 +169,12 @@ def session_with_external_data(ort: Any) -> Any:
     folder.mkdir(exist_ok=True)
     proto = onnx.ModelProto.FromString(made("overridable"))
     del proto.graph.input[1]
-    tensor = proto.graph.initializer[0]
-    content = onnx.numpy_helper.to_array(tensor).tobytes()
-    tensor.ClearField("float_data")
-    tensor.ClearField("raw_data")
+    weight = proto.graph.initializer[0]
+    content = onnx.numpy_helper.to_array(weight).tobytes()
+    weight.ClearField("float_data")
+    weight.ClearField("raw_data")
     (folder / "w.bin").write_bytes(content)
-    onnx.external_data_helper.set_external_data(tensor, "w.bin")
+    onnx.external_data_helper.set_external_data(weight, "w.bin")
     options = ort.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
     return ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU]).run(None, {"x": ones()})
@@ -186,6 +186,24 @@ def session_writes_its_model(ort: Any) -> Any:
     options.optimized_model_filepath = "optimized.onnx"
     fresh(ort, "two", options)
     return ort.InferenceSession("optimized.onnx", providers=[CPU]).run(None, {"x": ones()})
+
+
+@call
+def tools_quantize(ort: Any) -> Any:
+    """The real tools, whose sessions are whichever onnxruntime is asked for."""
+    from onnxruntime.capi._pybind_state import quantize_matmul_4bits
+    from onnxruntime.quantization import quantize_dynamic
+
+    weights = onnx.numpy_helper.from_array(counted().T.copy(), "w")
+    content = model([node("MatMul", ["x", "w"], ["z"])], [X], [tensor("z", FLOAT, ["N", 2])], (weights,))
+    source, target = written("float.onnx", content), Path("dynamic.onnx")
+    quantize_dynamic(source, target)
+    ops = [made_node.op_type for made_node in onnx.load(target).graph.node]
+    return callable(quantize_matmul_4bits), ops, fresh_of(ort, target).run(None, {"x": ones()})
+
+
+def fresh_of(ort: Any, path: Path) -> Any:
+    return ort.InferenceSession(path, providers=[CPU])
 
 
 @call
