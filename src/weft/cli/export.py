@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from weft.backends.cpu.targets import TARGETS
 from weft.backends.device import NATIVE
 from weft.cli import inputs, output, values
@@ -28,6 +30,9 @@ def add_parser(subparsers: Any) -> None:
     )
     values.add_precision(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="fix a dynamic dim")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="compute this value (default: the outputs of the model)"
+    )
     parser.add_argument("--embed", action="store_true", help="put the weights into the object file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -42,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         target=args.target,
         precision=args.precision,
         sizes=inputs.parse_sizes(args.shape),
+        outputs=args.only,
         embed=args.embed,
     )
     files = [path for path in (made.header, made.object, made.library, made.weights, made.example) if path is not None]
@@ -59,4 +65,6 @@ def run(args: argparse.Namespace) -> int:
     console = output.console()
     rows = [(output.printable(str(path)), format_bytes(path.stat().st_size)) for path in files]
     console.print(output.table(f"{made.interface.name}, a C library", ("file", "size"), rows, ("size",)))
+    build = f"cc -O2 {made.example} {made.object} -lm -o {made.interface.name}_example"
+    console.print(Text(f"\n{output.printable(build)} builds the example", "dim"))
     return 0

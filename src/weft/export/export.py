@@ -210,7 +210,7 @@ def _write_files(
         f"Weights: {weights.length:,} bytes, {'in the object' if embed else f'in {name}.weights'}.",
         f"Stack: kernels need {stack:,} bytes for themselves, on each thread that runs blocks.",
         "",
-        f"Build a program:    cc -O2 {name}_example.c {name}.o -o {name}_example",
+        f"Build a program:    cc -O2 {name}_example.c {name}.o -lm -o {name}_example",
         f"Run it:             ./{name}_example{given} SIZES... INPUT.raw...",
         "",
         f"Written by weft from {Path(file).name if file else 'a model in memory'}.",

@@ -12,6 +12,7 @@ _NOTES = {
     DType.float16: "the bits of IEEE half precision",
     DType.bfloat16: "the upper 16 bits of a float",
     DType.bool: "0 or 1",
+    **dict.fromkeys((DType.int2, DType.uint2, DType.int4, DType.uint4), "one number in each byte"),
     DType.complex64: "pairs: real part, imaginary part",
     DType.complex128: "pairs: real part, imaginary part",
 }
@@ -99,7 +100,9 @@ def _pointers(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
         return [f"typedef struct {{ void *unused; }} {kind};"]
     lines = ["typedef struct {"]
     for port in ports:
-        note = f"; {_NOTES[port.dtype]}" if port.dtype in _NOTES else ""
+        bits = f"the {port.dtype.bits} bits of one number in each byte" if port.dtype.bits <= 8 else ""
+        said = _NOTES.get(port.dtype, bits if port.dtype.is_float else "")
+        note = f"; {said}" if said else ""
         own = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
         described = comment_safe(f"{port.label}{own}{note}")
         lines.append(f"    {constness}{port.c_type} *{port.member}; /* {described} */")

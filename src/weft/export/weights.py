@@ -31,12 +31,12 @@ class WeightLayout:
     packed: Mapping[tuple[int, int], int]
     length: int
 
-    def pieces(self) -> Iterable[bytes]:
+    def pieces(self) -> Iterable[bytes | memoryview]:
         """All bytes in order."""
         end = 0
         for offset, array in self.arrays:
             yield bytes(offset - end)
-            yield array.tobytes()
+            yield array.reshape(-1).view(np.uint8).data
             end = offset + array.nbytes
         yield bytes(self.length - end)
 
