@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from weft.export.arithmetic import SizeWriter
 from weft.export.functions import FunctionText
 from weft.export.interface import NO_SENSE, NULL_ARGUMENT, TOO_LARGE, Interface
-from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, DefinedSize, aligned, bound, shape_of
+from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, DefinedSize, aligned, shape_of
 from weft.export.observed import ObservedSizes
 from weft.export.units import CodeUnit
 from weft.ir import dims
@@ -111,10 +111,9 @@ class PlanWriter:
         self._load_sizes(text, write)
         for guard in unit.guards:
             error = self.interface.error_of(guard)
-            left, right = bound(guard.left, unit.bindings), bound(guard.right, unit.bindings)
-            text.fail_if(write.either(write.fault(left), write.fault(right)), error)
-            order = "slt" if guard.at_least else "ne"
-            text.fail_if(text.assign(f"icmp {order} i64 {write.value(left)}, {write.value(right)}"), error)
+            left, right = write.value(guard.left), write.value(guard.right)
+            text.fail_if(write.either(write.fault(guard.left), write.fault(guard.right)), error)
+            text.fail_if(text.assign(f"icmp {'slt' if guard.at_least else 'ne'} i64 {left}, {right}"), error)
         for dim in numbers.shapes:
             low = dims.bounds(dim)[0]
             if low is None or low < 0:

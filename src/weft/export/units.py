@@ -1,12 +1,13 @@
 """The parts of a program that run as one: the program itself, and what is inside of its branches and loops.
 
 Each has numbers and memory of its own. What a part needs is known when its plan is made, and that may be refused: then
-it cannot run, and takes no memory. Everything outside learns of a part is its bytes.
+it cannot run, and takes no memory. All that is known of a part outside is how many bytes it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.errors import UnsupportedModelError
@@ -26,7 +27,8 @@ Item = NativeSection | Step
 class CodeUnit:
     """A program in the order of its items, with the units inside of its steps, by the step's place.
 
-    `offsets` are those of what the unit needs: values that items hand on, and by (place, what for) the memory of items.
+    `guards` are of the model's sizes. `offsets` are those of what the unit needs: values that items hand on, and by
+    (place, what for) the memory of items.
     """
 
     number: int
@@ -64,7 +66,7 @@ class UnitBuilder:
     def build(
         self, program: TensorProgram, sections: Sequence[Section], bindings: Bindings, more: Sequence[Guard] = ()
     ) -> CodeUnit:
-        """A program with its sections; `more` are guards beside its own."""
+        """A program with its sections; `more` are guards beside its own, of sizes outside."""
         number = self._count
         self._count += 1
         items: list[Item] = []
@@ -92,8 +94,8 @@ class UnitBuilder:
         }
         pieces = [*_values(program, items, bindings), *_spaces(items, layouts, inside, planner, bindings)]
         offsets, total = planner.place(pieces)
-        guards = [*more, *program.guards]
-        self._check_known(guards, bindings)
+        guards = [*more, *(_bound_guard(guard, bindings) for guard in program.guards)]
+        self._check_known(guards)
         return CodeUnit(
             number,
             program.inputs,
@@ -131,9 +133,9 @@ class UnitBuilder:
                     guards.append(Guard(dim, size, step.origin))
         return self.build(body, parts, inner, guards)
 
-    def _check_known(self, guards: Sequence[Guard], bindings: Bindings) -> None:
+    def _check_known(self, guards: Sequence[Guard]) -> None:
         for guard in guards:
-            for side in (bound(guard.left, bindings), bound(guard.right, bindings)):
+            for side in (guard.left, guard.right):
                 if not dims.symbol_names(side) <= self._known:
                     raise UnsupportedModelError("a size depends on data", node=guard.origin or None, hint=HINT)
 
@@ -149,6 +151,10 @@ HINT = (
     "strings, sequences and sizes that depend on data are run from Python; fixed sizes (--shape dim=size) may make "
     "that unnecessary"
 )
+
+
+def _bound_guard(guard: Guard, bindings: Bindings) -> Guard:
+    return replace(guard, left=bound(guard.left, bindings), right=bound(guard.right, bindings))
 
 
 def _checked_bodies(step: Step) -> tuple[TensorProgram, ...]:
