@@ -78,12 +78,32 @@ def test_providers_are_devices(devices: list[str], asked: Any, served: list[str]
         warnings.simplefilter("error")
         session = ort.InferenceSession(RELU, providers=asked)
     assert devices == served
-    assert session.get_providers() == names
+    assert session._weft.choice.serving(served[0]) == names
+
+
+def test_a_device_that_failed_is_no_provider(devices: list[str]) -> None:
+    session = ort.InferenceSession(RELU, providers=["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider"])
+    serving = session._weft.choice.serving
+    assert serving("cuda") == ["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider", CPU]
+    assert serving("webgpu") == ["DmlExecutionProvider", CPU]
+    assert serving("cpu") == session.get_providers() == [CPU]
+    assert session.get_provider_options() == {CPU: {}}
+
+
+def test_a_session_that_may_not_fall_back_does_not() -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with (
+        pytest.warns(FallbackWarning),
+        pytest.raises(state.EPFail, match="QNNExecutionProvider cannot serve") as caught,
+    ):
+        ort.InferenceSession(RELU, options, providers=["QNNExecutionProvider"])
+    assert isinstance(caught.value.__cause__, DeviceError)
 
 
 def test_options_of_a_provider_come_back_as_texts(devices: list[str]) -> None:
     session = ort.InferenceSession(RELU, providers=[CUDA], provider_options=[{"device_id": 0}])
-    assert session.get_provider_options() == {CUDA: {"device_id": "0"}, CPU: {}}
+    assert session._weft.choice.options == {CUDA: {"device_id": "0"}, CPU: {}}
     assert devices == ["cuda:0", "cpu"]
 
 
@@ -91,7 +111,9 @@ def test_the_environment_chooses_where_no_provider_is_named(
     devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_DEVICE", "cpu")
-    ort.InferenceSession(RELU)
+    session = ort.InferenceSession(RELU)
+    assert session.get_providers() == [CPU]
+    assert session._weft.choice.serving("cuda:0") == [CUDA, CPU]
     ort.InferenceSession(RELU, providers=[CPU])
     assert devices == ["auto", "cpu"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from weft.errors import DeviceError, FallbackWarning
 from weft.records import dataclass
 from weft.runtime import environment
+from weft.runtime.policy import AUTO
 
 CPU = "CPUExecutionProvider"
 HOST = "cpu"
@@ -43,11 +44,22 @@ _OF_A_DEVICE = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvi
 
 @dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """The providers that serve a session, each with its options, and the devices to try, in order."""
+    """The providers that can serve a session, with their options and devices, and the devices to try, in order.
 
-    names: tuple[str, ...]
+    `absent` are providers that were asked for and cannot.
+    """
+
+    places: Mapping[str, str]
     options: Mapping[str, dict[str, str]]
     devices: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    def serving(self, device: str) -> list[str]:
+        """The providers of a session whose model is on a device: those before it have failed."""
+        if self.devices == (AUTO,):
+            return [name for kind, name in _OF_A_DEVICE.items() if kind == device.partition(":")[0]] + [CPU]
+        failed = self.devices[: self.devices.index(device)] if device in self.devices else ()
+        return [name for name, place in self.places.items() if place not in failed]
 
 
 def get_all_providers() -> list[str]:
@@ -104,8 +116,8 @@ def chosen(asked: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
     """What serves of what was asked for. Each that does not is said, and the next takes over; the CPU is the last."""
     from weft.runtime.devices import choose
 
-    names: list[str] = []
-    devices: list[str] = []
+    places: dict[str, str] = {}
+    absent: list[str] = []
     options: dict[str, dict[str, str]] = {}
     for name, entries in asked:
         kind = _DEVICES[name]
@@ -113,25 +125,19 @@ def chosen(asked: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
             if kind is None:
                 raise DeviceError("weft has no device for that")
             number = entries.get("device_id")
-            device = choose(kind if number is None or kind == HOST else f"{kind}:{number}").name
+            places[name] = choose(kind if number is None or kind == HOST else f"{kind}:{number}").name
         except DeviceError as error:
             if name != "AzureExecutionProvider":  # which onnxruntime itself lists everywhere, and packages pass on
-                rest = [other for other, _ in asked if other not in (name, *names)] or [CPU]
+                absent.append(name)
+                rest = [other for other, _ in asked if other not in (*absent, *places)] or [CPU]
                 text = f"{name} was asked for and is not used: {error.problem}; next is {rest[0]}"
                 warnings.warn(text, FallbackWarning, stacklevel=3)
             continue
-        names.append(name)
         options[name] = entries if kind != HOST else {}
-        if device not in devices:
-            devices.append(device)
-    if CPU not in names:
-        names.append(CPU)
-        options[CPU] = {}
-    if not devices:
-        devices = [HOST] if asked or not _environment_chooses() else ["auto"]
-    elif asked and HOST not in devices:
-        devices.append(HOST)
-    return ProviderChoice(tuple(names), options, tuple(devices))
+    places.setdefault(CPU, HOST)
+    options.setdefault(CPU, {})
+    devices = tuple(dict.fromkeys(places.values())) if asked or not _environment_chooses() else (AUTO,)
+    return ProviderChoice(places, options, devices, tuple(absent))
 
 
 def _environment_chooses() -> bool:

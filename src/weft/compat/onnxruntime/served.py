@@ -28,7 +28,7 @@ from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
 from weft.compat.onnxruntime.values import OrtValue, made
-from weft.errors import InputError, RunCancelledError, WeftError
+from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
 from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, TensorType, Type
 
@@ -189,9 +189,12 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
         from weft.optimization.optimize import optimize
 
         optimize(content, options.optimized_model_filepath)
+    strict = options.entries.get(_NO_FALLBACK) == "1"
+    if strict and choice.absent:
+        raise DeviceError(f"{', '.join(choice.absent)} cannot serve, and {_NO_FALLBACK} forbids others")
     devices = choice.devices if len(choice.devices) > 1 else choice.devices[0]
     threads = options.intra_op_num_threads if options.intra_op_num_threads > 0 else None
-    model = load(content, device=devices, threads=threads, strict=options.entries.get(_NO_FALLBACK) == "1")
+    model = load(content, device=devices, threads=threads, strict=strict)
     if options.initializers:
         given = {name: getattr(value, "content", value) for name, value in options.initializers.items()}
         model.set_weights({name: np.asarray(content) for name, content in given.items()})

@@ -163,11 +163,12 @@ class InferenceSession:
         return self._weft.options
 
     def get_providers(self) -> list[str]:
-        return list(self._weft.choice.names)
+        """Those that serve: a device that failed is not among them."""
+        return self._weft.choice.serving(self._weft.model.device)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        choice = self._weft.choice
-        return {name: dict(choice.options[name]) for name in choice.names}
+        options = self._weft.choice.options
+        return {name: dict(options.get(name, {})) for name in self.get_providers()}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
@@ -219,7 +220,7 @@ class InferenceSession:
     def __getstate__(self) -> dict[str, Any]:
         """What opens it again, and what a class made of this one has added; such a class may well have its own."""
         served = self._weft
-        asked = [(name, served.choice.options[name]) for name in served.choice.names]
+        asked = [(name, served.choice.options[name]) for name in served.choice.places]
         return {**vars(self), "_weft": (served.source, served.options, asked)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
