@@ -9,10 +9,10 @@ from typing import Any
 from weft.errors import DeviceError, FallbackWarning
 from weft.records import dataclass
 from weft.runtime import environment
-from weft.runtime.policy import AUTO
 
 CPU = "CPUExecutionProvider"
 HOST = "cpu"
+AUTO = "auto"
 _DEVICES = {  # all that onnxruntime knows, in its order; None: none of weft's devices is for that
     "NvTensorRTRTXExecutionProvider": "cuda",
     "TensorrtExecutionProvider": "cuda",
