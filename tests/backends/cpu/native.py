@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,14 @@ def build(kernels: Sequence[Kernel]) -> LoadedCode:
     for kernel in kernels:
         verify_kernel(kernel)
     texts = [llvm_text(kernels[start : start + 8], VECTOR_LANES) for start in range(0, len(kernels), 8)]
-    return load_code(compile_modules(texts, host()), [kernel.name for kernel in kernels])
+    return load_code([compiled(text) for text in texts], [kernel.name for kernel in kernels])
+
+
+@lru_cache(maxsize=64)
+def compiled(text: str) -> bytes:
+    """Kernels with parameters for sizes are run at several."""
+    (code,) = compile_modules([text], host())
+    return code
 
 
 def tape_of(

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from backends.cpu.native import GUARD, guarded
+from backends.cpu.native import GUARD, compiled, guarded
 from backends.llvm.emulated_tiles import TileMachine
 from backends.llvm.turns import Meeting, Turns
 
-from weft.backends.cpu.codegen import compile_modules, link_code
-from weft.backends.cpu.machine import host
+from weft.backends.cpu.codegen import link_code
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir.kernel import Kernel
@@ -120,7 +119,7 @@ def run_kernel(
     kernel = with_barriers(kernel)
     verify_kernel(kernel)
     text = llvm_text([kernel], lanes or ThreadLanes())
-    code = link_code(compile_modules([host_text(text)], host()), [kernel.name])
+    code = link_code([compiled(host_text(text))], [kernel.name])
     memories = [guarded(array) for array in arrays]
     words = [memory.ctypes.data + GUARD for memory in memories]
     words += [(parameters or {})[name] for name in kernel.parameters]
