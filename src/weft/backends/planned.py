@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from weft.backends.device import Shortcut
 from weft.errors import ExecutionError
 from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.dims import Expr
@@ -45,7 +46,7 @@ class PlannedSection(ABC, Generic[Prepared]):
         self._latest: Prepared | None = None  # the one used last
         self._lock = lock()
 
-    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Any]], list[Any]] | None:  # noqa: ARG002
+    def direct(self, sizes: Mapping[str, int]) -> Shortcut | None:  # noqa: ARG002
         """What runs on arrays with these sizes, the only ones that it depends on; None where there is no such way."""
         return None
 

@@ -43,7 +43,7 @@ class SectionRunner(Protocol):
         """Memory and launches for given sizes."""
         ...
 
-    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Any]], list[Any]] | None:
+    def direct(self, sizes: Mapping[str, int]) -> Shortcut | None:
         """What runs on arrays with these sizes, the only ones that it depends on; None where it depends on others."""
         ...
 
@@ -265,10 +265,13 @@ class Sections:
         outputs = self.program.outputs
         doubtful = [n for n, value in enumerate(outputs) if value not in made or value in outputs[:n]]
 
-        written = self._write(self._read, sizes) if self._is_lean else self.run_bound
+        written = self._write(self._read, sizes) if self._is_lean else None
 
-        def run(inputs: Sequence[Any], into: Sequence[Any] = ()) -> list[Any]:  # noqa: ARG001 - made one by one
-            results = written(inputs, sizes, pending)
+        def run(inputs: Sequence[Any], into: Sequence[Any] = ()) -> list[Any]:
+            if written is None:
+                results = self.run_bound(inputs, sizes, pending)
+            else:
+                results = written(inputs, sizes, pending, into)
             for number in doubtful:
                 results[number] = owned(results[number], [*inputs, *results[:number]])
             return results
@@ -287,7 +290,14 @@ class Sections:
                     writer.host(step.run, step.operands, step.results, step.binds, step.check)
             else:
                 direct = None if sizes is None or not arrays.issuperset(taken) else runner.direct(sizes)
-                writer.native(runner.run if direct is None else direct, taken, made, bound=direct is not None)
+                outputs = [self._outputs.index(slot) if slot in self._outputs else None for slot in made]
+                writer.native(
+                    runner.run if direct is None else direct,
+                    taken,
+                    made,
+                    bound=direct is not None,
+                    outputs=outputs if any(number is not None for number in outputs) else (),
+                )
                 arrays.update(made)
             writer.release(released)
         return writer.finish(self._outputs)

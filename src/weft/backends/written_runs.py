@@ -10,7 +10,7 @@ from numpy import ndarray
 from weft.backends.host_steps import ShownSizes
 from weft.backends.reference.sizes import check_guards, in_order
 
-WrittenRun = Callable[[Sequence[Any], dict[str, int], tuple[Any, ...]], list[Any]]
+WrittenRun = Callable[..., list[Any]]  # of inputs, sizes, guards that are to be checked, and arrays for outputs
 
 
 class RunWriter:
@@ -29,10 +29,23 @@ class RunWriter:
             self._lines.append("sizes = sizes.copy()")
         self._lines += [f"v{inputs[number]} = in_order(v{inputs[number]})" for number in ordered]
 
-    def native(self, run: Callable[..., list[Any]], taken: Sequence[int], made: Sequence[int], *, bound: bool) -> None:
-        """A native section; one that is `bound` to its sizes takes none."""
+    def native(
+        self,
+        run: Callable[..., list[Any]],
+        taken: Sequence[int],
+        made: Sequence[int],
+        *,
+        bound: bool,
+        outputs: Sequence[int | None] = (),
+    ) -> None:
+        """A native section; one that is `bound` to its sizes takes none, but arrays for results that are outputs.
+
+        `outputs` are the numbers of those.
+        """
         name = self._named(run)
-        call = f"{name}([{_places(taken)}]{'' if bound else ', sizes'})"
+        offered = ", ".join("None" if number is None else f"into[{number}]" for number in outputs)
+        more = (f", [{offered}] if into else ()" if offered else "") if bound else ", sizes"
+        call = f"{name}([{_places(taken)}]{more})"
         self._lines.append(f"{_places(made)} = {call}" if made else call)
 
     def host(
@@ -56,9 +69,9 @@ class RunWriter:
         self._lines += [f"v{place} = None" for place in places if place >= self._constants]
 
     def finish(self, outputs: Sequence[int]) -> WrittenRun:
-        """The function: of inputs, sizes, and guards that are still to be checked."""
+        """The function: of inputs, sizes, guards that are still to be checked, and arrays for outputs, or none."""
         lines = [*self._lines, f"return [{_places(outputs)}]"]
-        exec("def run(inputs, sizes, pending):\n" + "".join(f"    {line}\n" for line in lines), self._names)
+        exec("def run(inputs, sizes, pending, into=()):\n" + "".join(f"    {line}\n" for line in lines), self._names)
         run: WrittenRun = self._names.pop("run")  # which its own names must not refer to, or only a collector frees it
         return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Ar
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
+from weft.backends.device import Shortcut
 from weft.backends.planned import FEW_SIZES, PlannedSection
 from weft.backends.reference.sizes import physical_memory
 from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined, may_block
@@ -192,7 +193,7 @@ class CpuSection(PlannedSection[PreparedSection]):
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
         return self.prepared(sizes).run(arrays)
 
-    def direct(self, sizes: Mapping[str, int]) -> Callable[[Sequence[Array]], list[Array]] | None:
+    def direct(self, sizes: Mapping[str, int]) -> Shortcut | None:
         """What runs on arrays with these sizes, the only ones that it depends on; None where it depends on others."""
         return self.prepared(sizes).run if sizes.keys() >= set(self.symbols) else None
 
