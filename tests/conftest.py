@@ -57,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = fast_ones(items, read_long_tests())
         config.hook.pytest_deselected(items=[*set(items) - set(chosen)])
         items[:] = chosen
+    items.sort(
+        key=lambda item: item.get_closest_marker("models") is None
+    )  # long ones first, so that workers end together
     if config.getoption("--slow"):
         return
     for item in items:
