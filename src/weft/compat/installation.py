@@ -50,14 +50,15 @@ class OnnxruntimeFinder:
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
         """What `importlib.metadata` tells of onnxruntime where it is not installed."""
-        wanted = getattr(context, "name", None)
-        if wanted is not None and wanted.replace("_", "-").lower() != REPLACED:
+        asked = {} if context is None else vars(context)
+        wanted = asked.get("name") or REPLACED
+        if wanted.replace("_", "-").lower() != REPLACED or "path" in asked:  # a folder's list is what lies there
             return
-        from importlib.metadata import MetadataPathFinder
+        from importlib.metadata import DistributionFinder, MetadataPathFinder
 
         from weft.compat.virtual_distribution import StandIn
 
-        real = MetadataPathFinder.find_distributions(type(context)(**{**vars(context), "name": REPLACED}))
+        real = MetadataPathFinder.find_distributions(DistributionFinder.Context(name=REPLACED))
         if not any(True for _ in real):
             yield StandIn()
 
