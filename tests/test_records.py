@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import field
@@ -106,6 +107,11 @@ def test_records_are_as_python_makes_them(make: Callable[..., type]) -> None:
         assert hash(one) == hash(own(**given))
         with pytest.raises(dataclasses.FrozenInstanceError):
             one.name = "w"  # type: ignore[attr-defined]
+
+
+def test_records_that_are_made_by_name_say_what_they_take() -> None:
+    own, usual = (_by_name(dataclass) for dataclass in (records.dataclass, dataclasses.dataclass))
+    assert inspect.signature(own).parameters == inspect.signature(usual).parameters
 
 
 def test_a_default_that_could_be_changed_is_refused() -> None:

@@ -39,6 +39,8 @@ else:
             kind.__doc__ = f"{kind.__name__}: see its fields."  # else Python writes the signature out
         made = _with_fields(kind, slots, kw_only)
         methods = {"__init__": _lazy(made, "__init__", _init_text), "__repr__": _repr}
+        if kw_only:  # as what people write themselves has it
+            methods["__signature__"] = _FieldsSignature()
         if eq:
             methods["__eq__"] = _lazy(made, "__eq__", _eq_text)
             methods["__hash__"] = _lazy(made, "__hash__", _hash_text) if frozen else None
@@ -115,6 +117,23 @@ else:
 
         first.__name__ = name
         return first
+
+    class _FieldsSignature:
+        """The signature of a record, for those who look at it."""
+
+        def __get__(self, _: object, kind: type) -> Any:
+            from inspect import Parameter, Signature
+
+            return Signature([
+                Parameter(
+                    field.name,
+                    Parameter.KEYWORD_ONLY,
+                    default=Parameter.empty if field.default is dataclasses.MISSING else field.default,
+                    annotation=field.type,
+                )
+                for field in _fields(kind)
+                if field.init
+            ])  # fmt: skip
 
     def _fields(kind: type) -> tuple[dataclasses.Field, ...]:
         return dataclasses.fields(kind)

@@ -396,6 +396,6 @@ def _quota_of(text: str) -> float:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

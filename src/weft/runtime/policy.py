@@ -6,7 +6,6 @@ said; `route` makes of it the devices that are here, in the order in which they 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
@@ -26,7 +25,7 @@ RUNS = 10  # of a benchmark, on each device
 ARGUMENT, DEFAULT = "argument", "default"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)  # whose signature people look at
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePolicy:
     """Which devices a model may run on, and how one of several is picked. What is None is left to the environment.
 
