@@ -53,6 +53,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if unnamed := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"workers would have other names for {unnamed[0]}: give its cases ids")
     if config.getoption("--fast"):
         chosen = fast_ones(items, read_long_tests())
         config.hook.pytest_deselected(items=[*set(items) - set(chosen)])

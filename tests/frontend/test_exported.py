@@ -114,7 +114,7 @@ def _of(library: str) -> Any:
         (None, "dynamo=False"),
         (weft.Graph("g"), "compile"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_onnx_model(source: Any, said: str) -> None:
     with pytest.raises(weft.ModelError, match=said):
