@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,15 +46,17 @@ class Called:
 
     def sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         found: dict[str, int] = {}
-        for port in self.interface.inputs:
+        for port in (*self.interface.inputs, *self.interface.deciding):
             for dim, size in zip(port.shape, inputs[port.value.name].shape, strict=True):
                 symbol = None if isinstance(dim, int) else as_symbol(dim)
                 if symbol is not None and found.setdefault(symbol.name, size) != size:
                     raise ValueError(f"{symbol.name} is both {found[symbol.name]} and {size}")
         return found
 
-    def packed_sizes(self, sizes: Mapping[str, int]) -> Any:
+    def packed_sizes(self, sizes: Mapping[str, int], deciding: Sequence[Array] = ()) -> Any:
+        """The structure of sizes; the inputs that it points to are the caller's to keep."""
         numbers = [sizes[size.symbol.name] for size in self.interface.sizes]
+        numbers += [array.ctypes.data for array in deciding]
         return (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
 
     def shapes(self, sizes: Any) -> list[tuple[int, ...]]:
@@ -72,7 +74,8 @@ class Called:
     def run(self, inputs: Mapping[str, Array], *, parallel: Any = None, short: int = 0) -> list[Array]:
         """The outputs; memory around them and the workspace is looked after."""
         given = [_uneven(np.asarray(inputs[port.value.name], port.dtype.numpy)) for port in self.interface.inputs]
-        sizes = self.packed_sizes(self.sizes(inputs))
+        deciding = [_uneven(np.asarray(inputs[p.value.name], p.dtype.numpy)) for p in self.interface.deciding]
+        sizes = self.packed_sizes(self.sizes(inputs), deciding)
         self.check(self.function("check")(sizes))
         shapes = self.shapes(sizes)
         outputs = []

@@ -369,3 +369,16 @@ def observing() -> bytes:
             "axis": np.array([1]),
         },
     )
+
+
+def deciding() -> bytes:
+    """Sizes that small inputs decide: the shape of a reshape, and how often something is repeated."""
+    return model(
+        [
+            node("Reshape", "x shape", "y"),
+            node("Tile", "x times", "z"),
+            node("ReduceSum", "shape", "total", keepdims=0),
+        ],
+        [("x", FLOAT, ["n", 6]), ("shape", INT64, [2]), ("times", INT64, [2])],
+        [("y", FLOAT, ["p", "q"]), ("z", FLOAT, ["r", "s"]), ("total", INT64, [])],
+    )

@@ -57,6 +57,18 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
     "passing": (networks.passing, [{"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)} for n in (1, 4)]),
     "branching": (networks.branching, [_rows(n, scale) for n in (1, 3) for scale in (-1.0, 0.1, 5.0)]),
     "observing": (networks.observing, [{"x": _numbers(n, 2, n)} for n in (1, 2, 17, 100)]),
+    "deciding": (
+        networks.deciding,
+        [
+            {"x": _numbers(n, n, 6), "shape": np.array(shape), "times": np.array(times)}
+            for n, shape, times in (
+                (2, (3, 4), (1, 1)),
+                (5, (1, 30), (2, 3)),
+                (1, (6, 1), (1, 0)),
+                (4, (3, 8), (3, 1)),
+            )
+        ],
+    ),
     "nested": (
         networks.nested,
         [

@@ -97,6 +97,18 @@ def test_guards_are_errors_of_their_own(tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_inputs_that_decide_sizes_are_checked(tmp_path: Path) -> None:
+    called = Called(export_c(networks.deciding(), tmp_path, name="network"))
+    assert [port.member for port in called.interface.deciding] == ["shape", "times"]
+    for shape, times in (((5, 5), (1, 1)), ((2, 6), (-1, 1)), ((2, 6), (10**12, 10**12)), ((10**18, 3), (1, 1))):
+        inputs = {"x": np.zeros((2, 6), np.float32), "shape": np.array(shape), "times": np.array(times)}
+        with pytest.raises(RuntimeError):
+            called.run(inputs)
+    no_pointers = (ctypes.c_int64 * 3)(2, 0, 0)
+    assert called.function("check")(no_pointers) == NULL_ARGUMENT
+
+
+@needs_compiler
 def test_an_index_out_of_range(tmp_path: Path) -> None:
     called = Called(export_c(networks.gathering(), tmp_path, name="network"))
     inputs = {"x": np.zeros((2, 6), np.float32), "i": np.array([[0, 5], [-1, 2]]), "u": np.ones((2, 2), np.float32)}

@@ -15,7 +15,7 @@ from weft.export.launches import LAUNCH_CODE, NOWHERE, LaunchWriter, Pointer
 from weft.export.library import constant_text
 from weft.export.memory import ALIGNMENT, value_bytes
 from weft.export.observed import ObservedSizes
-from weft.export.plans import PlanWriter, UnitNumbers, find_sizes, reserve_sizes
+from weft.export.plans import PlanWriter, UnitNumbers, deciding_address, find_sizes, reserve_sizes
 from weft.export.units import HINT, CodeUnit, made_by
 from weft.export.weights import WeightLayout
 from weft.ir import dims
@@ -63,8 +63,9 @@ class DriverWriter(LaunchWriter):
     def write(self, whole: CodeUnit) -> str:
         text = self.text
         targets = [Pointer(f"%output{number}") for number in range(len(self.interface.outputs))]
-        sources = [Pointer(f"%input{number}") for number in range(len(self.interface.inputs))]
-        self.enter(whole, "%first", sources, targets)
+        sources = {port.value: Pointer(f"%input{number}") for number, port in enumerate(self.interface.inputs)}
+        sources |= {port.value: Pointer(f"%deciding{number}") for number, port in enumerate(self.interface.deciding)}
+        self.enter(whole, "%first", [sources[value] for value in whole.inputs], targets)
         self.own = self.numbers[whole.number]
         self.base = "%first"
         for port in (*self.interface.inputs, *self.interface.outputs):  # before it is known how many numbers there are
@@ -82,12 +83,14 @@ class DriverWriter(LaunchWriter):
         return "\n".join((written, _RUN.format(name=self.name)))
 
     def write_observation(self, unit: CodeUnit, small: WeightLayout) -> str:
-        """A function that computes the one output of a unit without inputs, on memory of its own."""
+        """A function that computes the one output of a unit that decides sizes, on memory of its own."""
         if not isinstance(unit.total, int):
             raise UnsupportedModelError("sizes come from tensors whose sizes are not known", hint=HINT)
         self.text, text = FunctionText(), self.text
         weights, self.weights, self.base = self.weights, small, ""
-        self.enter(unit, "%first", [], [Pointer("%found")])
+        numbers_of = {port.value: number for number, port in enumerate(self.interface.deciding)}
+        sources = [Pointer(deciding_address(self.text, self.interface, numbers_of[value])) for value in unit.inputs]
+        self.enter(unit, "%first", sources, [Pointer("%found")])
         body, self.text.lines = self.text.lines, []
         numbers = self.numbers[unit.number]
         self.text.emit(f"%first = alloca [{unit.total + numbers.bytes + ALIGNMENT} x i8], align {ALIGNMENT}")
@@ -102,9 +105,8 @@ class DriverWriter(LaunchWriter):
         self.text.fail_if(self.text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
         self.text.emit("ret i32 0")
         self._fill_marks()
-        made = self.text.definition(
-            f'define internal i32 @"{self.name}.observe{unit.number}"(ptr %sizes, ptr %found, ptr %parallel)'
-        )
+        arguments = "ptr %given, ptr %sizes, ptr %found, ptr %parallel"
+        made = self.text.definition(f'define internal i32 @"{self.name}.observe{unit.number}"({arguments})')
         self.text, self.weights = text, weights
         return made
 
@@ -139,6 +141,9 @@ class DriverWriter(LaunchWriter):
         self._call_plan(whole, "%first")
         needed = text.assign("load i64, ptr %total, align 8")
         text.fail_if(text.assign(f"icmp ult i64 %bytes, {needed}"), SMALL_WORKSPACE)
+        for number in range(len(self.interface.deciding)):
+            address = deciding_address(text, self.interface, number)
+            text.emit(f"%deciding{number} = getelementptr i8, ptr {address}, i64 0")
         self._load_ports("input", self.interface.inputs)
         self._load_ports("output", self.interface.outputs)
         lines, text.lines = text.lines, body

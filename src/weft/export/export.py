@@ -22,7 +22,7 @@ from weft.export.driver import driver_text
 from weft.export.header import example_text, header_text
 from weft.export.interface import Interface, c_name, check_tensors, make_interface
 from weft.export.library import DECLARATIONS, library_text
-from weft.export.observed import USUAL_SIZE, symbols_of, take_out
+from weft.export.observed import USUAL_SIZE, deciding_inputs, symbols_of, take_out
 from weft.export.units import CodeUnit, UnitBuilder
 from weft.export.weights import WeightLayout, gather
 from weft.garbage import seldom_collected
@@ -113,7 +113,9 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
         raise error.at(file=pipeline.file) from error.__cause__
     units = list(whole.everything())
     inner = [guard for unit in units[1:] for guard in unit.guards]
-    interface = make_interface(called, inputs, outputs, whole.guards, inner, symbols_of(observed))
+    interface = make_interface(
+        called, inputs, outputs, whole.guards, inner, symbols_of(observed), deciding_inputs(observed)
+    )
     weights = gather(units)
     if embed and weights.length > MOST_EMBEDDED:
         raise UnsupportedModelError(

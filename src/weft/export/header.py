@@ -74,7 +74,7 @@ def header_text(interface: Interface, title: str, facts: Sequence[str], embedded
 
 def _sizes(interface: Interface) -> list[str]:
     name = interface.name
-    if not interface.sizes:
+    if not interface.sizes and not interface.deciding:
         return [
             "/* All sizes of this model are fixed; NULL does where sizes are taken. */",
             f"typedef struct {{ int64_t unused; }} {name}_sizes;",
@@ -86,6 +86,7 @@ def _sizes(interface: Interface) -> list[str]:
             f"    int64_t {size.member}; /* {comment_safe(size.symbol.name)}: {size.low} to {size.high} */"
             for size in interface.sizes
         ),
+        *(f"    {_pointer(port, 'const ', 'an input that decides sizes')}" for port in interface.deciding),
         f"}} {name}_sizes;",
         *(
             ["/* They must be such that", *(f" *   {comment_safe(str(guard))}" for _, guard in interface.guards), " */"]
@@ -98,15 +99,17 @@ def _sizes(interface: Interface) -> list[str]:
 def _pointers(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
     if not ports:
         return [f"typedef struct {{ void *unused; }} {kind};"]
-    lines = ["typedef struct {"]
-    for port in ports:
-        bits = f"the {port.dtype.bits} bits of one number in each byte" if port.dtype.bits <= 8 else ""
-        said = _NOTES.get(port.dtype, bits if port.dtype.is_float else "")
-        note = f"; {said}" if said else ""
-        own = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
-        described = comment_safe(f"{port.label}{own}{note}")
-        lines.append(f"    {constness}{port.c_type} *{port.member}; /* {described} */")
-    return [*lines, f"}} {kind};"]
+    members = [f"    {_pointer(port, constness, '')}" for port in ports]
+    return ["typedef struct {", *members, f"}} {kind};"]
+
+
+def _pointer(port: Port, constness: str, role: str) -> str:
+    """The member that points to an input or output."""
+    bits = f"the {port.dtype.bits} bits of one number in each byte" if port.dtype.is_float else ""
+    said = _NOTES.get(port.dtype, bits if port.dtype.bits <= 8 else "")
+    notes = "".join(f"; {note}" for note in (said, role) if note)
+    own = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
+    return f"{constness}{port.c_type} *{port.member}; /* {comment_safe(f'{port.label}{own}{notes}')} */"
 
 
 def _shapes(interface: Interface) -> list[str]:
@@ -162,14 +165,20 @@ def example_text(interface: Interface, embedded: bool) -> str:
     """A program that reads raw inputs from files, runs the model, and writes or prints its outputs."""
     name = interface.name
     sizes, inputs, outputs = interface.sizes, interface.inputs, interface.outputs
+    files = [*((port, "sizes") for port in interface.deciding), *((port, "inputs") for port in inputs)]
     weights = 0 if embedded else 1
     arguments = [
         *([] if embedded else ["WEIGHTS"]),
         *(size.member.upper() for size in sizes),
-        *(f"{port.member}.raw" for port in inputs),
+        *(f"{port.member}.raw" for port, _ in files),
     ]
     usage = comment_safe(" ".join(arguments)).replace('"', "'")
     first_input = 1 + weights + len(sizes)
+    read = [
+        f"    {where}.{port.member} = ({port.c_type} *)read_file(arguments[{first_input + number}], "
+        f"(size_t)({_count(port, interface)}) * {port.dtype.numpy.itemsize});"
+        for number, (port, where) in enumerate(files)
+    ]
     lines = [
         f"/* Runs {name}: the sizes, then a file of raw numbers for each input; prints the start of each output, and",
         " * writes all of it to OUTPUT.raw where --write is the last argument. */",
@@ -223,13 +232,10 @@ def example_text(interface: Interface, embedded: bool) -> str:
             f"    sizes.{size.member} = strtoll(arguments[{1 + weights + number}], NULL, 10);"
             for number, size in enumerate(sizes)
         ),
+        *read[: len(interface.deciding)],
         f"    stop_at({name}_check(&sizes));",
         f"    {name}_inputs inputs = {{0}};",
-        *(
-            f"    inputs.{port.member} = ({port.c_type} *)read_file(arguments[{first_input + number}], "
-            f"(size_t)({_count(port, interface)}) * {port.dtype.numpy.itemsize});"
-            for number, port in enumerate(inputs)
-        ),
+        *read[len(interface.deciding) :],
         f"    {name}_shapes shapes;",
         f"    stop_at({name}_output_shapes(&sizes, &shapes));",
         f"    {name}_outputs outputs = {{0}};",
@@ -243,7 +249,7 @@ def example_text(interface: Interface, embedded: bool) -> str:
         f"    stop_at({name}_run(&model, &sizes, &inputs, &outputs, workspace, bytes));",
         *(line for port in outputs for line in _shown(port)),
         "    free(workspace);",
-        *(f"    free((void *)inputs.{port.member});" for port in inputs),
+        *(f"    free((void *){where}.{port.member});" for port, where in files),
         *(f"    free(outputs.{port.member});" for port in outputs),
         f"    {name}_close(&model);",
         "    return 0;",

@@ -107,7 +107,8 @@ class Interface:
     outputs: tuple[Port, ...]
     guards: tuple[tuple[int, Guard], ...]  # with the error of each
     inner_guards: tuple[tuple[int, Guard], ...] = ()  # those that matter only if a branch or a loop is taken
-    observed: tuple[Symbol, ...] = ()  # sizes that the model computes from the others
+    observed: tuple[Symbol, ...] = ()  # sizes that the model computes
+    deciding: tuple[Port, ...] = ()  # inputs that they come from, which are given with the sizes
 
     @property
     def errors(self) -> dict[int, str]:
@@ -138,13 +139,16 @@ def make_interface(
     guards: Sequence[Guard],
     inner_guards: Iterable[Guard] = (),
     observed: tuple[Symbol, ...] = (),
+    deciding: Sequence[Value] = (),
 ) -> Interface:
     """Names for a model's inputs and outputs, which are given with their own."""
     symbols: dict[str, Symbol] = {}
     for label, value in inputs:
         for dim in _tensor(label, value).shape or ():
             symbols.update((symbol.name, symbol) for symbol in sorted(dims.symbols(dim), key=lambda s: s.name))
-    members = _members(symbols)
+    first_inputs = [(label, value) for label, value in inputs if value in deciding]
+    other_inputs = [(label, value) for label, value in inputs if value not in deciding]
+    members = _members([*symbols, *(label for label, _ in first_inputs)])
     sizes = tuple(
         SizeMember(symbol, member, FIRST_SIZE_ERROR + number)
         for number, (symbol, member) in enumerate(zip(symbols.values(), members))
@@ -154,7 +158,9 @@ def make_interface(
     first = FIRST_SIZE_ERROR + len(sizes)
     numbered = [(first + number, distinct[key]) for number, key in enumerate(outer)]
     inner = [(first + number, distinct[key]) for number, key in enumerate({**outer, **distinct}) if key not in outer]
-    return Interface(name, sizes, _ports(inputs), _ports(outputs), tuple(numbered), tuple(inner), observed)
+    ports = _ports(other_inputs), _ports(outputs)
+    given = _ports(first_inputs, members[len(symbols) :])
+    return Interface(name, sizes, *ports, tuple(numbered), tuple(inner), observed, given)
 
 
 def _same_guard(one: Guard, other: Guard) -> bool:
@@ -167,8 +173,8 @@ def c_name(text: str) -> str:
     return f"{found}_" if found in _RESERVED else f"_{found}" if found[0].isdigit() else found
 
 
-def _ports(named: Sequence[tuple[str, Value]]) -> tuple[Port, ...]:
-    members = _members([label for label, _ in named])
+def _ports(named: Sequence[tuple[str, Value]], members: Sequence[str] | None = None) -> tuple[Port, ...]:
+    members = _members([label for label, _ in named]) if members is None else members
     types = [_tensor(label, value) for label, value in named]
     return tuple(
         Port(value, member, kind.dtype, kind.shape or ()) for (_, value), member, kind in zip(named, members, types)

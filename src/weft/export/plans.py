@@ -134,8 +134,12 @@ class PlanWriter:
         """Check the sizes that are given, and compute those that the model observes."""
         text = FunctionText()
         rooms = [text.assign(f"alloca [{len(one.symbols)} x i64], align 8") for _, one in observed]
-        if self.interface.sizes:
+        if self.interface.sizes or self.interface.deciding:
             text.fail_if(text.assign("icmp eq ptr %given, null"), NULL_ARGUMENT)
+        for number, port in enumerate(self.interface.deciding):
+            if 0 not in port.shape:
+                address = deciding_address(text, self.interface, number)
+                text.fail_if(text.assign(f"icmp eq ptr {address}, null"), NULL_ARGUMENT)
         for number, size in enumerate(self.interface.sizes):
             place = text.assign(f"getelementptr i64, ptr %given, i64 {number}")
             value = text.assign(f"load i64, ptr {place}, align 8")
@@ -146,7 +150,7 @@ class PlanWriter:
         number = len(self.interface.sizes)
         for found, (unit, sizes) in zip(rooms, observed, strict=True):
             width = tensor_dtype(unit.outputs[0]).numpy.itemsize * 8
-            call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %sizes, ptr {found}, ptr null)'
+            call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %given, ptr %sizes, ptr {found}, ptr null)'
             text.fail_with(text.assign(call))
             for index, symbol in enumerate(sizes.symbols):
                 place = text.assign(f"getelementptr i{width}, ptr {found}, i64 {index}")
@@ -195,6 +199,12 @@ class PlanWriter:
 def reserve_sizes(text: FunctionText, interface: Interface) -> None:
     """Room for all sizes of a run."""
     text.emit(f"%sizes = alloca [{len(interface.symbols) + 1} x i64], align 8")
+
+
+def deciding_address(text: FunctionText, interface: Interface, number: int) -> str:
+    """Where an input is that is given with the sizes, behind these."""
+    place = text.assign(f"getelementptr ptr, ptr %given, i64 {len(interface.sizes) + number}")
+    return text.assign(f"load ptr, ptr {place}, align 8")
 
 
 def find_sizes(text: FunctionText, interface: Interface) -> None:
