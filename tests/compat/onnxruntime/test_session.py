@@ -248,7 +248,9 @@ def test_a_profile_is_a_trace_with_kernels(tmp_path: Path) -> None:
     session = ort.InferenceSession(RELU, options)
     session.run(None, {"x": X})
     events = json.loads(Path(session.end_profiling()).read_text())
-    assert any(event["ph"] == "X" and event.get("args", {}).get("nodes") for event in events)
+    kernels = [event for event in events if event["cat"] == "Node"]
+    assert {(event["args"]["op_name"], event["args"]["provider"]) for event in kernels} == {("Relu", CPU)}
+    assert {tuple(sorted(event)) for event in events} == {("args", "cat", "dur", "name", "ph", "pid", "tid", "ts")}
 
 
 def test_bound_memory_is_written_in_place() -> None:

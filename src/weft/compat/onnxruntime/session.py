@@ -191,7 +191,7 @@ class InferenceSession:
     def end_profiling(self) -> str:
         """Write the profile, and give the file's name; an empty one where no profiling is under way."""
         profile, self._weft.profile = self._weft.profile, None
-        return "" if profile is None else profile.end(self._weft.model)
+        return "" if profile is None else profile.end(self._weft.model, self.get_providers()[0])
 
     def get_profiling_start_time_ns(self) -> int:
         return 0 if self._weft.profile is None else self._weft.profile.started
