@@ -13,8 +13,8 @@ import numpy as np
 
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Graph, Node
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ class _Affine:
     done: str
 
 
-def with_affine_weights(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_affine_weights(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with layers that do what nodes after them did."""
     if work.options.exact or work.version < BROADCASTS:
         return graph

@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Graph, Node
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +23,7 @@ INPUT_LIMITS = 11  # the first opset in which Clip has its limits as inputs
 BROADCASTS = 7
 
 
-def with_less_arithmetic(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_less_arithmetic(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph without arithmetic that does nothing."""
     rewriting = Rewriting(graph, facts, work)
     if work.version >= BROADCASTS:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.ir.graph import Graph, GraphValue, Node, free_names
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work, renamed
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop, renamed
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +20,7 @@ LARGE = 256  # bytes of a constant that a body shares with others
 TAKEN, IDLE = "branches that are always taken", "states of loops that never change"
 
 
-def with_taken_branches(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_taken_branches(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with the nodes of a branch in place of an If whose condition is a constant."""
     rewriting = Rewriting(graph, facts, work)
     for node in rewriting.nodes("If"):
@@ -33,7 +33,7 @@ def with_taken_branches(graph: Graph, facts: Facts, work: Work) -> Graph:
     return rewriting.finish()
 
 
-def without_idle_states(graph: Graph, facts: Facts, work: Work) -> Graph:
+def without_idle_states(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with loops that do not carry what they never change: their bodies read it from outside."""
     rewriting = Rewriting(graph, facts, work)
     for node in rewriting.nodes("Loop"):
@@ -91,20 +91,20 @@ def _defined(graph: Graph) -> list[str]:
     return [*graph.initializers, *(name for node in graph.nodes for name in node.outputs if name)]
 
 
-def _with_names(node: Node, names: Mapping[str, str], work: Work) -> Node:
+def _with_names(node: Node, names: Mapping[str, str], work: Workshop) -> Node:
     """A node of a body under names of the graph around it."""
     outputs = tuple(names.get(name, name) for name in node.outputs)
     return replace(renamed(node, names), name=work.fresh(node.name), outputs=outputs)
 
 
-def with_shared_constants(graph: Graph, work: Work) -> Graph:
+def with_shared_constants(graph: Graph, work: Workshop) -> Graph:
     """The graph with the large constants of its bodies as its own."""
     found: dict[str, Array] = {}
     nodes = tuple(_lifted(node, found, work) for node in graph.nodes)
     return replace(graph, nodes=nodes, initializers={**graph.initializers, **found}) if found else graph
 
 
-def _lifted(node: Node, found: dict[str, Array], work: Work) -> Node:
+def _lifted(node: Node, found: dict[str, Array], work: Workshop) -> Node:
     attributes = {
         key: _lifted_body(content, found, work) if isinstance(content, Graph) else content
         for key, content in node.attributes.items()
@@ -113,7 +113,7 @@ def _lifted(node: Node, found: dict[str, Array], work: Work) -> Node:
     return node if same else replace(node, attributes=attributes)
 
 
-def _lifted_body(graph: Graph, found: dict[str, Array], work: Work) -> Graph:
+def _lifted_body(graph: Graph, found: dict[str, Array], work: Workshop) -> Graph:
     given = {value.name for value in (*graph.defaults, *graph.outputs)}
     names: dict[str, str] = {}
     for name, array in graph.initializers.items():

@@ -38,7 +38,7 @@ OPAQUE = frozenset(("DequantizeLinear",))
 LARGEST_TABLES = 4096  # elements of a node's attributes
 
 
-class Facts:
+class ValueFacts:
     """What is known of the values of a graph, and of those around it."""
 
     def __init__(self, trace: Trace, scope: Scope, unsettled: set[str], given: frozenset[str]) -> None:
@@ -112,9 +112,9 @@ class Facts:
         """Whether a node gives the same in every run for the same inputs: known here, and nothing random in it."""
         return node.name not in self._unsettled
 
-    def inside(self, graph: Graph) -> Facts:
+    def inside(self, graph: Graph) -> ValueFacts:
         """What is known inside a body."""
-        inner = Facts(self._trace, ChainMap({}, self._scope), self._unsettled, self._given)
+        inner = ValueFacts(self._trace, ChainMap({}, self._scope), self._unsettled, self._given)
         for value in graph.inputs:
             inner._scope[value.name] = self._trace.input(_loosened(self._trace, value), value.name)
         _learn(inner._trace, inner._scope, graph, self._unsettled)
@@ -125,7 +125,7 @@ class Facts:
         self._trace.end()
 
 
-def learn(graph: Graph) -> Facts:
+def learn(graph: Graph) -> ValueFacts:
     """What is known of the values of a model's graph."""
     trace = Trace(Interpreter())
     scope: Scope = {}
@@ -134,7 +134,7 @@ def learn(graph: Graph) -> Facts:
         scope[value.name] = trace.input(_perhaps_empty(type), value.name)
         if isinstance(type, TensorType):
             trace.symbol_names.update(name for size in type.shape or () for name in dims.symbol_names(size))
-    facts = Facts(trace, scope, set(), frozenset(trace.symbol_names))
+    facts = ValueFacts(trace, scope, set(), frozenset(trace.symbol_names))
     _learn(trace, scope, graph, facts._unsettled)
     return facts
 

@@ -1,6 +1,6 @@
 """Constants: values that only constants decide become initializers, values that are others are not computed again.
 
-The definitions of ops tell what is known (`Facts`); what is larger than they compute while tracing is computed here,
+The definitions of ops tell what is known (`ValueFacts`); what is larger than they compute while tracing is computed here,
 node by node, where a node that stays reads it. DequantizeLinear of weights stays, for engines that want the bytes.
 """
 
@@ -18,8 +18,8 @@ from weft.ir.graph import Graph, GraphValue, Node, needed_names, subgraphs
 from weft.opset.lower import run_eagerly
 from weft.opset.tensor import NotStaticError
 from weft.optimization.editing import STANDARD
-from weft.optimization.facts import OPAQUE, Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import OPAQUE, ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ LARGEST = 1 << 30  # bytes of a value that is computed
 FOLDED, SAME, SAME_SIZES = "computed from constants", "did nothing", "sizes that were known before"
 
 
-def with_constants(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_constants(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with initializers in place of what only constants decide."""
     rewriting = Rewriting(graph, facts, work)
     folder = _Folder(rewriting)
@@ -167,7 +167,7 @@ class _Folder:
         return prod(sizes) * max(8, type.dtype.bits) // 8
 
 
-def without_repetition(graph: Graph, facts: Facts, work: Work) -> Graph:
+def without_repetition(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph without nodes that do nothing, and without those that compute sizes which were known before."""
     rewriting = Rewriting(graph, facts, work)
     sizes: dict[Any, str] = {}
@@ -184,7 +184,7 @@ def without_repetition(graph: Graph, facts: Facts, work: Work) -> Graph:
     return rewriting.finish()
 
 
-def merged(graph: Graph, facts: Facts, work: Work) -> Graph:
+def merged(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with one node for those that compute the same, and one initializer for those that hold the same."""
     rewriting = Rewriting(graph, facts, work)
     names = _equal_initializers(graph, rewriting)
@@ -220,7 +220,7 @@ def _equal_initializers(graph: Graph, rewriting: Rewriting) -> dict[str, str]:
     return names
 
 
-def _kept_key(work: Work, array: Array) -> Any:
+def _kept_key(work: Workshop, array: Array) -> Any:
     """The same as `_content_key`, computed once for each array."""
     kept = work.keys.get(id(array))
     if kept is None or kept[0] is not array:

@@ -12,8 +12,8 @@ from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute, Graph, Node
 from weft.ir.types import Shape
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 REDUCTIONS = (
@@ -36,7 +36,7 @@ WIDER = {
 }
 
 
-def with_less_movement(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_less_movement(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with fewer nodes that only move data."""
     rewriting = Rewriting(graph, facts, work)
     if work.version >= INPUT_SHAPES:
@@ -85,7 +85,7 @@ def _sized(rewriting: Rewriting, node: Node) -> None:
         rewriting.put(node, changed, done=SIZED)
 
 
-def _target(source: Shape, result: Sequence[Dim], given: Facts | None = None) -> list[int] | None:
+def _target(source: Shape, result: Sequence[Dim], given: ValueFacts | None = None) -> list[int] | None:
     """What to reshape to, for all sizes of the source: -1 is not told where a size that stays may be 0.
 
     With `given`, sizes of inputs are taken for more than 0: what stays would be a chain of nodes otherwise.

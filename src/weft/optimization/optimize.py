@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.errors import InputError, UnsupportedModelError
 from weft.frontend.read import is_standard, read_model
+from weft.frontend.save import LARGEST
 from weft.frontend.source import OpenedModel, copy_model
 from weft.frontend.write import save_again, with_initializers, write_again
 from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
@@ -22,19 +23,19 @@ from weft.optimization.affine import with_affine_weights
 from weft.optimization.algebra import with_less_arithmetic
 from weft.optimization.branches import with_shared_constants, with_taken_branches, without_idle_states
 from weft.optimization.editing import STANDARD, all_names, tidy, with_shown_outputs
-from weft.optimization.facts import Facts, fixed_sizes, learn
+from weft.optimization.facts import ValueFacts, fixed_sizes, learn
 from weft.optimization.folding import merged, with_constants, without_repetition
 from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
 from weft.optimization.options import OptimizeOptions
 from weft.optimization.orders import with_fewer_orders
 from weft.optimization.products import with_simpler_products
-from weft.optimization.rewriting import Work
+from weft.optimization.rewriting import Workshop
 from weft.optimization.states import without_zero_states
 from weft.records import dataclass
 from weft.runtime.progress import stages
 
-Pass = Callable[[Graph, Facts, Work], Graph]
+Pass = Callable[[Graph, ValueFacts, Workshop], Graph]
 
 SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
 MOST_ROUNDS = 64
@@ -98,7 +99,7 @@ def _is_defined(domain: str, op: str, version: int) -> bool:
     return standard or registry.find(domain, op, version) is not None
 
 
-def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Work, Graph]:
+def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Workshop, Graph]:
     """The graph as it is rewritten: of one opset, with nodes for all outputs, and weights that are constants."""
     graph = original.graph
     _check_sizes(original, options.sizes)
@@ -119,7 +120,7 @@ def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Work, Graph
         shapes = ((name, facts.shape(name)) for node in graph.nodes for name in (*node.inputs, *node.outputs))
         graph = upgraded(graph, version, {name: len(shape) for name, shape in shapes if shape is not None})
         facts.end()
-    return Work(options, version, all_names(graph)), graph
+    return Workshop(options, version, all_names(graph)), graph
 
 
 def _is_mixed(graph: Graph, version: int) -> bool:
@@ -136,7 +137,7 @@ def _check_sizes(model: OnnxModel, sizes: Mapping[str, int]) -> None:
             raise InputError(f"the inputs have no dynamic dim {name}", hint=hint)
 
 
-def rewritten(graph: Graph, work: Work, tell: Callable[[str, float], None]) -> Graph:
+def rewritten(graph: Graph, work: Workshop, tell: Callable[[str, float], None]) -> Graph:
     """The graph once nothing more can be done."""
     for number in range(MOST_ROUNDS):
         tell("rewriting", 0.1 + 0.8 * number / MOST_ROUNDS)
@@ -151,7 +152,7 @@ def rewritten(graph: Graph, work: Work, tell: Callable[[str, float], None]) -> G
     return graph
 
 
-def _rewritten_once(graph: Graph, facts: Facts, work: Work) -> Graph:
+def _rewritten_once(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """All passes, until none finds more with what is known; then those bodies that control flow has."""
     graph = tidy(graph) if _has_idle(graph) else graph
     for _ in range(MOST_ROUNDS):
@@ -165,7 +166,7 @@ def _rewritten_once(graph: Graph, facts: Facts, work: Work) -> Graph:
     return graph if same else tidy(replace(graph, nodes=nodes))
 
 
-def _with_rewritten_bodies(node: Node, facts: Facts, work: Work) -> Node:
+def _with_rewritten_bodies(node: Node, facts: ValueFacts, work: Workshop) -> Node:
     bodies = {name: content for name, content in node.attributes.items() if isinstance(content, Graph)}
     if not bodies:
         return node
@@ -182,7 +183,7 @@ def _has_idle(graph: Graph) -> bool:
 
 
 def _written(
-    opened: OpenedModel, original: OnnxModel, graph: Graph, work: Work, before: Counter[str], path: Path | None
+    opened: OpenedModel, original: OnnxModel, graph: Graph, work: Workshop, before: Counter[str], path: Path | None
 ) -> OptimizationReport:
     facts = learn(graph)
     types = {name: type for name in _values(graph) if (type := facts.declared(name)) is not None and _is_told(type)}
@@ -194,13 +195,18 @@ def _written(
     proto = write_again(opened, model, types)
     bytes_before = opened.size + sum(map(len, original.external.values()))
     if path is None:
+        if sum(_sizes(graph)) > LARGEST:
+            problem = f"the model has more than {LARGEST:,} bytes, which no ModelProto holds"
+            raise InputError(problem, hint="give a path that it is written to")
         made = with_initializers(proto, model)
         bytes_after = made.ByteSize()
     else:
         save_again(proto, model, path)
         made = None
-        beside = path.parent.glob(f"{path.name}.*.data") if path.stat().st_size < sum(_sizes(graph)) else ()
-        bytes_after = path.stat().st_size + sum(each.stat().st_size for each in beside)
+        beside = [each.stat() for each in path.parent.glob(f"{path.name}.*.data")]
+        apart = path.stat().st_size < sum(_sizes(graph))
+        newest = max(beside, key=lambda each: each.st_mtime_ns).st_size if apart and beside else 0
+        bytes_after = path.stat().st_size + newest
     after = _counted(graph)
     ops = {op: (before[op], after[op]) for op in sorted(before.keys() | after.keys())}
     counts = len(original.graph.initializers), len(graph.initializers)

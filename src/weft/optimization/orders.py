@@ -15,8 +15,8 @@ import numpy as np
 
 from weft.ir.graph import Attribute, Graph, Node
 from weft.optimization.editing import STANDARD
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 from weft.records import dataclass
 
 ELEMENTWISE = frozenset((
@@ -35,7 +35,7 @@ UNDONE = "orders that were undone later"
 
 
 @dataclass(slots=True)
-class _Region:
+class _OrderedNodes:
     order: tuple[int, ...]
     sources: dict[str, Node] = field(default_factory=dict)  # transposes before it, by what they give
     nodes: list[Node] = field(default_factory=list)
@@ -43,7 +43,7 @@ class _Region:
     foreign: dict[str, None] = field(default_factory=dict)  # what they read besides, in the order of the region
 
 
-def with_fewer_orders(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_fewer_orders(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with regions computed in the order that their inputs have."""
     if work.version < BROADCASTS or sum(1 for node in graph.nodes if node.op == "Transpose") < 2:
         return graph
@@ -63,10 +63,10 @@ def with_fewer_orders(graph: Graph, facts: Facts, work: Work) -> Graph:
 
 def _regions(
     rewriting: Rewriting, readers: dict[str, list[Node]], order: tuple[int, ...], with_foreign: bool
-) -> list[_Region]:
+) -> list[_OrderedNodes]:
     """All that can be computed in the order before these transposes, in pieces that share nothing."""
     seeds = [node for node in rewriting.nodes("Transpose") if _order(node) == order]
-    whole = _Region(order, {node.outputs[0]: node for node in seeds})
+    whole = _OrderedNodes(order, {node.outputs[0]: node for node in seeds})
     places = {node.name: at for at, node in enumerate(rewriting.graph.nodes)}
     waiting = [(places[node.name], node.name) for name in whole.sources for node in readers.get(name, ())]
     heapq.heapify(waiting)
@@ -85,7 +85,7 @@ def _regions(
     return _pieces(whole)
 
 
-def _pieces(whole: _Region) -> list[_Region]:
+def _pieces(whole: _OrderedNodes) -> list[_OrderedNodes]:
     """A region as those parts of it that share no value."""
     parent: dict[str, str] = {}
 
@@ -99,9 +99,9 @@ def _pieces(whole: _Region) -> list[_Region]:
         for name in node.inputs:
             if name in inner:
                 parent[root(name)] = root(node.outputs[0])
-    pieces: dict[str, _Region] = {}
+    pieces: dict[str, _OrderedNodes] = {}
     for node in whole.nodes:
-        piece = pieces.setdefault(root(node.outputs[0]), _Region(whole.order))
+        piece = pieces.setdefault(root(node.outputs[0]), _OrderedNodes(whole.order))
         piece.nodes.append(node)
         piece.values.update(node.outputs)
         piece.sources.update({name: whole.sources[name] for name in node.inputs if name in whole.sources})
@@ -115,7 +115,7 @@ def _order(node: Node) -> tuple[int, ...]:
     return tuple(axis for axis in order if isinstance(axis, int))
 
 
-def _joins(rewriting: Rewriting, region: _Region, node: Node, with_foreign: bool) -> bool:
+def _joins(rewriting: Rewriting, region: _OrderedNodes, node: Node, with_foreign: bool) -> bool:
     """Whether a node can be computed in another order; what it reads becomes part of the region's inputs."""
     rank = len(region.order)
     shape = rewriting.shape(node.outputs[0])
@@ -146,7 +146,9 @@ def _joins(rewriting: Rewriting, region: _Region, node: Node, with_foreign: bool
     return True
 
 
-def _outside(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Region, name: str) -> list[Node] | None:
+def _outside(
+    rewriting: Rewriting, readers: dict[str, list[Node]], region: _OrderedNodes, name: str
+) -> list[Node] | None:
     """The transposes that read a value of the region from outside; None where others do, too."""
     inside = {node.name for node in region.nodes}
     found = [node for node in readers.get(name, ()) if node.name not in inside]
@@ -155,14 +157,14 @@ def _outside(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Regi
     return found if plain and not captured and not any(node.outputs[0] in rewriting.shown for node in found) else None
 
 
-def _composed(region: _Region, node: Node) -> tuple[int, ...]:
+def _composed(region: _OrderedNodes, node: Node) -> tuple[int, ...]:
     """The order of a transpose behind the region, from the order before it."""
     rank = len(region.order)
     outer = _order(node) if "perm" in node.attributes else tuple(reversed(range(rank)))
     return tuple(region.order[axis] for axis in outer)
 
 
-def _gain(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Region) -> int:
+def _gain(rewriting: Rewriting, readers: dict[str, list[Node]], region: _OrderedNodes) -> int:
     """How many transposes fewer there would be."""
     inside = {node.name for node in region.nodes}
     gain = -len(region.foreign)
@@ -178,7 +180,7 @@ def _gain(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Region)
     return gain
 
 
-def _rewrite(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Region) -> None:
+def _rewrite(rewriting: Rewriting, readers: dict[str, list[Node]], region: _OrderedNodes) -> None:
     """Put the nodes of a region into the order before it."""
     back = tuple(int(axis) for axis in np.argsort(region.order))
     names = {name: source.inputs[0] for name, source in region.sources.items()}
@@ -208,7 +210,7 @@ def _rewrite(rewriting: Rewriting, readers: dict[str, list[Node]], region: _Regi
         rewriting.put(node, *nodes, merged=region.sources.values(), done=UNDONE)
 
 
-def _moved(rewriting: Rewriting, names: dict[str, str], name: str, region: _Region, back: Iterable[int]) -> str:
+def _moved(rewriting: Rewriting, names: dict[str, str], name: str, region: _OrderedNodes, back: Iterable[int]) -> str:
     """What a node reads in the other order."""
     if name in names or not name:
         return names.get(name, "")

@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Node
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +20,7 @@ SCALED_ONCE = "factors put together"
 WIDE = (DType.float32, DType.float64)
 
 
-def with_simpler_products(graph: Graph, facts: Facts, work: Work) -> Graph:
+def with_simpler_products(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with fewer nodes around its products."""
     if work.options.exact or work.version < BROADCASTS:
         return graph

@@ -1,7 +1,7 @@
 """A graph that is being rewritten: who gives a value and who reads it, nodes replaced, values that stand for others.
 
 A rewriting is one sweep: a node is replaced at most once, and what was replaced is seen by the next sweep. Values keep
-their names and meanings, so that what is known of them (`Facts`) holds throughout. Outputs of a graph are always given
+their names and meanings, so that what is known of them (`ValueFacts`) holds throughout. Outputs of a graph are always given
 by one of its own nodes.
 """
 
@@ -18,7 +18,7 @@ from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Attribute, Graph, GraphValue, Node, free_names, subgraphs
 from weft.ir.types import Shape
 from weft.optimization.editing import STANDARD, tidy
-from weft.optimization.facts import Facts
+from weft.optimization.facts import ValueFacts
 from weft.optimization.options import OptimizeOptions
 from weft.records import dataclass
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
-class Work:
+class Workshop:
     """What all graphs of one model share while they are rewritten."""
 
     options: OptimizeOptions
@@ -49,7 +49,7 @@ class Work:
 class Rewriting:
     """One sweep over a graph."""
 
-    def __init__(self, graph: Graph, facts: Facts, work: Work) -> None:
+    def __init__(self, graph: Graph, facts: ValueFacts, work: Workshop) -> None:
         self.graph = graph
         self.facts = facts
         self.work = work
@@ -201,7 +201,7 @@ def _resolve(aliases: Mapping[str, str], name: str) -> str:
     return name
 
 
-def _with_aliases(graph: Graph, aliases: Mapping[str, str], work: Work) -> Graph:
+def _with_aliases(graph: Graph, aliases: Mapping[str, str], work: Workshop) -> Graph:
     """The graph with values instead of those that are the same; outputs keep their names."""
     if not aliases:
         return graph

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from weft.ir.graph import Graph, Node
-from weft.optimization.facts import Facts
-from weft.optimization.rewriting import Rewriting, Work
+from weft.optimization.facts import ValueFacts
+from weft.optimization.rewriting import Rewriting, Workshop
 
 FIRST_STATE = 5
 STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
@@ -30,7 +30,7 @@ MOVES = (
 ZEROS = "initial states that are zeros"
 
 
-def without_zero_states(graph: Graph, facts: Facts, work: Work) -> Graph:
+def without_zero_states(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
     """The graph with recurrent nodes that are not told to begin with zeros."""
     rewriting = Rewriting(graph, facts, work)
     for node in rewriting.nodes(*STATES):
