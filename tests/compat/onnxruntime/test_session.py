@@ -144,7 +144,11 @@ def test_the_warning_points_at_who_made_the_session() -> None:
 def test_devices_that_are_here_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [weft.Device(name, True, "") for name in ("cuda:0", "cuda:1", "webgpu:0", "cpu")]
     monkeypatch.setattr("weft.runtime.devices.automatic", lambda: iter(found))
+    monkeypatch.setattr("sys.platform", "linux")
     assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", CPU]
+    for system, usual in (("win32", "DmlExecutionProvider"), ("darwin", "CoreMLExecutionProvider")):
+        monkeypatch.setattr("sys.platform", system)
+        assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", usual, CPU]
     assert ort.get_device() == "GPU"
     assert set(ort.get_available_providers()) <= set(ort.get_all_providers())
     assert set(ort.get_all_providers()) == set(providers._DEVICES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,6 +41,7 @@ _DEVICES = {  # all that onnxruntime knows, in its order; None: none of weft's d
     CPU: HOST,
 }
 _OF_A_DEVICE = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}  # as get_available_providers says
+_OF_A_SYSTEM = {"win32": "DmlExecutionProvider", "darwin": "CoreMLExecutionProvider"}  # what programs look for there
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,11 @@ def get_available_providers() -> list[str]:
     from weft.runtime.devices import automatic
 
     kinds = dict.fromkeys(device.name.partition(":")[0] for device in automatic())
-    return [*(_OF_A_DEVICE[kind] for kind in kinds if kind in _OF_A_DEVICE), CPU]
+    found = [name for kind, name in _OF_A_DEVICE.items() if kind in kinds]
+    usual = _OF_A_SYSTEM.get(sys.platform)
+    if usual is not None and _DEVICES[usual] in kinds:
+        found.append(usual)
+    return [*found, CPU]
 
 
 def get_device() -> str:
