@@ -134,6 +134,21 @@ def run_gives_new_arrays(ort: Any) -> Any:
 
 
 @call
+def run_gives_no_input_back(ort: Any) -> Any:
+    x, words = np.array([1, 2], np.float32), np.array(["a", "b"], object)
+    made = ort.InferenceSession(identity("FLOAT"), providers=["CPUExecutionProvider"])
+    for result in (made.run(None, {"s": x})[0], run(ort, "text", s=words)[0]):
+        result[:] = "9"
+    return x, words, run(ort, "constant")[0].flags.writeable
+
+
+@call
+def run_gives_no_constant_away(ort: Any) -> Any:
+    run(ort, "constant")[0][:] = 7
+    return run(ort, "constant")
+
+
+@call
 def run_leaves_its_inputs(ort: Any) -> Any:
     x = counted()
     run(ort, "two", x=x)

@@ -179,6 +179,17 @@ def binding_output_in_an_array(ort: Any) -> Any:
 
 
 @call
+def binding_copies_stay_as_they_are(ort: Any) -> Any:
+    binding, memory = _bound(ort), np.zeros((2, 3), np.float32)
+    binding.bind_ortvalue_output("z", ort.OrtValue.ortvalue_from_numpy(memory))
+    session(ort, "add").run_with_iobinding(binding)
+    (first,) = binding.copy_outputs_to_cpu()
+    binding.bind_cpu_input("x", counted() * 5)
+    session(ort, "add").run_with_iobinding(binding)
+    return first, memory, binding.copy_outputs_to_cpu()
+
+
+@call
 def binding_output_of_another_shape(ort: Any) -> Any:
     binding, memory = _bound(ort), np.zeros((4, 3), np.float32)
     binding.bind_output("z", "cpu", 0, np.float32, (4, 3), memory.ctypes.data)

@@ -105,7 +105,10 @@ class IOBinding:
         return OrtValueVector(self.results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        return [on_host(value.content) for value in self.results]
+        """Arrays that later runs leave alone, whatever memory is bound."""
+        bound = {id(target) for target in self.outputs.values()}
+        copies = [on_host(value.content) for value in self.results]
+        return [copy.copy() if id(value) in bound else copy for value, copy in zip(self.results, copies)]
 
     @property
     def _iobinding(self) -> IOBinding:
