@@ -50,6 +50,7 @@ class Arena:
         paths = [str(TESTS.parent / "src"), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         own = {
             "WEFT_CACHE": str(self.path / "cache"),
+            "WEFT_KEYS": str(self.path / "keys"),
             "TMPDIR": str(self.path),
             "PYTHONPATH": os.pathsep.join(paths),
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -115,7 +114,6 @@ def _model(seed: int) -> bytes:
 @cache
 def _saved(seed: int = 0) -> bytes:
     """A file that this user made."""
-    os.environ["WEFT_KEYS"] = str(Path(os.environ["WEFT_CACHE"]) / "keys")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.weft"
         weft.compile(_model(seed), path, target=("native", "aarch64"))
