@@ -199,3 +199,14 @@ def test_long_rows_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None
     work = reduce_work(Reduce("sum", (2, 3)), plain(shape, F32), shape, [tensor], result, TARGET)
     (found,), _ = run_work(work, [(x, channels_last(4))], [result], {"h": 160, "w": 170})
     np.testing.assert_allclose(found, x.astype(np.float64).sum((2, 3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_equal_numbers_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None:
+    """Roundings of equal numbers all go one way, and models subtract such sums from others (a variance of padding)."""
+    x = np.broadcast_to(np.random.default_rng(7).random((1, 1, 256)), (1, 512, 256)).astype(np.float32)
+    shape: tuple[Dim, ...] = (1, dims.symbol("n"), 256) if symbolic else x.shape
+    tensor, result = StoredTensor(F32, shape, row_major(3)), StoredTensor(F32, (1, 256), row_major(2))
+    work = reduce_work(Reduce("sum", (1,)), plain(shape, F32), shape, [tensor], result, TARGET)
+    (found,), _ = run_work(work, [(x, row_major(3))], [result], {"n": 512})
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(1), rtol=16 * 2.0**-24)
