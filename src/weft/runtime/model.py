@@ -74,6 +74,7 @@ class Model:
         self.metadata = signature.metadata
         self._signature = signature
         self._names = tuple(spec.name for spec in signature.outputs)
+        self._only = self._names[0] if len(self._names) == 1 else None
         self._takes = tuple(spec.name for spec in signature.inputs)
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -133,7 +134,12 @@ class Model:
             shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
             if shortcut is not None:
                 try:
-                    return Outputs(zip(self._names, shortcut(arrays)))
+                    results = shortcut(arrays)
+                    if self._only is None:
+                        return Outputs(zip(self._names, results))
+                    found = Outputs()
+                    found[self._only] = results[0]
+                    return found
                 except Exception:
                     pass  # it is raised again, with what there is to say about it
         request = session.request(self._brought(given) if self._left else given, arrays, outputs, keep)
