@@ -20,6 +20,7 @@ from weft.records import dataclass
 Array = np.ndarray[Any, Any]
 
 INPUT, WEIGHTS, BIAS = 0, 1, 2
+LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
 BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
 NORMALISED, SCALED, SHIFTED = "batch normalisation into weights", "factors into weights", "offsets into a bias"
@@ -34,21 +35,32 @@ class _Affine:
     done: str
 
 
+def with_folded_normalisation(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
+    """The graph with layers that do what batch normalisations after them did."""
+    rewriting = Rewriting(graph, facts, work)
+    for node in rewriting.nodes("BatchNormalization"):
+        layer = rewriting.only(node.inputs[0], *LAYERS)
+        if layer is not None:
+            _takes(rewriting, layer, node, 0)
+    return rewriting.finish()
+
+
 def with_affine_weights(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
-    """The graph with layers that do what nodes after them did."""
+    """The graph with layers that do what nodes before and after them did."""
     if work.options.exact or work.version < BROADCASTS:
         return graph
+    graph = with_folded_normalisation(graph, facts, work)
     rewriting = Rewriting(graph, facts, work)
-    for node in rewriting.nodes("BatchNormalization", "Mul", "Div", "Add", "Sub"):
-        for place in (0,) if node.op == "BatchNormalization" else (0, 1):
-            layer = rewriting.only(node.inputs[place], "Conv", "ConvTranspose", "Gemm", "MatMul")
+    for node in rewriting.nodes("Mul", "Div", "Add", "Sub"):
+        for place in (0, 1):
+            layer = rewriting.only(node.inputs[place], *LAYERS)
             if layer is None:
                 if node.op in ("Mul", "Div") and _moved_scale(rewriting, node, place):
                     break
                 continue
             if _takes(rewriting, layer, node, place):
                 break
-    for node in rewriting.nodes("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    for node in rewriting.nodes(*LAYERS):
         _scaled_before(rewriting, node)
     return rewriting.finish()
 
@@ -91,7 +103,7 @@ def _moved_scale(rewriting: Rewriting, node: Node, place: int) -> bool:
             break
         moves.append(move)
         name = move.inputs[1 - side] if move.op == "Add" else move.inputs[0]
-    layer = rewriting.only(name, "Conv", "ConvTranspose", "Gemm", "MatMul")
+    layer = rewriting.only(name, *LAYERS)
     if layer is None or not moves:
         return False
     scaled = rewriting.work.fresh(f"{name}_scaled")

@@ -1,7 +1,8 @@
 """Constants: values that only constants decide become initializers, values that are others are not computed again.
 
-The definitions of ops tell what is known (`ValueFacts`); what is larger than they compute while tracing is computed here,
-node by node, where a node that stays reads it. DequantizeLinear of weights stays, for engines that want the bytes.
+The definitions of ops tell what is known (`ValueFacts`); what is larger than they compute while tracing is computed
+here, node by node, where a node that stays reads it. Weights stay behind their DequantizeLinear, for engines that want
+the bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A graph that is being rewritten: who gives a value and who reads it, nodes replaced, values that stand for others.
 
 A rewriting is one sweep: a node is replaced at most once, and what was replaced is seen by the next sweep. Values keep
-their names and meanings, so that what is known of them (`ValueFacts`) holds throughout. Outputs of a graph are always given
-by one of its own nodes.
+their names and meanings, so that what is known of them (`ValueFacts`) holds throughout. Outputs of a graph are
+always given by one of its own nodes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,11 @@ from weft.ir.graph import Graph, Node, subgraphs, with_outputs
 from weft.ir.types import TensorType
 from weft.opset.lower import lower, run_eagerly
 from weft.opset.tensor import OnlyAtRunError
-from weft.optimization.editing import STANDARD, GraphEdit, read_inside, readers
+from weft.optimization import affine
+from weft.optimization.editing import STANDARD, GraphEdit, all_names
+from weft.optimization.facts import learn
+from weft.optimization.options import OptimizeOptions
+from weft.optimization.rewriting import Workshop
 
 Array = np.ndarray[Any, Any]
 
@@ -90,46 +94,10 @@ def _is_decided(name: str, producer: Mapping[str, Node], known: Mapping[str, Arr
     return True
 
 
-def with_folded_normalisation(graph: Graph) -> Graph:
-    """The graph without batch normalisations that follow a convolution and nothing else reads what they do."""
-    known = constants(graph)
-    reading, inside = readers(graph), read_inside(graph)
-    shown = {value.name for value in graph.outputs}
-    edit = GraphEdit(graph, 0)
-    made: dict[str, Node] = {}  # by the first output of the node that it replaces
-    dropped: set[str] = set()
-    for node in graph.nodes:
-        (follower, *others) = reading.get(node.outputs[0], [None]) if node.outputs else [None]
-        if node.op != "Conv" or node.domain != STANDARD or follower is None or others:
-            continue
-        hidden = node.outputs[0] not in shown and node.outputs[0] not in inside
-        if hidden and _is_normalisation(follower, node.outputs[0]) and not any(follower.outputs[1:]):
-            parameters = [known.get(name) for name in (*node.inputs[1:3], *follower.inputs[1:5])]
-            if len(parameters) == 4 + len(node.inputs[1:3]) and all(array is not None for array in parameters):
-                made[follower.outputs[0]] = _folded(edit, node, follower, known)
-                dropped.add(node.outputs[0])
-    nodes = [made.get(node.outputs[0], node) for node in graph.nodes if node.outputs[0] not in dropped]
-    return edit.finish(nodes) if made else graph
-
-
-def _is_normalisation(node: Node, source: str) -> bool:
-    named = node.op == "BatchNormalization" and node.domain == STANDARD and node.inputs[0] == source
-    return named and not node.attributes.get("training_mode", 0) and node.attributes.get("spatial", 1) == 1
-
-
-def _folded(edit: GraphEdit, convolution: Node, normalisation: Node, known: Mapping[str, Array]) -> Node:
-    weights = known[convolution.inputs[1]]
-    gain, offset, mean, variance = (known[name].astype(np.float64) for name in normalisation.inputs[1:5])
-    epsilon = normalisation.attributes.get("epsilon", 1e-5)
-    assert isinstance(epsilon, (int, float))
-    factor = gain / np.sqrt(variance + float(epsilon))
-    has_bias = len(convolution.inputs) > 2 and bool(convolution.inputs[2])
-    bias = known[convolution.inputs[2]].astype(np.float64) if has_bias else np.zeros_like(mean)
-    scaled = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
-    name = normalisation.outputs[0]
-    inputs = (
-        convolution.inputs[0],
-        edit.constant(f"{convolution.inputs[1]}_folded", scaled.astype(weights.dtype)),
-        edit.constant(f"{name}_bias", ((bias - mean) * factor + offset).astype(weights.dtype)),
-    )
-    return replace(convolution, inputs=inputs, outputs=(name,))
+def with_folded_normalisation(graph: Graph, version: int) -> Graph:
+    """The graph without batch normalisations that follow a layer and nothing else reads what they do."""
+    facts = learn(graph)
+    work = Workshop(OptimizeOptions(), version, all_names(graph))
+    folded = affine.with_folded_normalisation(graph, facts, work)
+    facts.end()
+    return folded

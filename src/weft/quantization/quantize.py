@@ -197,7 +197,7 @@ def _prepared(original: OnnxModel, options: QuantizeOptions) -> tuple[OnnxModel,
     newest = max(newest_version(graph), original.opsets.get(STANDARD, 1))
     graph = with_shown_outputs(graph, newest)
     graph, version = _in_opset(graph, newest, options)
-    graph = with_folded_normalisation(with_folded(graph, weight_operands(graph)))
+    graph = with_folded_normalisation(with_folded(graph, weight_operands(graph)), version)
     return replace(original, graph=graph, opsets={**original.opsets, STANDARD: version}), version
 
 
