@@ -465,3 +465,18 @@ def test_deep_uneven_trees_like_onnxruntime(mode: str, rows: int) -> None:
     x = rng.integers(-2, 3, (rows, 5)).astype(np.float32)
     (expected,) = onnxruntime_run(model, {"x": x})
     np.testing.assert_allclose(weft.load(model, device="cpu").run({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", [3, 2**20])
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", None])
+@pytest.mark.parametrize(("trees", "depth"), [(1, 1), (3, 5), (20, 6), (33, 3), (5, 9)])
+def test_forests_of_all_sizes_like_onnxruntime(trees: int, depth: int, mode: str | None, features: int) -> None:
+    """Nodes in one word and in several, walked at once and in turns."""
+    attributes = forest(trees, trees=trees, depth=depth, features=features, mode=mode)
+    attributes |= leaves("target", attributes, [0], 24, -1)
+    generator = np.random.default_rng(depth)
+    x = np.zeros((5, features), np.float32)
+    used = np.unique(attributes["nodes_featureids"])
+    x[:, used] = generator.integers(-2, 3, (5, len(used)))
+    x[0, used[::2]] = np.nan
+    learned("TreeEnsembleRegressor", [x], n_targets=1, **attributes)

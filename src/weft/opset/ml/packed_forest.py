@@ -51,3 +51,31 @@ def pack(forest: Forest, number: np.dtype[Any]) -> PackedForest:
     words[:, THRESHOLD] = thresholds.view(f"i{number.itemsize}")[origins]
     words[:, MODE] = (modes + TRACKS_MISSING * missing)[origins]
     return PackedForest(words, np.unique(modes), bool(missing.any()), origins)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TightForest:
+    """The same nodes in one word of 64 bits each: the bits of a threshold below, and above them, from the lowest, the
+    feature, the mode and the children.
+    """
+
+    words: Array
+    feature_bits: int
+    mode_bits: int
+
+
+MODE_BITS = 4
+
+
+def tighten(packed: PackedForest, number: np.dtype[Any]) -> TightForest | None:
+    """Nodes as single words, which half as many loads read; None where their parts do not fit."""
+    if number.itemsize > 4:
+        return None
+    thresholds, children, features, modes = (packed.words[:, part] for part in (THRESHOLD, CHILDREN, FEATURE, MODE))
+    feature_bits = max(int(features.max()).bit_length(), 1)
+    mode_bits = MODE_BITS if packed.tracks_missing or len(packed.modes) > 1 else 0
+    if int(features.min()) < 0 or int(children.max()).bit_length() + feature_bits + mode_bits > 31:
+        return None
+    upper = features | (modes << feature_bits if mode_bits else 0) | children << (feature_bits + mode_bits)
+    words = upper.astype(np.uint64) << np.uint64(32) | thresholds.astype(np.int32).view(np.uint32)
+    return TightForest(words, feature_bits, mode_bits)

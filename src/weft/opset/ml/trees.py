@@ -7,22 +7,36 @@ another table.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from weft.ir.dtypes import DType, from_numpy
 from weft.opset.flow import scan
-from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, not_equal, where
+from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, not_equal, shift_right, where
 from weft.opset.language import Element, Tensor, arg_reduce, build, constant, elementwise, reduce
 from weft.opset.ml.domain import as_float, op
 from weft.opset.ml.forest import Forest, from_leaves, from_nodes
 from weft.opset.ml.labels import choose_label, class_labels, place_if
-from weft.opset.ml.packed_forest import CHILDREN, FEATURE, MODE, THRESHOLD, TRACKS_MISSING, pack
+from weft.opset.ml.packed_forest import (
+    CHILDREN,
+    FEATURE,
+    MODE,
+    THRESHOLD,
+    TRACKS_MISSING,
+    PackedForest,
+    TightForest,
+    pack,
+    tighten,
+)
 from weft.opset.ml.scores import TRANSFORMS, as_float32, transform_scores, two_sided
 from weft.opset.registry import REQUIRED, require
 
 Array = np.ndarray[Any, Any]
-LEVELS = 4  # of a tree in one expression
+LEVELS = 4  # of a tree in one expression, where walks take turns
+MOST_AT_ONCE = 6  # levels of trees that are walked without turns
+ABREAST = 16  # walks that a device does together, about
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 FIRST = "FIRST"  # of the weights that a leaf has for a lone target: so runtimes read them, and converters rely on it
 
@@ -30,21 +44,22 @@ FIRST = "FIRST"  # of the weights that a leaf has for a lone target: so runtimes
 def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
     """[rows, trees]: where each row ends in each tree, as a place in the nodes that come with it."""
     packed = pack(forest, x.dtype.numpy)
-    words, count = constant(packed.words), len(forest.roots)
+    tight = tighten(packed, x.dtype.numpy)
+    node_of = _loose_nodes(packed, x.dtype) if tight is None else _tight_nodes(tight, x.dtype)
+    place, count = DType.int32 if tight is not None else from_numpy(packed.words.dtype), len(forest.roots)
     kinds = sorted({int(mode) for mode in packed.modes})
     inside = isinstance(x.shape[1], int) and int(forest.features.max()) < x.shape[1] and int(forest.features.min()) >= 0
 
     def below(row: Element, node: Element) -> Element:
-        value = x.at(row, words.at(node, FEATURE), checked=not inside)
-        threshold = bitcast(words.at(node, THRESHOLD), x.dtype)
+        children, feature, threshold, mode = node_of(node)
+        value = x.at(row, feature, checked=not inside)
         holds = _compare(kinds[0], value, threshold)
         if len(kinds) > 1 or packed.tracks_missing:
-            mode = words.at(node, MODE)
             for kind in kinds[1:]:
                 holds = where(equal(bit_and(mode, TRACKS_MISSING - 1), kind), _compare(kind, value, threshold), holds)
             if packed.tracks_missing:
                 holds = holds | (is_nan(value) & (mode >= TRACKS_MISSING))
-        return words.at(node, CHILDREN) + cast(holds, words.dtype)  # type: ignore[no-any-return]
+        return children + cast(holds, place)  # type: ignore[no-any-return]
 
     def descend(row: Element, node: Element, levels: int) -> Element:
         if not levels:
@@ -52,17 +67,61 @@ def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
         lower = node
         for _ in range(levels):
             lower = below(row, lower)
-        return where(not_equal(words.at(node, CHILDREN), node), lower, node)  # type: ignore[no-any-return]
+        return where(not_equal(node_of(node)[0], node), lower, node)  # type: ignore[no-any-return]
+
+    turns, levels = _turns(forest.depth, count)
 
     def step(nodes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), LEVELS))], []
+        return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), levels))], []
 
-    turns, first = divmod(forest.depth, LEVELS)
-    start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, words.dtype), first))
+    first = 0 if turns else levels
+    start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, place), first))
     if not turns:
         return start, packed.origins
     final, _ = scan(step, [start], [], turns)
     return final[0], packed.origins
+
+
+def _turns(depth: int, trees: int) -> tuple[int, int]:
+    """In how many turns of how many levels each to walk; in none where leaves are best reached as they are added up.
+
+    There, walks go side by side along the trees alone, and so in vain where these are few.
+    """
+    turns = max(-(-depth // LEVELS), 2)
+    levels = -(-depth // turns)
+    at_once = -(-trees // ABREAST) * ABREAST * depth
+    return (0, depth) if depth <= MOST_AT_ONCE and at_once <= 1.15 * trees * turns * levels else (turns, levels)
+
+
+Node = tuple[Any, Any, Any, Any]  # its first child, feature, threshold and mode
+
+
+def _loose_nodes(packed: PackedForest, dtype: DType) -> Callable[[Element], Node]:
+    words = constant(packed.words)
+
+    def node_of(node: Element) -> Node:
+        children, feature, threshold, mode = (words.at(node, part) for part in (CHILDREN, FEATURE, THRESHOLD, MODE))
+        return children, feature, bitcast(threshold, dtype), mode
+
+    return node_of
+
+
+def _tight_nodes(tight: TightForest, dtype: DType) -> Callable[[Element], Node]:
+    words = constant(tight.words)
+
+    def node_of(node: Element) -> Node:
+        word = words.at(node)
+        upper = bitcast(cast(shift_right(word, 32), DType.uint32), DType.int32)
+        feature = bit_and(upper, 2**tight.feature_bits - 1)
+        mode = bit_and(_shifted(upper, tight.feature_bits), 2**tight.mode_bits - 1)
+        children = _shifted(upper, tight.feature_bits + tight.mode_bits)
+        return children, feature, bitcast(cast(word, DType.uint32), dtype), mode
+
+    return node_of
+
+
+def _shifted(word: Element, bits: int) -> Element:
+    return bitcast(shift_right(bitcast(word, DType.uint32), bits), DType.int32)  # type: ignore[no-any-return]
 
 
 def _compare(mode: int, value: Element, threshold: Element) -> Element:
