@@ -46,6 +46,7 @@ def test_all_that_a_file_states(device: str) -> None:
     loaded = weft.load(sheep(), device=device)
     found = loaded.metadata
     assert {name: getattr(found, name) for name in STATED} == STATED
+    assert found.producer == "somebody's exporter 1.2.3"
     for other in (loaded.on("reference"), copy.copy(loaded), pickle.loads(pickle.dumps(loaded))):
         assert other.metadata == found
     assert hash(found) == hash(pickle.loads(pickle.dumps(found)))

@@ -29,6 +29,11 @@ class Metadata:
     graph_description: str = ""
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @property
+    def producer(self) -> str:
+        """What wrote the file, with its version."""
+        return f"{self.producer_name} {self.producer_version}".strip()
+
     def __repr__(self) -> str:
         """What the file states, long texts not to their ends."""
         stated = [(name, getattr(self, name)) for name in self.__slots__ if getattr(self, name)]
