@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from calls import call, calls_of, fresh, session, written
 from made_models import ELEMENTS, FLOAT, MODELS, X, counted, identity, made, model, node, ones, tensor
@@ -162,22 +163,88 @@ def session_is_subclassed(ort: Any) -> Any:
     return made_here.names(), made_here.run(None, {"x": ones(), "y": ones()})
 
 
-@call
-def session_with_external_data(ort: Any) -> Any:
-    """Bytes, with the folder of their data in the options."""
-    folder = Path("beside")
-    folder.mkdir(exist_ok=True)
+def _with_external_data() -> tuple[bytes, bytes]:
+    """A model, and the content of the file `w.bin` that it needs."""
     proto = onnx.ModelProto.FromString(made("overridable"))
     del proto.graph.input[1]
     weight = proto.graph.initializer[0]
     content = onnx.numpy_helper.to_array(weight).tobytes()
     weight.ClearField("float_data")
-    weight.ClearField("raw_data")
-    (folder / "w.bin").write_bytes(content)
-    onnx.external_data_helper.set_external_data(weight, "w.bin")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "0"), ("length", str(len(content)))):
+        weight.external_data.add(key=key, value=value)
+    return proto.SerializeToString(), content
+
+
+def _run_external(ort: Any, options: Any, source: Any = None) -> Any:
+    content = _with_external_data()[0] if source is None else source
+    return ort.InferenceSession(content, options, providers=[CPU]).run(None, {"x": ones()})
+
+
+@call
+def external_data_in_a_stated_folder(ort: Any) -> Any:
+    folder = Path("beside")
+    folder.mkdir(exist_ok=True)
+    (folder / "w.bin").write_bytes(_with_external_data()[1])
     options = ort.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=[CPU]).run(None, {"x": ones()})
+    return _run_external(ort, options)
+
+
+@call
+def external_data_in_the_folder_of_the_process(ort: Any) -> Any:
+    Path("w.bin").write_bytes(_with_external_data()[1])
+    try:
+        return _run_external(ort, None)
+    finally:
+        Path("w.bin").unlink()
+
+
+@call
+def external_data_beside_the_model(ort: Any) -> Any:
+    folder = Path("whole")
+    folder.mkdir(exist_ok=True)
+    content, data = _with_external_data()
+    (folder / "model.onnx").write_bytes(content)
+    (folder / "w.bin").write_bytes(data)
+    return _run_external(ort, None, str(folder / "model.onnx"))
+
+
+@call
+def external_data_that_is_missing(ort: Any) -> Any:
+    return _run_external(ort, None)
+
+
+@call
+def external_data_in_memory(ort: Any) -> Any:
+    content, data = _with_external_data()
+    options = ort.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [data], [len(data)])
+    return _run_external(ort, options), _run_external(ort, options, str(written("external.onnx", content)))
+
+
+@call
+def external_data_as_values(ort: Any) -> Any:
+    value = ort.OrtValue.ortvalue_from_numpy(np.full(3, 7, np.float32))
+    options = ort.SessionOptions()
+    options.add_external_initializers(["w"], [value])
+    return _run_external(ort, options)
+
+
+@call
+def external_data_as_values_of_other_names(ort: Any) -> Any:
+    value = ort.OrtValue.ortvalue_from_numpy(np.full(3, 7, np.float32))
+    options = ort.SessionOptions()
+    options.add_external_initializers(["q"], [value])
+    return _run_external(ort, options)
+
+
+@call
+def session_with_an_initializer_of_another_name(ort: Any) -> Any:
+    value = ort.OrtValue.ortvalue_from_numpy(np.full(3, 7, np.float32))
+    options = ort.SessionOptions()
+    options.add_initializer("q", value)
+    return fresh(ort, "overridable", options).run(None, {"x": ones()})
 
 
 @call

@@ -18,6 +18,7 @@ import pytest
 HERE = Path(__file__).parent
 SOURCE = Path(__file__).parents[3] / "src"
 MEANT = {
+    "external_data_in_the_folder_of_the_process": "onnxruntime looks there, and then fails to fold what it found",
     "options_custom_ops": "weft loads no compiled kernels of others, and says so whatever the library is",
     "run_none": "what is no optional must be given; onnxruntime finds out in a kernel, weft before the run",
     "run_array_like": "weft takes whatever has __array__",

@@ -441,3 +441,19 @@ def test_classes_made_of_sessions_may_use_any_names() -> None:
     assert session.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
     assert session.run(["z"], {"x": X}, ort.RunOptions())[0].tolist() == [[0, 0, 2]]
     assert (session._open(), session._model_path, session._run) == ("mine", "mine", 3)
+
+
+def test_external_data_in_memory_that_is_too_short() -> None:
+    model = onnx.ModelProto.FromString(
+        _model([helper.make_node("Add", ["x", "w"], ["z"])], [Z], numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    )
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="w.bin")
+    weight.external_data.add(key="length", value="12")
+    for content in (b"", b"1234"):
+        options = ort.SessionOptions()
+        options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [len(content)])
+        with pytest.raises(state.InvalidGraph, match="its data goes past"):
+            ort.InferenceSession(model.SerializeToString(), options)

@@ -94,7 +94,7 @@ class OrtOptions:
 class SessionOptions(OrtOptions):
     """How a session is made. Of this, weft uses the numbers of threads, profiling, and what changes the model."""
 
-    __slots__ = ("dimensions", "initializers")
+    __slots__ = ("dimensions", "external", "files", "initializers")
 
     enable_cpu_mem_arena = OrtOption(True, _flag)
     enable_mem_pattern = OrtOption(True, _flag)
@@ -117,9 +117,11 @@ class SessionOptions(OrtOptions):
         super().__init__()
         self.dimensions: dict[str, int] = {}
         self.initializers: dict[str, Any] = {}
+        self.external: dict[str, Any] = {}
+        self.files: dict[str, bytes] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _session_options, (self.fields, self.entries, self.dimensions, self.initializers)
+        return _session_options, tuple(getattr(self, name) for name in _STATE)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         self._add(key, value)
@@ -139,18 +141,19 @@ class SessionOptions(OrtOptions):
         self.initializers[_text(name)] = value
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
-        """Use these values instead of the model's own for several initializers."""
+        """Use these values for initializers whose data lies in other files."""
         if len(names) != len(values):
             raise RuntimeError("add_external_initializers: as many names as values are needed")
-        for name, value in zip(names, values):
-            self.add_initializer(name, value)
+        self.external.update(zip(map(_text, names), values))
 
-    def add_external_initializers_from_files_in_memory(self, *_: Any) -> None:
-        raise refusal(
-            "SessionOptions.add_external_initializers_from_files_in_memory",
-            "weft reads external data from files",
-            hint="write the data into the files that the model names",
-        )
+    def add_external_initializers_from_files_in_memory(
+        self, names: list[str], contents: list[bytes], lengths: list[int]
+    ) -> None:
+        """Use these bytes as the content of files that hold external data."""
+        if not len(names) == len(contents) == len(lengths):
+            raise RuntimeError("add_external_initializers_from_files_in_memory: lists of one length are needed")
+        for name, content, length in zip(names, contents, lengths):
+            self.files[_text(name)] = bytes(memoryview(content)[:length])
 
     def register_custom_ops_library(self, path: str) -> None:
         raise refusal(
@@ -188,9 +191,13 @@ class SessionOptions(OrtOptions):
             raise refusal("SessionOptions.set_load_cancellation_flag", "loading a model cannot be cancelled")
 
 
+_STATE = ("fields", "entries", "dimensions", "initializers", "external", "files")  # of a session's options
+
+
 def _session_options(*state: Any) -> SessionOptions:
     made = SessionOptions()
-    made.fields, made.entries, made.dimensions, made.initializers = state
+    for name, content in zip(_STATE, state):
+        setattr(made, name, content)
     return made
 
 

@@ -24,6 +24,7 @@ from weft.compat.onnxruntime.declared import (
     undeclared,
 )
 from weft.compat.onnxruntime.exceptions import incompatible, loading_failed, refusal, running_failed, status
+from weft.compat.onnxruntime.external import with_data
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
@@ -184,6 +185,8 @@ class ServedModel:
 def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> Model:
     from weft.loading import load
 
+    if options.files or options.external:
+        source = with_data(source, options.files, {name: _array(value) for name, value in options.external.items()})
     content = _with_folder(source, options.entries.get(_FOLDER))
     if options.optimized_model_filepath:
         from weft.optimization.optimize import optimize
@@ -195,19 +198,25 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
     devices = choice.devices if len(choice.devices) > 1 else choice.devices[0]
     threads = options.intra_op_num_threads if options.intra_op_num_threads > 0 else None
     model = load(content, device=devices, threads=threads, strict=strict)
-    if options.initializers:
-        given = {name: getattr(value, "content", value) for name, value in options.initializers.items()}
-        model.set_weights({name: np.asarray(content) for name, content in given.items()})
+    known = {name: _array(value) for name, value in options.initializers.items() if name in model.weights}
+    if known:
+        model.set_weights(known)
     return model
 
 
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(value.content if isinstance(value, OrtValue) else value)
+
+
 def _with_folder(source: Source, folder: str | None) -> Any:
-    """What weft loads: a path, or bytes with the folder that their external data lies in."""
-    if folder is None or isinstance(source, str):
+    """What weft loads: a path, or bytes with the folder that their external data lies in: that of the process, if none
+    is stated.
+    """
+    if isinstance(source, str):
         return source
     from weft.frontend.source import OpenedModel
 
-    return OpenedModel(memoryview(source), "<bytes>", Path(folder) / "model.onnx")
+    return OpenedModel(memoryview(source), "<bytes>", Path(folder or ".").resolve() / "<bytes>")
 
 
 def _not_loaded(source: Source, error: WeftError) -> Exception:
