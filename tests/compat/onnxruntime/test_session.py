@@ -457,3 +457,6 @@ def test_external_data_in_memory_that_is_too_short() -> None:
         options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [len(content)])
         with pytest.raises(state.InvalidGraph, match="its data goes past"):
             ort.InferenceSession(model.SerializeToString(), options)
+    weight.external_data[1].value = "many"
+    with pytest.raises(state.InvalidGraph, match="is no number"):
+        ort.InferenceSession(model.SerializeToString(), options)

@@ -43,8 +43,11 @@ def _take_in(tensor: Any, files: Mapping[str, bytes], values: Mapping[str, Any])
     content = files.get(entries.get("location", ""))
     if content is None:
         return False
-    start = int(entries.get("offset", 0))
-    stop = start + int(entries["length"]) if "length" in entries else len(content)
+    try:
+        start = int(entries.get("offset", 0))
+        stop = start + int(entries["length"]) if "length" in entries else len(content)
+    except ValueError as error:
+        raise InvalidModelError(f"the place of its data is no number: {error}", value=tensor.name) from error
     if not 0 <= start <= stop <= len(content):
         place = entries["location"]
         raise InvalidModelError(f"its data goes past the {len(content)} bytes of {place!r}", value=tensor.name)
