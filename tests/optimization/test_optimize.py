@@ -436,3 +436,18 @@ def test_large_tables_are_not_looked_through() -> None:
     nodes = [node("Identity", ["x"], ["a"]), node("Trees", ["a"], ["y"], domain="ai.onnx.ml", **trees)]
     built = model(nodes, [value("x")], [value("y", None)], opsets={"": 17, "ai.onnx.ml": 3})
     assert ops(optimize(built)) == {"Trees": 1}
+
+
+def test_nodes_that_break_the_rules_of_their_op_stay() -> None:
+    """The file is no worse than it was, and whoever runs it says what is wrong."""
+    nodes = [
+        node("Identity", ["x"], ["a"]),
+        node("Reshape", ["a"], ["b"]),
+        node("Add", ["b"], ["c"]),
+        node("Transpose", ["c"], ["d"], perm=[0.5, 1.5]),
+        node("Concat", ["d"], ["e"]),
+        node("Conv", ["e"], ["y"], group="all"),
+    ]
+    report = optimize(model(nodes, [value("x")], [value("y", None)], opsets={"": 17}))
+    assert ops(report) == {"Reshape": 1, "Add": 1, "Transpose": 1, "Concat": 1, "Conv": 1}
+    assert optimize(report.model).done == {}

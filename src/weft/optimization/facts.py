@@ -41,10 +41,10 @@ LARGEST_TABLES = 4096  # elements of a node's attributes
 class ValueFacts:
     """What is known of the values of a graph, and of those around it."""
 
-    def __init__(self, trace: Trace, scope: Scope, unsettled: set[str], given: frozenset[str]) -> None:
+    def __init__(self, trace: Trace, scope: Scope, unsettled: dict[str, bool], given: frozenset[str]) -> None:
         self._trace = trace
         self._scope = scope
-        self._unsettled = unsettled  # nodes of which a run may give something else than another
+        self._unsettled = unsettled  # nodes that may give something else in another run, and whether they are refused
         self._given = given  # the names of sizes that inputs have
 
     def type(self, name: str) -> TensorType | None:
@@ -112,6 +112,10 @@ class ValueFacts:
         """Whether a node gives the same in every run for the same inputs: known here, and nothing random in it."""
         return node.name not in self._unsettled
 
+    def is_refused(self, node: Node) -> bool:
+        """Whether a node has no meaning that weft knows, or breaks the rules of its op."""
+        return self._unsettled.get(node.name, False)
+
     def inside(self, graph: Graph) -> ValueFacts:
         """What is known inside a body."""
         inner = ValueFacts(self._trace, ChainMap({}, self._scope), self._unsettled, self._given)
@@ -134,12 +138,12 @@ def learn(graph: Graph) -> ValueFacts:
         scope[value.name] = trace.input(_perhaps_empty(type), value.name)
         if isinstance(type, TensorType):
             trace.symbol_names.update(name for size in type.shape or () for name in dims.symbol_names(size))
-    facts = ValueFacts(trace, scope, set(), frozenset(trace.symbol_names))
+    facts = ValueFacts(trace, scope, {}, frozenset(trace.symbol_names))
     _learn(trace, scope, graph, facts._unsettled)
     return facts
 
 
-def _learn(trace: Trace, scope: Scope, graph: Graph, unsettled: set[str]) -> None:
+def _learn(trace: Trace, scope: Scope, graph: Graph, unsettled: dict[str, bool]) -> None:
     given = {value.name for value in graph.defaults}
     with trace.active():
         for name, array in graph.initializers.items():
@@ -149,7 +153,7 @@ def _learn(trace: Trace, scope: Scope, graph: Graph, unsettled: set[str]) -> Non
             _learn_node(trace, scope, graph, node, unsettled)
 
 
-def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled: set[str]) -> None:
+def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled: dict[str, bool]) -> None:
     if _is_large(node):
         _declare(trace, scope, node, {name: AnyType() for name in node.outputs if name})
         return
@@ -159,11 +163,11 @@ def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled:
     try:
         trace_node(node, scope, graph)
     except (WeftError, NotStaticError, ArithmeticError, RecursionError):
-        unsettled.add(node.name)
+        unsettled[node.name] = True
         _declare(trace, scope, node, {name: AnyType() for name in node.outputs if name})
         return
     if _has_chance(trace.steps[steps:]) or registry.find(node.domain, node.op, node.version) is None:
-        unsettled.add(node.name)
+        unsettled[node.name] = False
     open_types = {name: AnyType() for name in node.outputs if name and _is_open(scope, node, name)}
     if open_types and not nested:
         _declare(trace, scope, node, open_types)

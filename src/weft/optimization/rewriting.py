@@ -105,7 +105,9 @@ class Rewriting:
         return node if node is not None and self._uses[name] == 1 and not any(node.outputs[1:]) else None
 
     def is_free(self, node: Node) -> bool:
-        return node.name not in self._replaced and node.name not in self._settled
+        """Whether this sweep has left a node alone so far, and it keeps the rules of its op."""
+        changed = node.name in self._replaced or node.name in self._settled
+        return not changed and not self.facts.is_refused(node)
 
     def uses(self, name: str) -> int:
         """How often a value is read, also as an output and by bodies."""
