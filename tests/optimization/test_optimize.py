@@ -102,7 +102,7 @@ def convolutions(opset: int = 17) -> onnx.ModelProto:
     return wrap(graph, opsets={"": opset}, ir_version=4)
 
 
-@pytest.mark.parametrize("opset", [7, 8, 9, 11, 13, 14, 15, 18, 20, 21, 23])
+@pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24])
 def test_weights_take_what_follows(opset: int) -> None:
     report = judged(convolutions(opset), {"x": normal(2, 3, 6, 5)}, tolerance=CLOSE)
     left = {"Conv": 1, "ConvTranspose": 1, "Relu": 2, "GlobalAveragePool": 1, "Flatten": 1, "Gemm": 1}

@@ -179,7 +179,7 @@ def _learn_node(trace: Trace, scope: Scope, graph: Graph, node: Node, unsettled:
         tensor = scope.get(name) if name else None
         if tensor is not None:
             if nested and isinstance(tensor.type, AnyType):
-                scope[name] = trace.input(_body_type(node, at), name)
+                scope[name] = trace.input(_body_type(trace, scope, node, at), name)
                 continue
             fixed = None if node.op in OPAQUE else tensor.known
             scope[name] = _unassumed(trace, tensor, assumed, name, fixed, nested=nested)
@@ -190,11 +190,18 @@ def _is_large(node: Node) -> bool:
     return sum(len(content) for content in node.attributes.values() if isinstance(content, tuple)) > LARGEST_TABLES
 
 
-def _body_type(node: Node, at: int) -> Type:
-    """What the bodies of a node declare of one of its outputs: the type of its elements."""
+def _body_type(trace: Trace, scope: Scope, node: Node, at: int) -> Type:
+    """What bodies tell of an output of their node: the type of its elements, declared or found out."""
     for body in subgraphs(node):
         number = at + len(body.outputs) - len(node.outputs)
-        declared = body.outputs[number].type if 0 <= number < len(body.outputs) else None
+        if not 0 <= number < len(body.outputs):
+            continue
+        declared = body.outputs[number].type
+        if declared is None and not body.inputs:
+            inner: Scope = ChainMap({}, scope)
+            _learn(trace, inner, body, {})
+            found = inner.get(body.outputs[number].name)
+            declared = None if found is None else found.type
         if isinstance(declared, TensorType):
             return TensorType(declared.dtype, None)
     return AnyType()
