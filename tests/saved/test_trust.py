@@ -212,3 +212,16 @@ def test_manifests_keep_what_is_in_them() -> None:
     for wrong in (b"", b"{}", b"[]", b"[" * 100_000, content[:-3], b"\xff\xfe", b"3", b"null"):
         with pytest.raises(ValueError):
             manifest.from_bytes(wrong, 10, 15)
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "strict"}, {"device": "reference"}, {"recompile": True}])
+def test_damage_is_found_though_everything_is_cached(saved: Path, options: dict[str, object]) -> None:
+    content = bytearray(saved.read_bytes())
+    expected = result(bytes(content), **options)
+    await_writing()
+    for place in (layout.HEAD + 3, len(content) // 2, len(content) - 1):
+        content[place] ^= 1
+        with pytest.raises(weft.InvalidModelError, match="checksum"):
+            weft.load(bytes(content), **options)
+        content[place] ^= 1
+    assert np.array_equal(result(bytes(content), **options), expected)

@@ -7,7 +7,7 @@ said that it is to be trusted; the graph alone is but a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,15 +49,6 @@ def open_saved(
             file=opened.file,
             hint=f"trusted=True runs it, if you trust whoever made the file{graph}",
         )
-
-    def check() -> None:
-        graph = [] if head.graph is None else [head.graph]
-        read_blocks(content, [(block, None) for block in (*head.manifest.blocks, *graph)], opened.file)
-
-    if isinstance(content, OpenFile):
-        check_once(content, opened.path, records, head.name, check)
-    else:
-        check()
     return SavedFiles(opened, head, read, folder, records, trusted, options)
 
 
@@ -94,9 +85,28 @@ class SavedFiles(ModelFiles):
         self._trusted = trusted
         self._anew = options.recompile
         self._caches = options.cache
+        self._is_checked = False
         self.manifest = head.manifest
         super().__init__(_graph(opened, head), read, folder, records)
         self._name = head.manifest.model
+
+    def _check(self, known: Collection[int] = ()) -> None:
+        """See that every byte of the file is what it was, but for blocks that were read already: before any is used."""
+        with self._lock:
+            if self._is_checked:
+                return
+            content = content_of(self._saved)
+            wanted = [block for number, block in enumerate(self.manifest.blocks) if number not in known]
+            wanted += [] if self._head.graph is None else [self._head.graph]
+
+            def check() -> None:
+                read_blocks(content, [(block, None) for block in wanted], self.file)
+
+            if isinstance(content, OpenFile):
+                check_once(content, self._saved.path, self._records, self._head.name, check)
+            else:
+                check()
+            self._is_checked = True
 
     def model(self) -> OnnxModel:
         self._check_graph()
@@ -112,6 +122,7 @@ class SavedFiles(ModelFiles):
         if not self.manifest.has_graph:
             hint = "compile it with its graph, or load the ONNX file: other shapes, outputs, weights or devices need it"
             raise ModelError(_NO_GRAPH, file=self.file, hint=hint)
+        self._check()
 
     def settled_options(self, options: LoadOptions) -> LoadOptions:
         """Options in which what the caller left open is what the file has."""
@@ -140,7 +151,10 @@ class SavedFiles(ModelFiles):
         A WeftError where there is none that this machine can run, or no graph to compile.
         """
         program = self._chosen(device, precision, outputs)
-        return None if program is None else self._loaded(program, device)
+        if program is not None:
+            return self._loaded(program, device)
+        self._check()  # what is compiled may be in the cache, and the file not be looked at
+        return None
 
     def _chosen(self, device: KeepingDriver, precision: str, outputs: Sequence[str] | None) -> SavedProgram | None:
         kind = device.name.partition(":")[0]
@@ -196,7 +210,11 @@ class SavedFiles(ModelFiles):
             }
         )
         copy = CopiedModel(self._content_name(program), self.file, device.name, self._caches)
-        return copy.get() or self._copied(program, copy, behind=True)
+        kept = copy.get()
+        if kept is None:
+            return self._copied(program, copy, behind=True)
+        self._check()
+        return kept
 
     def _content_name(self, program: SavedProgram) -> str:
         return key_of(*(self.manifest.blocks[number].name for number in (program.program, *program.arrays)))
@@ -208,6 +226,7 @@ class SavedFiles(ModelFiles):
             arrays = [blocks[number] for number in program.arrays]
             memory = self._room(arrays)
             self._read_arrays(arrays, memory)
+            self._check({program.program, *program.arrays})
             made = copy.put(structure, objects, memory, behind)
         except (ModelError, MemoryError):
             raise
