@@ -451,3 +451,20 @@ def test_nodes_that_break_the_rules_of_their_op_stay() -> None:
     report = optimize(model(nodes, [value("x")], [value("y", None)], opsets={"": 17}))
     assert ops(report) == {"Reshape": 1, "Add": 1, "Transpose": 1, "Concat": 1, "Conv": 1}
     assert optimize(report.model).done == {}
+
+
+@pytest.mark.parametrize(("op", "opset"), [("ReduceMax", 11), ("ReduceSum", 17), ("ReduceMean", 18), ("ArgMax", 17)])
+def test_axes_are_reduced_where_they_lie(op: str, opset: int) -> None:
+    if op == "ArgMax":
+        reduce = node(op, ["t"], ["y"], axis=-1, keepdims=0)
+    elif op == "ReduceMax":
+        reduce = node(op, ["t"], ["y"], axes=[1, 2], keepdims=0)
+    else:
+        reduce = node(op, ["t", "axes"], ["y"], keepdims=0)
+    nodes = [node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]), reduce]
+    kind = INT64 if op == "ArgMax" else TensorProto.FLOAT
+    built = model(
+        nodes, [value("x", ["n", 3, 4, 5])], [value("y", None, kind)], [tensor("axes", integers(1, 2))],
+        opsets={"": opset},
+    )  # fmt: skip
+    assert ops(judged(built, {"x": normal(2, 3, 4, 5)}, tolerance=CLOSE)) == {op: 1}

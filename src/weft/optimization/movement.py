@@ -62,6 +62,8 @@ def with_less_movement(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph
         _joined(rewriting, node)
     for node in rewriting.nodes("Squeeze", "Unsqueeze"):
         _squeezed(rewriting, node)
+    for node in rewriting.nodes(*REDUCTIONS):
+        _reduced_before_order(rewriting, node)
     for node in rewriting.nodes("Gemm"):
         _transposed(rewriting, node)
     return rewriting.finish()
@@ -405,6 +407,31 @@ def _squeezed(rewriting: Rewriting, node: Node) -> None:
         attributes = {**reduction.attributes, "keepdims": 0 if keeps else 1}
         changed = replace(reduction, outputs=node.outputs, attributes=attributes)
         rewriting.put(node, changed, merged=[reduction], done=SQUEEZED)
+
+
+def _reduced_before_order(rewriting: Rewriting, node: Node) -> None:
+    """A reduction of axes that were moved, where those that are left have kept their order: it is of other axes."""
+    order = rewriting.before(node.inputs[0], "Transpose")
+    shape = rewriting.shape(node.inputs[0])
+    axes = _reduced(rewriting, node)
+    if order is None or shape is None or not axes or node.attributes.get("keepdims", 1):
+        return
+    moved = _order(order, len(shape))
+    gone = {axis % len(shape) for axis in axes}
+    left = [moved[axis] for axis in range(len(shape)) if axis not in gone]
+    if left != sorted(left):
+        return
+    new = sorted(moved[axis] for axis in gone)
+    since = INPUT_AXES if node.op == "ReduceSum" else REDUCTION_AXES
+    inputs, attributes = (order.inputs[0], *node.inputs[1:]), dict(node.attributes)
+    if node.op in ("ArgMax", "ArgMin"):
+        attributes["axis"] = new[0]
+    elif rewriting.version < since:
+        attributes["axes"] = tuple(new)
+    else:
+        inputs = (order.inputs[0], rewriting.add_constant(f"{node.outputs[0]}_axes", np.array(new, np.int64)))
+    changed = replace(node, inputs=inputs, attributes=attributes)
+    rewriting.put(node, changed, merged=[order], done=ORDERED)
 
 
 def _reduced(rewriting: Rewriting, node: Node) -> list[int] | None:
