@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.backends.reference.small_maps import SmallMap
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim
+from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import Map
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType, Type
@@ -25,14 +25,14 @@ def picked_map(primitive: Map, result: Type) -> SmallMap | None:
     """A function of operands and sizes; it gives None where sizes do not fit. None: the map does more than pick."""
     if not isinstance(result, TensorType) or result.shape is None or not isinstance(primitive.expression, Load):
         return None
-    load, shape = primitive.expression, result.shape
-    entries = _entries(load, shape)
+    load, shape = primitive.expression, tuple(map(_named, result.shape))
+    entries = _entries(load, result.shape)
     if entries is not None:
         return lambda operands, sizes: _picked(operands[load.operand], entries, shape, sizes)
     if len(load.indices) != 1 or (places := _places(load.indices[0])) is None:
         return None
     where, last = places
-    inner = _entries(where, shape)
+    inner = _entries(where, result.shape)
     if inner is None:
         return None
 
@@ -76,8 +76,24 @@ def _places(index: Scalar) -> tuple[Load, int | None] | None:
     return None
 
 
-def _picked(source: Any, entries: Sequence[Entry], shape: Sequence[Dim], sizes: Mapping[str, int]) -> Array | None:
-    wanted = [size if isinstance(size, int) else dims.evaluate(size, sizes) for size in shape]
+def _named(size: Dim) -> Dim | str:
+    """A size that is a symbol alone by its name, which is found at once."""
+    if not isinstance(size, int) and len(size.terms) == 1:
+        (monomial, times), *_ = size.terms
+        if times == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0].name
+    return size
+
+
+def _picked(
+    source: Any, entries: Sequence[Entry], shape: Sequence[Dim | str], sizes: Mapping[str, int]
+) -> Array | None:
+    wanted = tuple(
+        [
+            sizes[size] if isinstance(size, str) else size if isinstance(size, int) else dims.evaluate(size, sizes)
+            for size in shape
+        ]
+    )
     if type(source) is not np.ndarray or source.ndim != len(entries):
         return None
     chosen: list[Any] = []
@@ -87,4 +103,7 @@ def _picked(source: Any, entries: Sequence[Entry], shape: Sequence[Dim], sizes: 
         if not (number <= size if is_axis else 0 <= number < size):
             return None
         chosen.append(slice(number) if is_axis else number)
-    return np.asarray(source[tuple(chosen)], source.dtype).reshape(wanted)
+    picked: Array = source[tuple(chosen)]
+    if type(picked) is not np.ndarray:  # a lone entry
+        picked = np.asarray(picked, source.dtype)
+    return picked if picked.shape == wanted else picked.reshape(wanted)
