@@ -32,6 +32,7 @@ PACKAGES = {
     "nudenet": "nudenet_parts.py",
     "rapidocr": "rapidocr_text.py",
     "silero_vad": "silero_vad_speech.py",
+    "skl2onnx": "skl2onnx_pipelines.py",
     "synheart_emotion": "synheart_emotion_beats.py",
     "unisim": "unisim_texts.py",
 }
