@@ -102,7 +102,7 @@ NAMES = _table(
     ("from_numpy tensor array from_dlpack", "models take arrays as they are; `weft.to_device` puts one on a device"),
     ("set_num_threads", "write `weft.load(source, threads=4)`"),
     ("quantize_dynamic quantize_static", "write `weft.quantize(source, path, to=...)`"),
-    ("save export", "a loaded model is written by `model.save(path)`"),
+    ("save", "a loaded model is written by `model.save(path)`"),
 )
 """By the name that is looked for in `weft`."""
 
