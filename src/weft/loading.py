@@ -63,9 +63,7 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
     keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
     known = {keyword.name: None for keyword in keywords}.keys()
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
-    what = (
-        "source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved."
-    )
+    what = "source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved."
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
     load.__qualname__ = "load"
     return load  # type: ignore[return-value]  # which has a name for its source, too
