@@ -84,6 +84,7 @@ def test_a_file_that_cannot_be_read_is_told_beside_others(tmp_path: Path, capsys
     assert main(["ops", "--missing", str(tmp_path / "none.onnx"), str(plain)]) == 1
     printed = capsys.readouterr().out
     assert "none.onnx" in printed
+    assert "\n  hint: check the path\n" in printed
     assert "has all operators" in printed
 
 

@@ -120,7 +120,8 @@ def _model_record(looked: ModelOps) -> dict[str, object]:
 
 def _print_model(console: Any, looked: ModelOps) -> None:
     if looked.error:
-        console.print(Text(output.printable(looked.error), "red"))
+        for line in looked.error.splitlines():
+            console.print(Text(output.printable(line), "red"))
         return
     if not looked.missing:
         console.print(
