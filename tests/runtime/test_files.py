@@ -422,7 +422,8 @@ def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
 
 def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(own_files.VARIABLE)
-    monkeypatch.setattr(own_files, "_usual_folder", lambda: Path("~/.cache/weft"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", lambda path: path)
     assert own_files.cache_folder() is None
     assert ModelCache(None).get("key") is None
 

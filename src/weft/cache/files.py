@@ -36,23 +36,28 @@ _telling = lock()
 
 def cache_folder() -> Path | None:
     """Where this user's caches are; None for nowhere."""
-    named = os.environ.get(VARIABLE)
+    return own_folder(VARIABLE, "cache", "XDG_CACHE_HOME", "~/.cache")
+
+
+def own_folder(variable: str, kind: str, linux: str, usual: str) -> Path | None:
+    """weft's folder of a kind that platformdirs has, for this user, unless a variable says another; None for nowhere.
+
+    `linux` is the variable that names the folder around it there, and `usual` what that is by default.
+    """
+    named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
     try:
-        folder = _usual_folder()
+        if sys.platform == "linux":  # as platformdirs has it, which takes its time to import
+            said = os.environ.get(linux, "")
+            folder = (Path(said) if said.strip() else Path(usual).expanduser()) / "weft"
+        else:
+            import platformdirs
+
+            folder = Path(getattr(platformdirs.PlatformDirs("weft", appauthor=False), f"user_{kind}_path"))
     except (OSError, RuntimeError):  # no home to be found
         return None
     return folder if folder.is_absolute() else None
-
-
-def _usual_folder() -> Path:
-    if sys.platform == "linux":  # as platformdirs has it, which takes its time to import
-        said = os.environ.get("XDG_CACHE_HOME", "")
-        return (Path(said) if said.strip() else Path("~/.cache").expanduser()) / "weft"
-    import platformdirs
-
-    return platformdirs.user_cache_path("weft", appauthor=False)
 
 
 class ForeignFileError(OSError):

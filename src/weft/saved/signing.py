@@ -7,12 +7,11 @@ which may be emptied. Who has no such folder signs nothing, and has to say that 
 from __future__ import annotations
 
 import os
-import sys
 from _operator import _compare_digest as compare_digest
 from contextlib import suppress
 from pathlib import Path
 
-from weft.cache.files import read_file, write_file
+from weft.cache.files import own_folder, read_file, write_file
 from weft.cache.hashing import keyed_sha256
 
 VARIABLE = "WEFT_KEYS"
@@ -24,23 +23,7 @@ _PURPOSE = b"weft saved program\x00"
 
 def keys_folder() -> Path | None:
     """Where this user's key is; None for nowhere."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        return Path(named) if named else None
-    try:
-        folder = _usual_folder()
-    except (OSError, RuntimeError):  # no home to be found
-        return None
-    return folder if folder.is_absolute() else None
-
-
-def _usual_folder() -> Path:
-    if sys.platform == "linux":  # as platformdirs has it, which takes its time to import
-        said = os.environ.get("XDG_DATA_HOME", "")
-        return (Path(said) if said.strip() else Path("~/.local/share").expanduser()) / "weft"
-    import platformdirs
-
-    return platformdirs.user_data_path("weft", appauthor=False)
+    return own_folder(VARIABLE, "data", "XDG_DATA_HOME", "~/.local/share")
 
 
 def signature(content: bytes) -> bytes:
