@@ -15,7 +15,7 @@ import pytest
 
 LIST = Path(__file__).with_name("long_tests.txt")
 VARIABLE = "WEFT_WRITE_LONG_TESTS"
-LONG = 0.3  # seconds
+LONG = 0.15  # seconds
 LONG_BY_NATURE = ("models", "packages", "attack", "slow")
 
 

@@ -39,7 +39,7 @@ def test_the_list_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("fast.LIST", tmp_path / "list.txt")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     noted = LongTests()
-    for nodeid, seconds in (("a.py::b[1]", 0.2), ("a.py::b[2]", 9.0), ("a.py::b[1]", 0.2), ("a.py::c", 0.1)):
+    for nodeid, seconds in (("a.py::b[1]", 0.1), ("a.py::b[2]", 9.0), ("a.py::b[1]", 0.1), ("a.py::c", 0.1)):
         report = pytest.TestReport(nodeid, ("a.py", 1, "b"), {}, "passed", None, "call", duration=seconds)
         noted.pytest_runtest_logreport(report)
     noted.pytest_sessionfinish()
