@@ -10,7 +10,7 @@ from weft.kernels.build.accumulators import Fold
 from weft.kernels.lower.tensors import StoredTensor
 from weft.records import dataclass
 
-STRETCH = 32  # elements of a row that a lane adds up on their own
+STRETCH = 64  # elements of a row that a lane adds up on their own
 COLUMNS = 64  # rows that a block does side by side, at most
 
 
