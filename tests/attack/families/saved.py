@@ -57,7 +57,7 @@ def attack(payload: Payload, device: str) -> Verdict:
     random = np.random.default_rng(payload["seed"])
     if payload["kind"] == "damaged":
         content, options = _damaged(payload["what"], random), payload["options"]
-        if content == _saved():
+        if content in (_saved(), _saved(1)):  # which damage can give back
             return right()
         try:
             _run(content, payload["way"], options)
