@@ -1,4 +1,4 @@
-"""docs/KERNELS.md shows a small kernel; `WEFT_WRITE_DOCS=1 pytest tests/test_kernel_page.py` writes it."""
+"""docs/kernels.md shows a small kernel; `WEFT_WRITE_DOCS=1 pytest tests/test_kernel_page.py` writes it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from weft.ir.kernel import (
 )
 from weft.ir.kernel_verify import verify_kernel
 
-PAGE = Path(__file__).parent.parent / "docs" / "KERNELS.md"
+PAGE = Path(__file__).parent.parent / "docs" / "kernels.md"
 LANES, EACH = 8, 64  # elements of a vector or threads of a block; elements that a block does
 F32 = DType.float32
 

@@ -84,7 +84,7 @@ def compile(
     graph: bool = True,
     cache: bool = True,
 ) -> None:
-    """Compile a model ahead of time, into a file that `weft.load` runs without a compiler (docs/AHEAD.md).
+    """Compile a model ahead of time, into a file that `weft.load` runs without a compiler (docs/guides/ahead.md).
 
     source: what `weft.load` takes, or a model that it gave, with the weights that were set.
     device: one device, or several: there is a program for each.

@@ -1,4 +1,4 @@
-"""docs/BUILDER.md shows the sample programs; `WEFT_WRITE_DOCS=1 pytest tests/builder/test_page.py` writes it."""
+"""docs/guides/builder.md shows the sample programs; `WEFT_WRITE_DOCS=1 pytest tests/builder/test_page.py` writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "BUILDER.md"
+PAGE = ROOT / "docs" / "guides" / "builder.md"
 
 FIRST = """import numpy as np
 

@@ -127,9 +127,10 @@ def test_the_command_shows_what_is_in_force(
 
 
 def test_every_variable_is_in_the_table() -> None:
-    page = (ROOT / "docs" / "DEVICES.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text(encoding="utf-8")
     rows = [f"| `{variable.name}` | {variable.value} | {variable.meaning} |" for variable in VARIABLES]
-    assert [row for row in page.split("\n") if row.startswith("| `WEFT_")] == rows
+    linked = [re.sub(r"docs/guides/(\w+)\.md", r"[\1](../guides/\1.md)", row) for row in rows]
+    assert [row for row in page.split("\n") if row.startswith("| `WEFT_")] == linked
     named: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         named.update(re.findall(r"\bWEFT_[A-Z_]+", path.read_text(encoding="utf-8")))

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
         help="compile a model ahead of time, into a file that loads in milliseconds",
         description="Compile a model and save the programs, with packed weights and machine code, in one file that "
         "`weft.load` and all commands take as they take ONNX files. It is loaded without LLVM and onnx. You are taken "
-        "to trust what you compiled; others have to say that they trust the file (docs/AHEAD.md).",
+        "to trust what you compiled; others have to say that they trust the file (docs/guides/ahead.md).",
     )
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     parser.add_argument(

@@ -67,7 +67,7 @@ def export_c(
     outputs: Sequence[str] | None = None,
     embed: bool = False,
 ) -> Exported:
-    """Write a model as a C library into a folder, which is made where there is none (docs/EXPORT.md).
+    """Write a model as a C library into a folder, which is made where there is none (docs/guides/export.md).
 
     source: what `weft.load` takes, or a model that it gave, with the weights that were set.
     name: what files and functions are called (default: as the model's file).

@@ -87,8 +87,8 @@ def quantize(
 
     source: a path, bytes, a file object or an onnx.ModelProto.
     path: where the new model goes.
-    data: a folder of samples (docs/QUANTIZING.md), or a list of dicts of arrays by the names of inputs. None makes up
-        random ones, which are good enough to see that it works, and not for int8 that is used.
+    data: a folder of samples (docs/guides/quantizing.md), or a list of dicts of arrays by the names of inputs. None
+        makes up random ones, which are good enough to see that it works, and not for int8 that is used.
     given: see `QuantizeOptions`.
     """
     options = QuantizeOptions(**given)

@@ -52,13 +52,13 @@ class LoadOptions:
     outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
         will do, by its name: what they do not need is neither compiled nor kept.
     cache: whether compiled models and code may be kept on disk; the reference device compiles none.
-    trusted: whether to run the machine code of a saved program (docs/AHEAD.md) that this user did not compile.
+    trusted: whether to run the machine code of a saved program (docs/guides/ahead.md) that this user did not compile.
     recompile: whether to compile the graph in a file of a saved program anew where the program cannot be used: since it
         is for other machines, of another version of weft, or somebody else's.
     dump: a folder into which each stage is written as a numbered text file.
-    tune: how tiles of products are chosen on devices where that can be measured (docs/TUNING.md): the path of a file
-        that `weft tune -o` wrote, or so many seconds to measure the model's products before it is compiled. None takes
-        what was measured here before, and without a cache only the cost model. Other devices leave it aside.
+    tune: how tiles of products are chosen on devices where that can be measured (docs/guides/tuning.md): the path of a
+        file that `weft tune -o` wrote, or so many seconds to measure the model's products before it is compiled. None
+        takes what was measured here before, and without a cache only the cost model. Other devices leave it aside.
     """
 
     device: DeviceOption = "auto"

@@ -91,10 +91,10 @@ create_and_register_allocator_v2 = refused(
     "create_and_register_allocator_v2", "weft plans memory, and has no allocators"
 )
 register_execution_provider_library = refused(
-    "register_execution_provider_library", "weft's devices are Python packages, see docs/DEVICES.md"
+    "register_execution_provider_library", "weft's devices are Python packages, see docs/guides/devices.md"
 )
 unregister_execution_provider_library = refused(
-    "unregister_execution_provider_library", "weft's devices are Python packages, see docs/DEVICES.md"
+    "unregister_execution_provider_library", "weft's devices are Python packages, see docs/guides/devices.md"
 )
 get_all_operator_schema = refused("get_all_operator_schema", "weft's operators are listed by `weft ops`")
 get_all_opkernel_def = refused("get_all_opkernel_def", "weft's operators are listed by `weft ops`")

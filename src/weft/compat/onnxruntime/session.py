@@ -236,7 +236,9 @@ class InferenceSession:
         return []
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        raise refusal("InferenceSession.set_tuning_results", "weft's own tuning is `weft tune`, see docs/TUNING.md")
+        raise refusal(
+            "InferenceSession.set_tuning_results", "weft's own tuning is `weft tune`, see docs/guides/tuning.md"
+        )
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         raise refusal("InferenceSession.set_ep_dynamic_options", "weft has no such options")
