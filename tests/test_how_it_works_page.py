@@ -1,0 +1,122 @@
+"""docs/how-it-works.md shows a small model at every stage; `WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py`
+writes what the page shows, and leaves the words between as they are.
+
+A block of the page is `<!-- shown: NAME -->` and a fence below it. Kernels are built for a processor and a GPU that are
+data, so that the page is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models.code_digests import gpu_limits
+
+import weft
+from weft.backends.device import CompilingDriver
+from weft.backends.naming import named_kernels
+from weft.backends.webgpu.compile import wgsl_text
+from weft.backends.webgpu.targets import target_of
+from weft.backends.webgpu.wgsl_types import Abilities
+from weft.fuse import fuse
+from weft.kernels.sections import build_sections
+from weft.loading import open_pipeline
+from weft.opset import reductions
+from weft.plan.texts import plan_text
+from weft.runtime.options import LoadOptions
+
+PAGE = Path(__file__).parent.parent / "docs" / "how-it-works.md"
+BLOCK = re.compile(r"(<!-- shown: (.+?) -->\n(?:<!--.*?-->\n)*```\w*\n)(.*?)(```)", re.DOTALL)
+COLUMNS = 118
+PROCESSOR = "x86-64-v3"  # AVX2: vectors of 8 floats
+BATCH = 1000
+
+
+def small_model() -> weft.Graph:
+    random = np.random.default_rng(0)
+    graph = weft.Graph("small")
+    x = graph.input("x", ("batch", 32), "float32")
+    w = graph.parameter("w", random.normal(size=(32, 16)).astype(np.float32))
+    b = graph.parameter("b", random.normal(size=16).astype(np.float32))
+    hidden = weft.ops.relu(weft.ops.add(weft.ops.mat_mul(x, w, name="product"), b, name="biased"), name="hidden")
+    graph.output(weft.ops.softmax(hidden, name="y"))
+    return graph
+
+
+def shown(folder: Path) -> dict[str, str]:
+    """What the page can show, by name: stages as `--dump` writes them, and parts of the kernels' code."""
+    file = folder / "small.onnx"
+    small_model().to_onnx(file)
+    dump = folder / "stages"
+    pipeline = open_pipeline(file, LoadOptions(device="cpu", threads=2, dump=dump, cache=False))
+    assert isinstance(pipeline.driver, CompilingDriver)
+    pipeline.driver = pipeline.driver.for_target(PROCESSOR)
+    program = pipeline.optimise(pipeline.trace())
+    compiled = pipeline.compile(program)
+    runner = pipeline.start(compiled).runner
+    stages = {path.stem.partition("-")[2]: path.read_text("utf-8") for path in sorted(dump.glob("*.txt"))}
+    stages["graph"] = stages["graph"].replace(f"{file}", file.name)
+    kernels = {path.name.partition("_")[0] + path.suffix: path.read_text("utf-8") for path in dump.glob("kernels/*")}
+    plan = runner.plan({"batch": BATCH})
+    assert plan is not None
+    limits, abilities = gpu_limits(False), Abilities(int64=False, float64=False, float16=False)
+    target = target_of(limits, abilities)
+    shaders = {
+        kernel.name.partition("_")[0]: wgsl_text(kernel, abilities, limits.max_subgroup)
+        for kernel in named_kernels(build_sections(fuse(program, target), target)).values()
+    }
+    return {
+        **stages,
+        "softmax": "\n\n".join(map(inspect.getsource, (reductions._exp_below_highest, reductions.softmax))),
+        "plan": plan_text(plan, {"batch": BATCH}),
+        "product loop": _between(kernels["contract.txt"], "for k0 in", "out[", rows=1),
+        "rows kernel": kernels["rows.txt"],
+        "product llvm": _between(kernels["contract.ll"], "load <8 x float>", "call <8 x float>", rows=2),
+        "rows wgsl": _between(shaders["rows"], "@compute", "workgroupBarrier", rows=1),
+    }
+
+
+def _between(text: str, first: str, last: str, rows: int) -> str:
+    """Lines from the one that has something first, to the first ones after it that have something else."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if first in line)
+    end = next(number for number, line in enumerate(lines) if number > start and last in line)
+    some = lines[start : end + rows]
+    indent = min(len(line) - len(line.lstrip()) for line in some)
+    return "\n".join(line[indent:] for line in some)
+
+
+def _narrow(text: str) -> str:
+    """Lines as wide as the page, those that are longer cut."""
+    text = re.sub(r"  # type: ignore.*", "", text)
+    return "".join(f"{line if len(line) <= COLUMNS else line[: COLUMNS - 1] + '…'}\n" for line in text.splitlines())
+
+
+def page(written: str, found: Mapping[str, str]) -> str:
+    """The page with what is found in its blocks."""
+    return BLOCK.sub(lambda block: f"{block[1]}{_narrow(found[block[2]])}{block[4]}", written)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the page shows Linux on x86-64")
+def test_the_page_shows_what_is_made(tmp_path: Path) -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    renewed = page(written, shown(tmp_path))
+    if os.environ.get("WEFT_WRITE_DOCS"):
+        PAGE.write_text(renewed, encoding="utf-8")
+        written = renewed
+    assert written == renewed, "run WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py"
+
+
+def test_the_model_of_the_page_computes_what_it_says() -> None:
+    model = small_model().compile(device="cpu", cache=False)
+    x = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
+    hidden = np.maximum(x @ model.weights["w"] + model.weights["b"], 0)
+    weights = np.exp(hidden - hidden.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(model(x), weights / weights.sum(axis=1, keepdims=True), rtol=1e-5)
