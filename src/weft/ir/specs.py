@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,16 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.metadata import Metadata
 from weft.ir.types import AnyType, TensorType, Type
+from weft.quantities import few, shape_text, shortened
 from weft.records import dataclass
+from weft.tables import ShownTable
 
 if TYPE_CHECKING:
     from weft.ir.graph import Graph
     from weft.ir.program import TensorProgram
+
+_LONGEST_NAME = 120
+_MOST_DIMS = 12  # that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,38 @@ class TensorSpec:
         return self.type.dtype if isinstance(self.type, TensorType) else None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.type}"
+        return f"{shortened(self.name, _LONGEST_NAME)}: {_kind(self)}{_extent(self)}"
 
     def __repr__(self) -> str:
+        name = repr(shortened(self.name, _LONGEST_NAME))
         if self.dtype is None:
-            return f"TensorSpec(name={self.name!r}, type={self.type})"
-        return f"TensorSpec(name={self.name!r}, dtype={self.dtype}, shape={self.shape})"
+            return f"TensorSpec(name={name}, type={_kind(self)})"
+        if self.shape is None:
+            return f"TensorSpec(name={name}, dtype={self.dtype}, shape=None)"
+        dims = [repr(shortened(dim)) if isinstance(dim, str) else str(dim) for dim in self.shape]
+        comma = "," * (len(dims) == 1)
+        return f"TensorSpec(name={name}, dtype={self.dtype}, shape=({few(dims, _MOST_DIMS)}{comma}))"
+
+    def _repr_html_(self) -> str:
+        return spec_table([self]).html()
+
+
+def spec_table(specs: Sequence[TensorSpec]) -> ShownTable:
+    """What people see of several, in a notebook or as text."""
+    return ShownTable([spec_row(spec) for spec in specs], ("name", "type", "shape"))
+
+
+def spec_row(spec: TensorSpec) -> tuple[str, str, str]:
+    """Its name, the type of its elements, and its shape."""
+    return spec.name, _kind(spec), _extent(spec)
+
+
+def _kind(spec: TensorSpec) -> str:
+    return str(spec.element) if spec.element is not None else shortened(str(spec.type))
+
+
+def _extent(spec: TensorSpec) -> str:
+    return "" if spec.element is None else shape_text(spec.shape, _MOST_DIMS)
 
 
 @dataclass(frozen=True, slots=True)

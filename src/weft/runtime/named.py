@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, overload
 
+import numpy as np
+
 from weft.errors import UnknownNameError, shown
-from weft.ir.specs import TensorSpec
+from weft.ir.specs import TensorSpec, spec_table
+from weft.ir.tensors import DeviceTensor
+from weft.quantities import few, shape_text, shortened
+from weft.tables import ShownTable
+
+_MOST_NAMES = 20  # in an error
+_MOST_NUMBERS = 6  # of an output
 
 
 class Outputs(dict[str, Any]):
@@ -15,12 +23,21 @@ class Outputs(dict[str, Any]):
     __slots__ = ()
 
     def __missing__(self, name: object) -> Any:
-        names = ", ".join(map(repr, self)) or "none"
+        names = few(map(repr, self), _MOST_NAMES) or "none"
         problem = f"this run gave no output {shown(name)}"
         if isinstance(name, int) and -len(self) <= name < len(self):
             hint = f"outputs have names: write [{list(self)[name]!r}], or call the model, as in model(array)"
             raise UnknownNameError(problem, hint=hint)
         raise UnknownNameError(problem, hint=f"it gave {names}; outputs=[...] asks for others")
+
+    def __repr__(self) -> str:
+        """A line for each, with its type, its shape and its first numbers."""
+        lines = [f"{shortened(name)!r}: {_value_text(content)}" for name, content in self.items()]
+        return f"{{{few(lines, _MOST_NAMES, f',{chr(10)} ')}}}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *_value_parts(content)) for name, content in self.items()]
+        return ShownTable(rows, ("output", "type", "shape", "values")).html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A plain dict where it is taken apart, so that whoever reads it needs no weft."""
@@ -45,8 +62,39 @@ class Specs(tuple[TensorSpec, ...]):
         for spec in self:
             if spec.name == key:
                 return spec
-        names = ", ".join(repr(spec.name) for spec in self) or "none"
+        names = few((repr(spec.name) for spec in self), _MOST_NAMES) or "none"
         raise UnknownNameError(f"there is no {shown(key)} among them", hint=f"there is {names}")
+
+    def __repr__(self) -> str:
+        lines = [f"{spec!r}" for spec in self]
+        return f"({few(lines, _MOST_NAMES, f',{chr(10)} ')}{',' * (len(lines) == 1)})"
+
+    def __str__(self) -> str:
+        return spec_table(self).text() if self else repr(self)
+
+    def _repr_html_(self) -> str:
+        return spec_table(self).html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Specs, (tuple(self),)
+
+
+def _value_parts(content: Any) -> tuple[str, str, str]:
+    """Of a result: what its elements are, its shape, and the first of them."""
+    if isinstance(content, DeviceTensor):
+        return content.dtype.name, shape_text(content.shape), f"on {content.device}"
+    if not isinstance(content, (np.ndarray, np.generic)):
+        return type(content).__name__, "" if content is None else f"[{len(content)}]", shortened(repr(content))
+    flat = np.asarray(content).reshape(-1)
+    first = [_number_text(element) for element in flat[:_MOST_NUMBERS].tolist()]
+    dtype = "string" if content.dtype == object else content.dtype.name
+    return dtype, shape_text(content.shape), ", ".join([*first, "…"] if flat.size > len(first) else first)
+
+
+def _number_text(element: Any) -> str:
+    return f"{element:.4g}" if isinstance(element, (float, complex)) else shortened(repr(element), 24)
+
+
+def _value_text(content: Any) -> str:
+    kind, extent, values = _value_parts(content)
+    return f"{kind}{extent} {values}".rstrip()

@@ -1,0 +1,157 @@
+"""Tables of what weft tells people: as text for a terminal, as HTML for a notebook.
+
+What they hold comes from files that nobody has checked: every cell is shortened, made printable and escaped. The HTML
+has no style sheet, script or colour of its own, so that it looks right on light and dark pages, in editors that leave
+out all but plain elements, and on narrow ones, where it scrolls by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from weft.quantities import MORE, printable, shortened
+from weft.records import dataclass
+
+MOST_ROWS = 40
+LONGEST_CELL = 200
+NARROWEST = 40  # columns of a terminal that tables are made for
+USUAL_WIDTH = 100  # where there is no terminal
+GAP = "  "
+_BOX = "overflow-x:auto;max-width:100%;margin:.3em 0"
+_TABLE = "border-collapse:collapse;margin:0"
+_CELL = "text-align:{side};vertical-align:top;padding:.15em .9em .15em 0;border:none"
+_TEXT = ";overflow-wrap:anywhere;white-space:pre-wrap;max-width:44em"
+_NUMBER = ";white-space:nowrap;font-variant-numeric:tabular-nums"
+_HEAD = ";font-weight:600;border-bottom:1px solid rgba(128,128,128,.5)"
+_QUIET = "opacity:.75"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """Rows under the names of columns, of which those in `right` hold numbers; without names, facts by name."""
+
+    rows: Sequence[Sequence[object]]
+    columns: Sequence[str] = ()
+    title: str = ""
+    right: Sequence[str] = ()
+    note: str = ""
+    most: int = MOST_ROWS
+
+    def text(self, width: int | None = None) -> str:
+        """For so many columns of a terminal, by default those that there are."""
+        rows = [[_cell(content, LONGEST_CELL) for content in row] for row in self._shown()]
+        lines = [*([list(self.columns)] if self.columns else []), *rows]
+        widths = _fitting([max(map(_columns, column)) for column in zip(*lines)], width or terminal_width())
+        laid = [self._line(line, widths) for line in lines]
+        if self.columns:
+            laid.insert(1, GAP.join("-" * size for size in widths))
+        parts = [printable(self.title), *laid, self._left_out(), printable(self.note)]
+        return "\n".join(part for part in parts if part)
+
+    def html(self) -> str:
+        sides = self._sides(len(self._shown()[0]) if self.rows else len(self.columns))
+        head = "".join(_html("th", name, side, _HEAD) for name, side in zip(self.columns, sides))
+        body = "".join(
+            "<tr>"
+            + "".join(
+                _html("td", _cell(content, LONGEST_CELL), side, _NUMBER if side == "right" else _TEXT)
+                for content, side in zip(row, sides)
+            )
+            + "</tr>"
+            for row in self._shown()
+        )
+        below = " ".join(part for part in (self._left_out(), printable(self.note)) if part)
+        return "".join(
+            (
+                f'<div style="{_BOX}">',
+                f"<div><strong>{escape(printable(self.title))}</strong></div>" if self.title else "",
+                f'<table style="{_TABLE}">',
+                f"<thead><tr>{head}</tr></thead>" if head else "",
+                f"<tbody>{body}</tbody></table>",
+                f'<div style="{_QUIET}">{escape(below)}</div>' if below else "",
+                "</div>",
+            )
+        )
+
+    def _shown(self) -> Sequence[Sequence[object]]:
+        return self.rows if len(self.rows) <= self.most + 1 else self.rows[: self.most]
+
+    def _left_out(self) -> str:
+        return f"{MORE} {len(self.rows) - len(self._shown()):,} more" if len(self._shown()) < len(self.rows) else ""
+
+    def _sides(self, number: int) -> list[str]:
+        return ["right" if name in self.right else "left" for name in self.columns] or ["left"] * number
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        placed = []
+        for text, width, side in zip(cells, widths, self._sides(len(cells))):
+            text = _cut(text, width)
+            space = " " * (width - _columns(text))
+            placed.append(f"{space}{text}" if side == "right" else f"{text}{space}")
+        return GAP.join(placed).rstrip()
+
+
+class Tabled:
+    """What is shown as tables: `str` of it for terminals, and itself in notebooks."""
+
+    __slots__ = ()
+
+    def _tables(self) -> Iterable[ShownTable]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join(table.text() for table in self._tables())
+
+    def _repr_html_(self) -> str:
+        return "".join(table.html() for table in self._tables())
+
+
+def terminal_width() -> int:
+    """Columns that there are, within reason."""
+    try:
+        columns = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns
+    except (ValueError, OSError):
+        columns = 0
+    return max(columns or USUAL_WIDTH, NARROWEST)
+
+
+def _cell(content: object, longest: int) -> str:
+    return "" if content is None else shortened(str(content), longest)
+
+
+def _html(element: str, text: str, side: str, style: str) -> str:
+    return f'<{element} style="{_CELL.format(side=side)}{style}">{escape(text)}</{element}>'
+
+
+def _fitting(widths: list[int], room: int) -> list[int]:
+    """Widths of columns that fit together, the widest made narrower first."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - room
+    while excess > 0 and max(widths) > 8:
+        widest = max(widths)
+        next_one = max((width for width in widths if width < widest), default=8)
+        alike = [index for index, width in enumerate(widths) if width == widest]
+        step = max(1, min(widest - max(next_one, 8), -(-excess // len(alike))))
+        for index in alike:
+            widths[index] -= step
+        excess -= step * len(alike)
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in no more than so many columns of a terminal."""
+    longest = width
+    while _columns(text) > width:
+        text = shortened(text, longest)
+        longest -= 1
+    return text
+
+
+def _columns(text: str) -> int:
+    """Columns that a text takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
