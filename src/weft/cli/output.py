@@ -1,17 +1,21 @@
-"""How commands print: rich tables for people, JSON for programs, numbers in units that can be read."""
+"""How commands print: tables for people, JSON for programs, numbers in units that can be read."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
+
+from weft.cli.fitted_tables import Facts, FittedTable
+
+NO_LIMIT = 1_000_000  # cells of a line in a pipe or a file
+LEAST_WIDTH = 24
 
 
 class _Console(Console):
@@ -21,9 +25,22 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """A console on today's stdout; piped output keeps long lines whole."""
-    terminal = sys.stdout.isatty()
-    return _Console(highlight=False, markup=False, emoji=False, width=None if terminal else 160)
+    """A console on today's stdout. A terminal gets lines of its width, a pipe or a file each line whole."""
+    if sys.stdout.isatty():
+        return _Console(highlight=False, markup=False, emoji=False, width=terminal_width())
+    return _Console(highlight=False, markup=False, emoji=False, width=NO_LIMIT, soft_wrap=True)
+
+
+def error_console() -> Console:
+    """The same on stderr."""
+    whole = not sys.stderr.isatty()
+    width = NO_LIMIT if whole else terminal_width()
+    return _Console(stderr=True, highlight=False, markup=False, emoji=False, width=width, soft_wrap=whole)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal: what COLUMNS says, or it itself."""
+    return max(shutil.get_terminal_size().columns, LEAST_WIDTH)
 
 
 def print_json(data: Any) -> None:
@@ -31,24 +48,25 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n")
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
-    """A table in weft's look; the columns named in `right` hold numbers. A cell may be a rich Text."""
-    result = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False)
-    for column in columns:
-        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        result.add_row(*(_text(cell) for cell in row))
-    return result
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    below: str | None = None,
+) -> FittedTable:
+    """A table in weft's look; the columns named in `right` hold numbers, those in `whole` are never cut.
+
+    What is in the column `below` stands under its row where there is no room beside the others. A cell may be a Text.
+    """
+    cells = [[_text(cell) for cell in row] for row in rows]
+    return FittedTable(printable(title), columns, cells, frozenset(right), frozenset(whole), below)
 
 
-def facts(rows: Iterable[tuple[str, object]]) -> Table:
+def facts(rows: Iterable[tuple[str, object]]) -> Facts:
     """Names and what they are, without a frame."""
-    result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    result.add_column(style="dim", no_wrap=True)
-    result.add_column(overflow="fold")
-    for name, content in rows:
-        result.add_row(name, _text(content))
-    return result
+    return Facts([(name, _text(content)) for name, content in rows])
 
 
 def format_count(number: float, unit: str = "") -> str:
