@@ -8,7 +8,7 @@ out all but plain elements, and on narrow ones, where it scrolls by itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from weft.quantities import MORE, printable, shortened
@@ -41,13 +41,14 @@ class ShownTable:
 
     def text(self, width: int | None = None) -> str:
         """For so many columns of a terminal, by default those that there are."""
+        room = width or terminal_width()
         rows = [[_cell(content, LONGEST_CELL) for content in row] for row in self._shown()]
         lines = [*([list(self.columns)] if self.columns else []), *rows]
-        widths = _fitting([max(map(_columns, column)) for column in zip(*lines)], width or terminal_width())
-        laid = [self._line(line, widths) for line in lines]
+        widths = _fitting([max(map(_columns, column)) for column in zip(*lines)], room)
+        laid = [placed for line in lines for placed in self._lines(line, widths)]
         if self.columns:
             laid.insert(1, GAP.join("-" * size for size in widths))
-        parts = [printable(self.title), *laid, self._left_out(), printable(self.note)]
+        parts = [*_wrapped(printable(self.title), room), *laid, self._left_out(), *_wrapped(printable(self.note), room)]
         return "\n".join(part for part in parts if part)
 
     def html(self) -> str:
@@ -84,13 +85,13 @@ class ShownTable:
     def _sides(self, number: int) -> list[str]:
         return ["right" if name in self.right else "left" for name in self.columns] or ["left"] * number
 
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        placed = []
-        for text, width, side in zip(cells, widths, self._sides(len(cells))):
-            text = _cut(text, width)
-            space = " " * (width - _columns(text))
-            placed.append(f"{space}{text}" if side == "right" else f"{text}{space}")
-        return GAP.join(placed).rstrip()
+    def _lines(self, cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+        """A row, on more than one line where its last cell has words for more."""
+        sides = self._sides(len(cells))
+        last = _wrapped(cells[-1], widths[-1]) if cells and sides[-1] == "left" and " " in cells[-1] else cells[-1:]
+        for number, words in enumerate(last or [""]):
+            row = [*cells[:-1], words] if number == 0 else [*[""] * (len(cells) - 1), words]
+            yield GAP.join(map(_placed, row, widths, sides)).rstrip()
 
 
 class Tabled:
@@ -137,6 +138,24 @@ def _fitting(widths: list[int], room: int) -> list[int]:
             widths[index] -= step
         excess -= step * len(alike)
     return widths
+
+
+def _placed(text: str, width: int, side: str) -> str:
+    text = _cut(text, width)
+    space = " " * (width - _columns(text))
+    return f"{space}{text}" if side == "right" else f"{text}{space}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text on lines of so many columns; a word that is longer has a line of its own."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and _columns(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def _cut(text: str, width: int) -> str:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 import numpy as np
 
 from weft.errors import DeviceError
+from weft.quantities import shortened
 from weft.records import dataclass
+from weft.tables import ShownTable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,6 +42,7 @@ Compiled = Union["TensorProgram", "CompiledProgram", "MixedProgram"]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 NATIVE = "native"  # the target that is the device itself
+_LONGEST_DESCRIPTION = 100
 SOFTWARE = "software"  # the kind of a GPU that a program plays
 
 
@@ -58,6 +61,21 @@ class Device:
     driver: str = ""
     features: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        """What it is; features and limits are long lists."""
+        kind = f", kind={self.kind!r}" * bool(self.kind)
+        description = shortened(self.description, _LONGEST_DESCRIPTION)
+        return f"Device(name={self.name!r}, available={self.available}, description={description!r}{kind})"
+
+    def _repr_html_(self) -> str:
+        return device_table([self]).html()
+
+
+def device_table(devices: Sequence[Device]) -> ShownTable:
+    """What people see of several, in a notebook or as text."""
+    rows = [(device.name, "yes" if device.available else "no", device.description) for device in devices]
+    return ShownTable(rows, ("device", "here", "what it is"))
 
 
 class Standing(IntEnum):

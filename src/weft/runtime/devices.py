@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from weft.backends.device import Backend, CompilingDriver, Device, Driver
+from weft.backends.device import Backend, CompilingDriver, Device, Driver, device_table
 from weft.backends.mixed.driver import JOINED, MixedDriver
 from weft.errors import DeviceError, WeftError, shown
 from weft.runtime.available_memory import check_memory_to_import
@@ -32,11 +32,26 @@ KINDS = tuple(_BUILT_IN)  # names that need no number
 HOST = "cpu"  # the processor that this process runs on
 
 
+class DeviceList(list[Device]):
+    """Devices: a list, which shows as a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"[{f',{chr(10)} '.join(map(repr, self))}]"
+
+    def __str__(self) -> str:
+        return device_table(self).text()
+
+    def _repr_html_(self) -> str:
+        return device_table(self).html()
+
+
 def devices() -> list[Device]:
     """Every device, best first; those of other packages last."""
     own = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
     ordered = [device for _, device in sorted(own, key=lambda entry: entry[0])]
-    return [*ordered, *(device for entry in _entries() for device in _foreign_devices(entry))]
+    return DeviceList([*ordered, *(device for entry in _entries() for device in _foreign_devices(entry))])
 
 
 def choose(name: str) -> Device:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from weft.errors import InputError, shown
 from weft.ir import dims
 from weft.ir.types import TensorType
+from weft.quantities import few, format_bytes, shortened
 from weft.records import dataclass
+from weft.tables import ShownTable, Tabled
 
 if TYPE_CHECKING:
     from weft.ir.program import Value
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _MOST_BYTES = 1 << 62
+_MOST_SIZES = 8  # of dims that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Tabled):
     """Bytes that a model needs for one run at a time.
 
     weights: constants, as the device reads them. arena: all intermediate values and the workspaces of kernels, on the
@@ -43,6 +46,42 @@ class Memory:
     sizes: Mapping[str, int]
     guessed: tuple[str, ...]
     unplanned: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        named = ("peak", "weights", "arena", "workspace", "outputs")
+        parts = [f"{name}={format_bytes(getattr(self, name))}" for name in named]
+        parts += [f"sizes={{{few(f'{shortened(name)!r}: {size}' for name, size in self.sizes.items())}}}"] * bool(
+            self.sizes
+        )
+        parts += [f"unplanned={len(self.unplanned)}"] * bool(self.unplanned)
+        return f"Memory({', '.join(parts)})"
+
+    def _tables(self) -> Iterator[ShownTable]:
+        rows = [
+            ("weights", format_bytes(self.weights), "constants, as the device reads them"),
+            (
+                "arena",
+                format_bytes(self.arena),
+                f"intermediate values; {format_bytes(self.without_reuse)} without reuse",
+            ),
+            ("workspace", format_bytes(self.workspace), "of threads and of the run itself"),
+            ("outputs", format_bytes(self.outputs), "arrays of their own"),
+            ("peak", format_bytes(self.peak), "all of these, and what passes between native code and the host"),
+            ("inputs", format_bytes(self.inputs), "the caller's, not counted"),
+        ]
+        yield ShownTable(rows, ("memory", "bytes", "what for"), right=("bytes",), note=self._terms())
+
+    def _terms(self) -> str:
+        """For which sizes it holds, and what is not counted."""
+        terms = [
+            f"{shortened(name)} = {size}{' (not given)' if name in self.guessed else ''}"
+            for name, size in self.sizes.items()
+        ]
+        told = f"For {few(terms, _MOST_SIZES)}." if terms else ""
+        if self.unplanned:
+            nodes = few(map(shortened, self.unplanned))
+            told += f" Not counted, since their sizes depend on the data: {nodes}."
+        return told.strip()
 
 
 def summarize(plan: ProgramPlan, sizes: Mapping[str, int], guessed: Sequence[str]) -> Memory:
