@@ -30,6 +30,7 @@ Progress = Callable[[CaseResult, int], None]
 
 _SECONDS_TO_START = 300.0
 _SECONDS_TO_END = 10.0
+_FEW = 16  # cases that are not worth another worker
 _WORKER = "weft.compat.conformance.worker"
 
 
@@ -61,12 +62,13 @@ def run_suite(
     command = _worker_command(device, _check_kinds(kinds), loader)
     team = [Worker(command, timeout) for _ in range(max(1, workers))]
     try:
-        for worker in team:
-            worker.launch()
-        catalogue = team[0].await_catalogue()
+        catalogue = team[0].await_catalogue()  # the first keeps what the suite computes for the others
         selected = [case for case in catalogue.cases if matches.search(case.name)]
-        with Team(len(team)) as pool:
-            results = _run_cases(selected, team, pool, progress)
+        needed = team[: max(1, len(selected) // _FEW)]
+        for worker in needed[1:]:
+            worker.launch()
+        with Team(len(needed)) as pool:
+            results = _run_cases(selected, needed, pool, progress)
     finally:
         for worker in team:
             worker.kill()
